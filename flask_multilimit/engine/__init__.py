@@ -1,0 +1,26 @@
+"""The limiter itself. Knows no Flask: a Celery task can use it."""
+
+from __future__ import annotations
+
+from .decision import Decision, Hit, RuleStatus, hits_for
+from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageError
+from .limiter import Limiter
+from .rules import Rule
+from .storage import MemoryStorage, RedisStorage, Storage, storage_from_uri
+
+__all__ = [
+    "ConfigurationError",
+    "ConfigurationWarning",
+    "Decision",
+    "Hit",
+    "Limiter",
+    "MemoryStorage",
+    "MultiLimitError",
+    "RedisStorage",
+    "Rule",
+    "RuleStatus",
+    "Storage",
+    "StorageError",
+    "hits_for",
+    "storage_from_uri",
+]

@@ -1,0 +1,66 @@
+"""What every algorithm is given, and what it answers.
+
+An algorithm is a pure function of a key's state, a quota, a cost and an instant. It knows no storage, no lock, no
+clock and no Flask. Numbers are integers: units, and microseconds of the storage's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+NEVER = -1
+"""A ``retry_after`` that no waiting can reach: the cost is more than the rule could ever admit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A rule in the integers that algorithms calculate with."""
+
+    window: int
+    """Length of the window, in microseconds."""
+    count: int
+    """Units admitted in a window."""
+    burst: int
+    """Units admitted at once, where the algorithm knows such a thing; else ``count``."""
+    max_delay: int
+    """Longest wait in a queue, in microseconds; 0 for algorithms and rules without a queue."""
+
+
+Outcome = tuple[int, int, int, Any]
+"""``remaining`` units before a charge, ``retry_after`` (0: allows), ``delay``, and what ``charge`` wants handed on."""
+
+
+class Algorithm(Protocol):
+    """The Python twin: a module with these names. ``NAME.lua`` beside it defines the same functions.
+
+    ``state`` is whatever the algorithm keeps for one key, ``None`` before the first charge and after its
+    ``reset_after`` has passed. Only :meth:`charge` and :meth:`refund` may change it.
+    """
+
+    @property
+    def PARAMETERS(self) -> frozenset[str]:  # noqa: N802
+        """The optional parameters of a rule (``burst``, ``max_delay``) that this algorithm takes."""
+
+    @property
+    def MAX_COST(self) -> int:  # noqa: N802
+        """The largest cost of one hit."""
+
+    @property
+    def WITNESS(self) -> bool:  # noqa: N802
+        """Whether the state keeps check ids, so that a repeated check can be recognised."""
+
+    def evaluate(self, state: Any, quota: Quota, cost: int, now: int, /) -> Outcome:
+        """May ``cost`` more units pass at ``now``? Refused at every instant before ``retry_after``, allowed at it."""
+
+    def charge(self, state: Any, quota: Quota, cost: int, now: int, seen: Any, check_id: int, /) -> tuple[Any, int]:
+        """Charge ``cost`` units (at least 1); return the new state and its ``reset_after``."""
+
+    def reset_after(self, state: Any, quota: Quota, now: int, seen: Any, /) -> int:
+        """Microseconds until the quota is whole again if nobody comes."""
+
+    def refund(self, state: Any, quota: Quota, cost: int, at: int, now: int, check_id: int, /) -> Any:
+        """Take back what the check ``check_id`` charged at the instant ``at``; return the new state."""
+
+    def recognise(self, state: Any, check_id: int, /) -> bool:
+        """Whether ``check_id`` was charged here. Asked only where ``WITNESS``."""

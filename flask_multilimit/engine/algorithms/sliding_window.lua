@@ -1,0 +1,106 @@
+-- Sliding window log: a ZSET of check ids scored by the microsecond they were charged at.
+-- A unit charged at s counts at `now` while now - window < s <= now. Twin of sliding_window.py.
+--
+-- The key's TTL is two windows, renewed when the key is new or an entry had expired. Between two renewals no
+-- charge is later than one window after the first, so each of them outlives its own window; a refund, which
+-- could take the entry that would have expired, renews it too.
+local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one charge
+local CHUNK = 2000 -- members in one command: Lua's stack holds no more than some 8000 arguments
+
+-- The member of unit n: the check's id, and from the second unit on its number behind it.
+local function member(id, n)
+  if n == 1 then
+    return id
+  end
+  return id .. n
+end
+
+local function in_chunks(cost, each)
+  for from = 1, cost, CHUNK do
+    each(from, math.min(from + CHUNK - 1, cost))
+  end
+end
+
+local function add(hit, now, id)
+  if hit.cost == 1 then
+    call('ZADD', hit.key, now, id)
+    return
+  end
+  in_chunks(hit.cost, function(from, to)
+    local pairs_ = {}
+    for n = from, to do
+      pairs_[#pairs_ + 1] = now
+      pairs_[#pairs_ + 1] = member(id, n)
+    end
+    call('ZADD', hit.key, unpack(pairs_))
+  end)
+end
+
+local function count_expired(hit, now)
+  return call('ZCOUNT', hit.key, '-inf', now - hit.window)
+end
+
+local function score_at(key, rank)
+  return tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2])
+end
+
+-- `dead` entries lie outside the window: drop the future ones from the end, the expired ones from the front.
+local function trim(hit, now, dead)
+  local future = call('ZCOUNT', hit.key, now + 1, '+inf')
+  if future > 0 then
+    call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
+  end
+  if dead > future then
+    call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, TRIM) - 1)
+  end
+end
+
+algorithms.sliding_window = {
+  -- Seen: the number of live entries.
+  evaluate = function(hit, now)
+    local used = call('ZCOUNT', hit.key, now - hit.window + 1, now)
+    local remaining = hit.count - used
+    if hit.cost <= remaining then
+      return remaining, 0, 0, used
+    end
+    if hit.cost > hit.count then
+      return math.max(remaining, 0), NEVER, 0, used
+    end
+    local last_to_leave = score_at(hit.key, count_expired(hit, now) + hit.cost - remaining - 1)
+    return math.max(remaining, 0), last_to_leave + hit.window - now, 0, used
+  end,
+
+  charge = function(hit, now, used, id)
+    add(hit, now, id)
+    local dead = call('ZCARD', hit.key) - used - hit.cost
+    if dead > 0 then
+      trim(hit, now, dead)
+    end
+    if dead > 0 or used == 0 then
+      expire(hit.key, 2 * hit.window)
+    end
+    return hit.window
+  end,
+
+  reset_after = function(hit, now, used)
+    if used == 0 then
+      return 0
+    end
+    return score_at(hit.key, count_expired(hit, now) + used - 1) + hit.window - now
+  end,
+
+  refund = function(hit, at, now, id)
+    in_chunks(hit.cost, function(from, to)
+      local members = {}
+      for n = from, to do
+        members[#members + 1] = member(id, n)
+      end
+      call('ZREM', hit.key, unpack(members))
+    end)
+    expire(hit.key, 2 * hit.window)
+  end,
+
+  recognise = function(hit, id)
+    return call('ZSCORE', hit.key, id)
+  end,
+}

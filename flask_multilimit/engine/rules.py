@@ -1,0 +1,195 @@
+"""Rule: how many units in how much time, by which algorithm. Here data of the outside enters the engine."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from .algorithms import ALGORITHMS, Algorithm, Quota
+from .errors import ConfigurationError
+
+SHORTEST = 0.001
+LONGEST = 400 * 86_400
+MAX_COUNT = 10**9
+
+UNITS = {
+    "second": 1,
+    "minute": 60,
+    "hour": 3600,
+    "day": 86_400,
+    "week": 7 * 86_400,
+    "month": 30 * 86_400,
+    "year": 365 * 86_400,
+}
+"""Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
+
+_TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*")
+_NAME = re.compile(r"[A-Za-z0-9_.:*/-]{1,64}")
+
+
+class Rule(BaseModel):
+    """At most ``count`` units in any ``time`` seconds.
+
+    ``time`` is an ``int`` or ``float`` of seconds or a ``timedelta``, 1 ms to 400 days, in whole milliseconds.
+    ``count`` is 1 to 10**9. ``algorithm`` is a name of the table of algorithms (default ``sliding_window``,
+    exact). ``name`` is what header fields and errors call the rule; by default it is made of the limiter's type
+    and the window, such as ``ip-50s``.
+
+    Frozen and hashable. Raises :class:`ConfigurationError` for anything else than the above.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time: int | float = 60
+    count: int = 100
+    algorithm: str = "sliding_window"
+    name: str | None = None
+
+    def __init__(
+        self,
+        time: float | timedelta = 60,
+        count: int = 100,
+        *,
+        algorithm: str = "sliding_window",
+        name: str | None = None,
+    ) -> None:
+        given = {"time": time, "count": count, "algorithm": algorithm, "name": name}
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
+            reasons = "; ".join(_reason(problem) for problem in error.errors())
+            arguments = ", ".join(f"{key}={_brief(value)}" for key, value in shown.items())
+            raise ConfigurationError(f"Rule({arguments}): {reasons}") from None
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _check_time(cls, value: Any) -> float:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise ValueError("must be a number of seconds or a timedelta")
+        if not isfinite(seconds) or not SHORTEST <= seconds <= LONGEST:
+            raise ValueError(f"must be between 0.001 (1 ms) and {LONGEST} (400 days) seconds")
+        milliseconds = round(seconds * 1000)
+        if abs(seconds * 1000 - milliseconds) > 1e-6 * milliseconds:
+            raise ValueError("must be a whole number of milliseconds")
+        return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _check_count(cls, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+            raise ValueError(f"must be a whole number from 1 to {MAX_COUNT}")
+        return value
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _check_algorithm(cls, value: Any) -> str:
+        if value not in ALGORITHMS if isinstance(value, str) else True:
+            raise ValueError(f"must be one of {', '.join(ALGORITHMS)}{_nearest(value, ALGORITHMS)}")
+        return str(value)
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _check_name(cls, value: Any) -> str | None:
+        if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
+            raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
+        return value
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """The one rule that ``text`` writes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``.
+
+        Units: second, minute, hour, day, week, month (30 days), year (365 days), singular or plural.
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(f'rule {_brief(text)}: write it as "100/minute" or "10 per 20 seconds"')
+        if not (match["count"].isascii() and match["count"].isdigit()):
+            raise ConfigurationError(
+                f"rule {_brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {match['count']!r}"
+            )
+        unit = match["unit"].lower()
+        seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
+        if seconds is None:
+            raise ConfigurationError(
+                f"rule {_brief(text)}: unknown unit {match['unit']!r}, "
+                f"use one of {', '.join(UNITS)}{_nearest(unit, UNITS)}"
+            )
+        try:
+            return cls(time=int(match["many"] or 1) * seconds, count=int(match["count"]))
+        except (ConfigurationError, ValueError) as error:
+            raise ConfigurationError(f"rule {_brief(text)}: {error}") from None
+
+    @cached_property
+    def quota(self) -> Quota:
+        return Quota(window=self.window_ms * 1000, count=self.count, burst=self.count, max_delay=0)
+
+    @property
+    def window_ms(self) -> int:
+        """The window in milliseconds, as it stands in a key."""
+        return round(self.time * 1000)
+
+    @property
+    def twin(self) -> Algorithm:
+        """The Python twin of the algorithm."""
+        return ALGORITHMS[self.algorithm]
+
+    def __str__(self) -> str:
+        return f"{self.count} per {self.window}"
+
+    @property
+    def window(self) -> str:
+        """The window in words short enough for a name: ``50s``, ``1500ms``."""
+        return f"{self.time}s" if isinstance(self.time, int) else f"{self.window_ms}ms"
+
+
+Rules = Rule | str | Iterable[Rule | str]
+"""Wherever rules are taken: one, several, or text with several joined by ``;`` or ``,``."""
+
+
+def rules_from(rules: Rules) -> tuple[Rule, ...]:
+    """Every rule of ``rules`` in order. Raises :class:`ConfigurationError` when there is none or one is wrong."""
+    given = [rules] if isinstance(rules, (Rule, str)) else rules
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f'rules={_brief(rules)}: give Rule objects or text such as "100/minute"')
+    found = tuple(rule for item in given for rule in _rules_of(item))
+    if not found:
+        raise ConfigurationError("rules: none given, so nothing would be limited; leave `rules` out for one Rule()")
+    return found
+
+
+def _rules_of(item: Any) -> list[Rule]:
+    if isinstance(item, Rule):
+        return [item]
+    if isinstance(item, str):
+        return [Rule.parse(part) for part in re.split("[;,]", item)]
+    raise ConfigurationError(f'rules: {_brief(item)} is not a rule; give a Rule or text such as "100/minute"')
+
+
+_DEFAULTS = {name: field.default for name, field in Rule.model_fields.items()}
+_ALWAYS_SHOWN = {"time", "count"}
+
+
+def _reason(problem: Any) -> str:
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"{problem['loc'][0]} {reason}, got {_brief(problem['input'])}"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _nearest(value: object, names: Iterable[str]) -> str:
+    match = difflib.get_close_matches(str(value), list(names), n=1)
+    if not match and isinstance(value, str) and len(value) >= 1:
+        match = [name for name in names if name.startswith(value)][:1]
+    return f"; did you mean {match[0]!r}?" if match else ""

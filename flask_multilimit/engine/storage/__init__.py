@@ -1,0 +1,59 @@
+"""What answers a check: the Storage protocol, its implementations, and the way to one from a URI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigurationError
+from .base import Storage
+from .memory import MemoryStorage
+from .redis import RedisStorage, redacted
+
+DEFAULT_TIMEOUT = 0.25
+"""Seconds a server may take to accept a connection, and to reply."""
+
+_SCHEMES = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "unix": "unix",
+    "valkey": "redis",
+    "valkeys": "rediss",
+}
+"""Schemes of one server, and what redis-py calls them."""
+
+
+def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
+    """The storage at ``uri``: ``memory://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or ``valkeys://``.
+
+    ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if scheme == "memory" and separator and not rest:
+        return MemoryStorage()
+    if scheme in _SCHEMES and rest:
+        return RedisStorage.from_url(f"{_SCHEMES[scheme]}://{rest}", timeout=timeout)
+    known = ", ".join(f"{name}://" for name in ("memory", *_SCHEMES))
+    raise ConfigurationError(
+        f'storage URI {redacted(uri)!r}: not one of {known}, for instance "redis://localhost:6379/0"'
+    )
+
+
+def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
+    """A storage as it is, a URI's, or one around an existing client object of ``redis``."""
+    if isinstance(given, str):
+        return storage_from_uri(given, timeout=timeout)
+    if isinstance(given, Storage):
+        return given
+    if hasattr(given, "evalsha"):
+        return RedisStorage(given)
+    raise ConfigurationError(f"storage={given!r}: give a URI, a client object of redis, or a Storage")
+
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "MemoryStorage",
+    "RedisStorage",
+    "Storage",
+    "storage_from",
+    "storage_from_uri",
+]

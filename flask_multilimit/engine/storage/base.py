@@ -1,0 +1,39 @@
+"""What a storage is: whatever answers a check atomically."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+from uuid import UUID
+
+from ..decision import Decision, Hit
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Keeps the state of every key. Each method raises :class:`StorageError` when it gets no answer.
+
+    Thread-safe. ``hits`` are never empty and have different keys (:class:`Limiter` sees to it).
+    """
+
+    shared: bool
+    """Whether all processes that use this address see the same quotas."""
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        """Evaluate all hits at one instant; charge all if all allow, else none. One round trip.
+
+        ``check_id`` is given when an earlier try may have been charged already: then it is not charged again.
+        (Recognised by algorithms that keep ids, of which one among the hits is enough.)
+        """
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        """What :meth:`check` would answer, without charging."""
+
+    def refund(self, decision: Decision) -> None:
+        """Take back what an allowed check has charged. Repeated or late, it takes back nothing more."""
+
+    def reset(self, keys: Sequence[str]) -> None:
+        """Forget ``keys``: their quotas are whole again."""
+
+    def close(self) -> None:
+        """Give back connections this storage has opened itself."""

@@ -1,0 +1,51 @@
+-- One check, all or nothing: evaluate every hit at one instant, charge all of them only if all allow.
+--
+-- KEYS[i]    key of hit i
+-- ARGV[1]    mode: "check"; "peek" charges nothing; "repeat" is a check whose reply may have been lost
+-- ARGV[2]    id of the check, 16 bytes
+-- ARGV[3]    now in microseconds for a test that rules time; "" in earnest: the server's own clock
+-- ARGV[3+i]  hit i packed: window, count, cost, burst, max_delay as doubles, and the algorithm's name
+--
+-- Replies with integers: now, delay, and for each hit remaining, retry_after, reset_after. Times are in
+-- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps.
+local mode, id = ARGV[1], ARGV[2]
+
+-- The charges of a check are written together, so one hit that remembers its id speaks for all.
+local function already_charged(hits)
+  for _, hit in ipairs(hits) do
+    if hit.cost > 0 and hit.algorithm.recognise then
+      return hit.algorithm.recognise(hit, id)
+    end
+  end
+end
+
+local now = read_clock()
+local hits = read_hits()
+local repeated = mode == 'repeat' and already_charged(hits)
+local reply = { now, 0 }
+local seen = {}
+local allowed = true
+
+for i, hit in ipairs(hits) do
+  local remaining, retry_after, delay, memo = hit.algorithm.evaluate(hit, now)
+  if repeated then
+    retry_after = 0
+  end
+  seen[i] = memo
+  allowed = allowed and retry_after == 0
+  reply[2] = math.max(reply[2], delay)
+  reply[3 * i] = remaining
+  reply[3 * i + 1] = retry_after
+end
+
+local charging = allowed and not repeated and mode ~= 'peek'
+for i, hit in ipairs(hits) do
+  if charging and hit.cost > 0 then
+    reply[3 * i] = reply[3 * i] - hit.cost
+    reply[3 * i + 2] = hit.algorithm.charge(hit, now, seen[i], id)
+  else
+    reply[3 * i + 2] = hit.algorithm.reset_after(hit, now, seen[i])
+  end
+end
+
+return reply

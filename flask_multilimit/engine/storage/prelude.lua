@@ -1,0 +1,38 @@
+-- Stands before the algorithms in every script: what they share, and the table they enter themselves in.
+local call = redis.call
+local algorithms = {}
+local NEVER = -1 -- a retry_after that no waiting can reach
+
+local given_clock = ARGV[3]
+
+local function read_clock()
+  if given_clock ~= '' then
+    return tonumber(given_clock)
+  end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- The server lets keys die by its own clock; under a given one they stay an hour longer.
+local function expire(key, microseconds)
+  local grace = given_clock == '' and 0 or 3600000
+  call('PEXPIRE', key, math.ceil(microseconds / 1000) + grace)
+end
+
+-- ARGV[3+i]: window, count, cost, burst, max_delay as doubles, and the name of the algorithm.
+local function read_hits()
+  local hits = {}
+  for i = 1, #KEYS do
+    local window, count, cost, burst, max_delay, name = struct.unpack('<ddddds', ARGV[3 + i])
+    hits[i] = {
+      key = KEYS[i],
+      window = window,
+      count = count,
+      cost = cost,
+      burst = burst,
+      max_delay = max_delay,
+      algorithm = algorithms[name],
+    }
+  end
+  return hits
+end
