@@ -1,0 +1,59 @@
+"""Rate limiting for Flask: stackable limits, all of them checked in one atomic step."""
+
+from __future__ import annotations
+
+from .declaration import rate_limiter
+from .engine import (
+    ConfigurationError,
+    ConfigurationWarning,
+    Decision,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    MultiLimitError,
+    RedisStorage,
+    Rule,
+    RuleStatus,
+    Storage,
+    StorageError,
+    hits_for,
+    storage_from_uri,
+)
+from .extension import MultiLimit
+from .responses import RateLimitExceeded, StorageUnavailable, problem
+from .signals import limits_checked, request_rejected
+from .subjects import LimitType
+
+DEFAULT = LimitType.DEFAULT
+GLOBAL = LimitType.GLOBAL
+IP = LimitType.IP
+USER = LimitType.USER
+
+__all__ = [
+    "DEFAULT",
+    "GLOBAL",
+    "IP",
+    "USER",
+    "ConfigurationError",
+    "ConfigurationWarning",
+    "Decision",
+    "Hit",
+    "LimitType",
+    "Limiter",
+    "MemoryStorage",
+    "MultiLimit",
+    "MultiLimitError",
+    "RateLimitExceeded",
+    "RedisStorage",
+    "Rule",
+    "RuleStatus",
+    "Storage",
+    "StorageError",
+    "StorageUnavailable",
+    "hits_for",
+    "limits_checked",
+    "problem",
+    "rate_limiter",
+    "request_rejected",
+    "storage_from_uri",
+]

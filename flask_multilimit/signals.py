@@ -1,0 +1,37 @@
+"""Signals, for logging and metrics. The sender is the Flask app.
+
+A receiver that raises changes no verdict: what it raised is logged by the app's logger, the other receivers are
+called all the same, and the request goes on as decided.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blinker import NamedSignal, Namespace
+from flask import Flask
+
+_signals = Namespace()
+
+limits_checked = _signals.signal("limits-checked")
+"""Sent after every check, allowed or refused.
+
+:param decision: the :class:`~flask_multilimit.Decision`; ``decision.id`` is the UUID of this check.
+:param endpoint: the endpoint, or for a service function its qualified name.
+:param subjects: who was counted, by type: ``{"ip": "203.0.113.7", "default": ""}``. Personal data.
+"""
+
+request_rejected = _signals.signal("request-rejected")
+"""Sent after :data:`limits_checked` when a limit refuses, before :exc:`RateLimitExceeded` is raised.
+
+Same arguments. ``decision.violated`` names every rule that refuses.
+"""
+
+
+def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
+    """Send ``signal``; log what a receiver raises."""
+    for receiver in signal.receivers_for(app):
+        try:
+            receiver(app, **arguments)
+        except Exception:  # noqa: PERF203 - a receiver changes no verdict, see above
+            app.logger.exception("A receiver of the signal %r raised", signal.name)
