@@ -19,7 +19,7 @@ from .engine import (
     hits_for,
     storage_from_uri,
 )
-from .extension import MultiLimit
+from .extension import MultiLimit, current_decision
 from .responses import RateLimitExceeded, StorageUnavailable, problem
 from .signals import limits_checked, request_rejected
 from .subjects import LimitType
@@ -50,6 +50,7 @@ __all__ = [
     "Storage",
     "StorageError",
     "StorageUnavailable",
+    "current_decision",
     "hits_for",
     "limits_checked",
     "problem",

@@ -49,6 +49,7 @@ class Declaration:
     cost: Cost
     exempt_when: Callable[[], bool] | None
     message: Message | None
+    wait: float
     name: str | None
 
     @property
@@ -91,6 +92,7 @@ def rate_limiter(
     cost: Cost = 1,
     exempt_when: Callable[[], bool] | None = None,
     message: Message | None = None,
+    wait: float = 0,
     name: str | None = None,
 ) -> Callable[[F], F]:
     """Declare a limiter on a view, a method or any function. Stack as many as you like: they are one check.
@@ -105,6 +107,9 @@ def rate_limiter(
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
     :param exempt_when: a callable; when it returns true this limiter does not apply.
     :param message: what a refused client is told, or a callable of the :class:`Decision` that returns it.
+    :param wait: seconds that a request may spend asleep in its worker until its turn comes, when a
+        ``leaky_bucket`` with ``max_delay`` admits it with a delay; the worker serves nobody else meanwhile. A
+        longer delay, and by default (0) any, is left to the view: ``current_decision.delay``.
     :param name: what its rules are called in header fields, and for a type of your own also in keys.
 
     A refused call raises :exc:`RateLimitExceeded` (HTTP 429) and leaves every quota as it was. Put it below
@@ -125,6 +130,7 @@ def rate_limiter(
                     cost=cost,
                     exempt_when=exempt_when,
                     message=message,
+                    wait=wait,
                     name=name,
                 )
             )
@@ -218,6 +224,12 @@ def _validated(declaration: Declaration) -> Declaration:
                 raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it")
     if declaration.exempt_when is not None and not callable(declaration.exempt_when):
         raise ConfigurationError(f"exempt_when={declaration.exempt_when!r}: give a callable without arguments")
+    if (
+        isinstance(declaration.wait, bool)
+        or not isinstance(declaration.wait, (int, float))
+        or not declaration.wait >= 0
+    ):
+        raise ConfigurationError(f"wait={declaration.wait!r}: give seconds, 0 or more")
     if declaration.message is not None and not (isinstance(declaration.message, str) or callable(declaration.message)):
         raise ConfigurationError(f"message={declaration.message!r}: give text, or a callable of the Decision")
     return declaration

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
-from flask import Flask, Response, has_request_context, request
+from flask import Flask, Response, g, has_request_context, request
+from werkzeug.local import LocalProxy
 
 from . import responses
 from .config import Settings
@@ -22,6 +24,19 @@ U = TypeVar("U", bound=UserLoader)
 
 _DECISIONS = "flask_multilimit.decisions"
 """Where the decisions of a request lie in its WSGI environment, in order."""
+
+
+def _decisions() -> list[Decision]:
+    """The decisions of the current request; outside of one, of the app context."""
+    if has_request_context():
+        decisions: list[Decision] = request.environ.setdefault(_DECISIONS, [])
+        return decisions
+    decisions = g.setdefault(_DECISIONS, [])
+    return decisions
+
+
+current_decision: Decision = LocalProxy(lambda: _decisions()[-1])  # type: ignore[assignment]
+"""The latest :class:`Decision` of the current request, for view code. ``IndexError`` when nothing was checked."""
 
 
 class MultiLimit:
@@ -157,13 +172,14 @@ class AppGate:
         except StorageError as error:
             self.app.logger.error("Rate limits of %s could not be checked: %s", plan.scope, error)
             raise StorageUnavailable from error
-        if has_request_context():
-            request.environ.setdefault(_DECISIONS, []).append(decision)
+        _decisions().append(decision)
         arguments = {"decision": decision, "endpoint": plan.scope, "subjects": subjects}
         notify(limits_checked, self.app, **arguments)
         if not decision.allowed:
             notify(request_rejected, self.app, **arguments)
             raise RateLimitExceeded(decision, self._message(plan, decision))
+        if 0 < decision.delay <= plan.wait:
+            time.sleep(decision.delay)
 
     def _message(self, plan: Plan, decision: Decision) -> str:
         longest = max(decision.violated, key=lambda status: status.retry_after)

@@ -79,6 +79,11 @@ class Plan:
         )
 
     @property
+    def wait(self) -> float:
+        """Seconds a request may be kept asleep until its turn."""
+        return max(limiter.declaration.wait for limiter in self.limiters)
+
+    @property
     def needs_users(self) -> bool:
         return any(limiter.declaration.type is LimitType.USER for limiter in self.limiters)
 

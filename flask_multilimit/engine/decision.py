@@ -114,6 +114,8 @@ class Decision:
     """Whether every hit allows; then, and only then, all were charged."""
     reply: Sequence[int] = field(repr=False)
     """As storage gives it, in microseconds: now, delay, then remaining, retry_after, reset_after of each hit."""
+    refunded: bool = field(default=False, compare=False)
+    """Whether :meth:`Limiter.refund` has taken the charge back."""
 
     @classmethod
     def from_reply(cls, check_id: UUID, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
@@ -123,6 +125,18 @@ class Decision:
     def at(self) -> int:
         """The instant of the check in microseconds of the storage's clock, which may count from anywhere."""
         return self.reply[0]
+
+    @property
+    def delay(self) -> float:
+        """Seconds until the turn of this request in the queue of a ``leaky_bucket``; else 0."""
+        return self.reply[1] / _MICROSECONDS
+
+    @property
+    def charges(self) -> tuple[tuple[Hit, int], ...]:
+        """Each hit that was charged, with the instant (as :attr:`at`) when its quota is whole again."""
+        if not self.allowed:
+            return ()
+        return tuple((hit, self.at + self.reply[4 + 3 * i]) for i, hit in enumerate(self.hits) if hit.cost)
 
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:

@@ -44,9 +44,13 @@ class Limiter:
     def refund(self, decision: Decision) -> None:
         """Take back what the check behind ``decision`` has charged; nothing if it was refused.
 
-        Units that have left their window are not given back a second time, nor are units refunded before.
+        Exact for ``sliding_window`` and, within the windows they count, ``fixed_window`` and
+        ``sliding_window_counter``. The other algorithms do not know whose units they are: they take back what of
+        the charge has not come back by itself since, which is exact when nobody came in between and else less.
+        A decision is refunded once; again, or when its units have come back, nothing happens.
         """
-        if decision.allowed:
+        if decision.allowed and not decision.refunded:
+            object.__setattr__(decision, "refunded", True)
             self.storage.refund(decision)
 
     def reset(self, hits: Iterable[Hit]) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from .algorithms import ALGORITHMS, Algorithm, Quota
 from .errors import ConfigurationError
@@ -38,9 +38,15 @@ class Rule(BaseModel):
     """At most ``count`` units in any ``time`` seconds.
 
     ``time`` is an ``int`` or ``float`` of seconds or a ``timedelta``, 1 ms to 400 days, in whole milliseconds.
-    ``count`` is 1 to 10**9. ``algorithm`` is a name of the table of algorithms (default ``sliding_window``,
-    exact). ``name`` is what header fields and errors call the rule; by default it is made of the limiter's type
-    and the window, such as ``ip-50s``.
+    ``count`` is 1 to 10**9. ``algorithm`` is a name of the table of algorithms: ``sliding_window`` (the default,
+    exact), ``fixed_window``, ``sliding_window_counter``, ``token_bucket``, ``leaky_bucket``, ``gcra``.
+
+    ``burst``, for the last three, is how many units may pass at once, 1 to 10**9: the capacity of a bucket
+    (default ``count``), the tolerance of ``gcra`` (default 1, evenly spaced). ``max_delay``, for ``leaky_bucket``,
+    makes a queue of it: requests are admitted with a ``delay`` of at most so many seconds.
+
+    ``name`` is what header fields and errors call the rule; by default it is made of the limiter's type and the
+    window, such as ``ip-50s``.
 
     Frozen and hashable. Raises :class:`ConfigurationError` for anything else than the above.
     """
@@ -50,6 +56,8 @@ class Rule(BaseModel):
     time: int | float = 60
     count: int = 100
     algorithm: str = "sliding_window"
+    burst: int | None = None
+    max_delay: int | float | None = None
     name: str | None = None
 
     def __init__(
@@ -58,9 +66,18 @@ class Rule(BaseModel):
         count: int = 100,
         *,
         algorithm: str = "sliding_window",
+        burst: int | None = None,
+        max_delay: float | timedelta | None = None,
         name: str | None = None,
     ) -> None:
-        given = {"time": time, "count": count, "algorithm": algorithm, "name": name}
+        given = {
+            "time": time,
+            "count": count,
+            "algorithm": algorithm,
+            "burst": burst,
+            "max_delay": max_delay,
+            "name": name,
+        }
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -69,25 +86,19 @@ class Rule(BaseModel):
             arguments = ", ".join(f"{key}={_brief(value)}" for key, value in shown.items())
             raise ConfigurationError(f"Rule({arguments}): {reasons}") from None
 
-    @field_validator("time", mode="before")
+    @field_validator("time", "max_delay", mode="before")
     @classmethod
-    def _check_time(cls, value: Any) -> float:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-            raise ValueError("must be a number of seconds or a timedelta")
-        if not isfinite(seconds) or not SHORTEST <= seconds <= LONGEST:
-            raise ValueError(f"must be between 0.001 (1 ms) and {LONGEST} (400 days) seconds")
-        milliseconds = round(seconds * 1000)
-        if abs(seconds * 1000 - milliseconds) > 1e-6 * milliseconds:
-            raise ValueError("must be a whole number of milliseconds")
-        return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+    def _check_duration(cls, value: Any, info: ValidationInfo) -> float | None:
+        return None if value is None and info.field_name == "max_delay" else _duration(value)
 
-    @field_validator("count", mode="before")
+    @field_validator("count", "burst", mode="before")
     @classmethod
-    def _check_count(cls, value: Any) -> int:
+    def _check_units(cls, value: Any, info: ValidationInfo) -> int | None:
+        if value is None and info.field_name == "burst":
+            return None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
             raise ValueError(f"must be a whole number from 1 to {MAX_COUNT}")
-        return value
+        return int(value)
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -128,9 +139,21 @@ class Rule(BaseModel):
         except (ConfigurationError, ValueError) as error:
             raise ConfigurationError(f"rule {_brief(text)}: {error}") from None
 
+    @model_validator(mode="after")
+    def _check_parameters(self) -> Rule:
+        for name in ("burst", "max_delay"):
+            takers = [algorithm for algorithm, twin in ALGORITHMS.items() if name in twin.PARAMETERS]
+            if getattr(self, name) is not None and self.algorithm not in takers:
+                raise ValueError(f"{name} is taken by {' and '.join(takers)}, not by {self.algorithm}; leave it out")
+        if self.quota.burst * self.time > LONGEST * self.count and self.burst is not None:
+            raise ValueError(f"burst={self.burst} would need more than {LONGEST} seconds (400 days) to come back")
+        return self
+
     @cached_property
     def quota(self) -> Quota:
-        return Quota(window=self.window_ms * 1000, count=self.count, burst=self.count, max_delay=0)
+        """The rule in integers."""
+        max_delay = None if self.max_delay is None else round(self.max_delay * 1_000_000)
+        return self.twin.quota(self.window_ms * 1000, self.count, self.burst, max_delay)
 
     @property
     def window_ms(self) -> int:
@@ -143,7 +166,8 @@ class Rule(BaseModel):
         return ALGORITHMS[self.algorithm]
 
     def __str__(self) -> str:
-        return f"{self.count} per {self.window}"
+        algorithm = "" if self.algorithm == "sliding_window" else f" by {self.algorithm}"
+        return f"{self.count} per {self.window}{algorithm}"
 
     @property
     def window(self) -> str:
@@ -178,8 +202,23 @@ _DEFAULTS = {name: field.default for name, field in Rule.model_fields.items()}
 _ALWAYS_SHOWN = {"time", "count"}
 
 
+def _duration(value: Any) -> int | float:
+    """Seconds in whole milliseconds, as an int where that is enough."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ValueError("must be a number of seconds or a timedelta")
+    if not isfinite(seconds) or not SHORTEST <= seconds <= LONGEST:
+        raise ValueError(f"must be between 0.001 (1 ms) and {LONGEST} (400 days) seconds")
+    milliseconds = round(seconds * 1000)
+    if abs(seconds * 1000 - milliseconds) > 1e-6 * milliseconds:
+        raise ValueError("must be a whole number of milliseconds")
+    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+
+
 def _reason(problem: Any) -> str:
     reason = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return str(reason)
     return f"{problem['loc'][0]} {reason}, got {_brief(problem['input'])}"
 
 

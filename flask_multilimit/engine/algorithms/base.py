@@ -27,8 +27,24 @@ class Quota:
     """Longest wait in a queue, in microseconds; 0 for algorithms and rules without a queue."""
 
 
+def plain_quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
+    """For algorithms that take no further parameter."""
+    return Quota(window, count, count, 0)
+
+
 Outcome = tuple[int, int, int, Any]
 """``remaining`` units before a charge, ``retry_after`` (0: allows), ``delay``, and what ``charge`` wants handed on."""
+
+
+NO_PARAMETERS: frozenset[str] = frozenset()
+
+COUNTED = 10**9
+"""The largest cost where units are a number, not entries."""
+
+
+def recognise_nothing(state: Any, check_id: int) -> bool:
+    """For algorithms that keep no ids."""
+    return False
 
 
 class Algorithm(Protocol):
@@ -47,8 +63,15 @@ class Algorithm(Protocol):
         """The largest cost of one hit."""
 
     @property
+    def INCLUDES(self) -> tuple[str, ...]:  # noqa: N802
+        """Lua files that the script needs before ``NAME.lua``, which several algorithms may share."""
+
+    @property
     def WITNESS(self) -> bool:  # noqa: N802
         """Whether the state keeps check ids, so that a repeated check can be recognised."""
+
+    def quota(self, window: int, count: int, burst: int | None, max_delay: int | None, /) -> Quota:
+        """A rule in integers, with what stands for the parameters it leaves out."""
 
     def evaluate(self, state: Any, quota: Quota, cost: int, now: int, /) -> Outcome:
         """May ``cost`` more units pass at ``now``? Refused at every instant before ``retry_after``, allowed at it."""
@@ -59,8 +82,8 @@ class Algorithm(Protocol):
     def reset_after(self, state: Any, quota: Quota, now: int, seen: Any, /) -> int:
         """Microseconds until the quota is whole again if nobody comes."""
 
-    def refund(self, state: Any, quota: Quota, cost: int, at: int, now: int, check_id: int, /) -> Any:
-        """Take back what the check ``check_id`` charged at the instant ``at``; return the new state."""
+    def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: int, /) -> Any:
+        """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""
 
     def recognise(self, state: Any, check_id: int, /) -> bool:
         """Whether ``check_id`` was charged here. Asked only where ``WITNESS``."""

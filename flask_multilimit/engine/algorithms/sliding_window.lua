@@ -77,7 +77,7 @@ algorithms.sliding_window = {
       trim(hit, now, dead)
     end
     if dead > 0 or used == 0 then
-      expire(hit.key, 2 * hit.window)
+      call('PEXPIRE', hit.key, time_to_live(2 * hit.window))
     end
     return hit.window
   end,
@@ -89,7 +89,7 @@ algorithms.sliding_window = {
     return score_at(hit.key, count_expired(hit, now) + used - 1) + hit.window - now
   end,
 
-  refund = function(hit, at, now, id)
+  refund = function(hit, until_, now, id)
     in_chunks(hit.cost, function(from, to)
       local members = {}
       for n = from, to do
@@ -97,7 +97,7 @@ algorithms.sliding_window = {
       end
       call('ZREM', hit.key, unpack(members))
     end)
-    expire(hit.key, 2 * hit.window)
+    call('PEXPIRE', hit.key, time_to_live(2 * hit.window))
   end,
 
   recognise = function(hit, id)

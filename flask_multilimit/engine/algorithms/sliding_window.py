@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from .base import NEVER, Outcome, Quota
+from .base import NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota
 
-PARAMETERS: frozenset[str] = frozenset()
-"""The optional parameters of a rule that this algorithm takes."""
+PARAMETERS = NO_PARAMETERS
 
 MAX_COST = 10_000
 """Each unit is one entry: a larger cost would make a single check a long one."""
 
 WITNESS = True
-"""The log keeps the id of every check: a repeated one is recognised."""
+INCLUDES = ()
+
+quota = plain_quota
 
 TRIM = 128
 """At most so many entries of each kind (expired, future) are dropped by one charge."""
 
 _ID_BITS = 128
+_ID = (1 << _ID_BITS) - 1
 
 
 class Log:
@@ -48,6 +50,13 @@ class Log:
                 insort(self.entries, entry, self.head)
         else:
             self.entries.extend([entry] * cost)
+
+    def remove(self, check_id: int, start: int, stop: int) -> int:
+        kept = [entry for entry in self.entries[start:stop] if entry & _ID != check_id]
+        removed = stop - start - len(kept)
+        if removed:
+            self.entries[start:stop] = kept
+        return removed
 
     def drop_first(self, many: int) -> None:
         self.head += many
@@ -89,16 +98,13 @@ def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) 
     return (log.entries[end - 1] >> _ID_BITS) + quota.window - now
 
 
-def refund(log: Log, quota: Quota, cost: int, at: int, now: int, check_id: int) -> Log:
-    """Take out the entries of this very check; nothing happens when they have gone already."""
-    entry = at << _ID_BITS | check_id
-    start, stop = log.find(at), log.find(at + 1)
-    log.entries[start:stop] = [other for other in log.entries[start:stop] if other != entry]
+def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: int) -> Log:
+    """Take out the entries of this very check, which lie where ``until`` says unless it was a repeated one."""
+    at = until - quota.window
+    if not log.remove(check_id, log.find(at), log.find(at + 1)):
+        log.remove(check_id, log.head, len(log.entries))
     return log
 
 
 def recognise(log: Log | None, check_id: int) -> bool:
-    if log is None:
-        return False
-    mask = (1 << _ID_BITS) - 1
-    return any(entry & mask == check_id for entry in reversed(log.entries[log.head :]))
+    return log is not None and any(entry & _ID == check_id for entry in log.entries[log.head :])

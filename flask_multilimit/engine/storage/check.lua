@@ -10,11 +10,11 @@
 -- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps.
 local mode, id = ARGV[1], ARGV[2]
 
--- The charges of a check are written together, so one hit that remembers its id speaks for all.
+-- The charges of a check are written together, so any hit that remembers its id speaks for all.
 local function already_charged(hits)
   for _, hit in ipairs(hits) do
-    if hit.cost > 0 and hit.algorithm.recognise then
-      return hit.algorithm.recognise(hit, id)
+    if hit.cost > 0 and hit.algorithm.recognise and hit.algorithm.recognise(hit, id) then
+      return true
     end
   end
 end

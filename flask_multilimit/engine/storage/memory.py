@@ -51,12 +51,8 @@ class MemoryStorage:
     def refund(self, decision: Decision) -> None:
         with self._lock:
             now = self._clock()
-            for hit in decision.hits:
-                state = self._states.get(hit.key)
-                if hit.cost and state is not None:
-                    self._states[hit.key] = hit.rule.twin.refund(
-                        state, hit.rule.quota, hit.cost, decision.at, now, decision.id.int
-                    )
+            for hit, until in decision.charges:
+                self._refund(hit, until, now, decision.id.int)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
@@ -94,11 +90,18 @@ class MemoryStorage:
             self._look_again(now + reset_after, hit)
         return reset_after
 
+    def _refund(self, hit: Hit, until: int, now: int, check_id: int) -> None:
+        state = self._states.get(hit.key)
+        if state is None:
+            return
+        state = hit.rule.twin.refund(state, hit.rule.quota, hit.cost, until, now, check_id)
+        if state is None:
+            del self._states[hit.key]
+        else:
+            self._states[hit.key] = state
+
     def _already_charged(self, hits: tuple[Hit, ...], check_id: int) -> bool:
-        for hit in hits:
-            if hit.cost and hit.rule.twin.WITNESS:
-                return hit.rule.twin.recognise(self._states.get(hit.key), check_id)
-        return False
+        return any(hit.cost and hit.rule.twin.recognise(self._states.get(hit.key), check_id) for hit in hits)
 
     def _sweep(self, now: int, most: int) -> None:
         """Forget keys whose quota is whole again, at most ``most``."""

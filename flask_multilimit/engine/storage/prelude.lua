@@ -14,9 +14,9 @@ local function read_clock()
 end
 
 -- The server lets keys die by its own clock; under a given one they stay an hour longer.
-local function expire(key, microseconds)
+local function time_to_live(microseconds)
   local grace = given_clock == '' and 0 or 3600000
-  call('PEXPIRE', key, math.ceil(microseconds / 1000) + grace)
+  return math.ceil(microseconds / 1000) + grace
 end
 
 -- ARGV[3+i]: window, count, cost, burst, max_delay as doubles, and the name of the algorithm.

@@ -70,9 +70,10 @@ class RedisStorage:
         return self._ask(b"peek", hits, uuid4())
 
     def refund(self, decision: Decision) -> None:
-        hits = tuple(hit for hit in decision.hits if hit.cost)
-        if hits:
-            self._run("refund", hits, decision.at, decision.id.bytes)
+        charges = decision.charges
+        if charges:
+            hits, until = zip(*charges, strict=True)
+            self._run("refund", hits, b"", decision.id.bytes, *until)
 
     def reset(self, keys: Sequence[str]) -> None:
         if keys:
@@ -88,11 +89,11 @@ class RedisStorage:
             raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
         return Decision.from_reply(check_id, hits, reply)
 
-    def _run(self, driver: str, hits: tuple[Hit, ...], first: bytes | int, second: bytes) -> Any:
+    def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
         script = script_for(driver, (hit.rule.algorithm for hit in hits))
         now = SERVER_CLOCK if self._clock is None else self._clock()
         keys = [hit.key for hit in hits]
-        return self._evaluate(script, len(hits), *keys, first, second, now, *[hit.packed for hit in hits])
+        return self._evaluate(script, len(hits), *keys, mode, check_id, now, *[hit.packed for hit in hits], *more)
 
     def _evaluate(self, script: Script, *arguments: Any) -> Any:
         try:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 from .. import algorithms
+from ..algorithms import ALGORITHMS
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
@@ -26,8 +32,10 @@ class Script:
 @cache
 def script(driver: str, names: frozenset[str]) -> Script:
     """``driver`` ("check" or "refund") with the algorithms ``names`` and no others."""
+    includes = dict.fromkeys(include for name in sorted(names) for include in ALGORITHMS[name].INCLUDES)
     parts = [
         _read(__package__, "prelude"),
+        *(_read(algorithms.__name__, include) for include in includes),
         *map(_read_algorithm, sorted(names)),
         _read(__package__, driver),
     ]
@@ -40,9 +48,14 @@ def script_for(driver: str, names: Iterable[str]) -> Script:
 
 
 def _read_algorithm(name: str) -> str:
-    """Each in a block of its own, so that no two share a local."""
-    return f"do\n{_read(algorithms.__name__, name)}end\n"
+    """Beside its Python twin; each in a block of its own, so that no two share a local."""
+    twin = inspect.getfile(cast("ModuleType", ALGORITHMS[name]))
+    return f"do\n{_without_comments(Path(twin).with_name(f'{name}.lua'))}end\n"
 
 
 def _read(package: str, name: str) -> str:
-    return _COMMENT.sub("", files(package).joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+    return _without_comments(files(package).joinpath(f"{name}.lua"))
+
+
+def _without_comments(file: Traversable) -> str:
+    return _COMMENT.sub("", file.read_text(encoding="utf-8"))

@@ -1,0 +1,47 @@
+-- Fixed window counter: "<begin of the window> <units used>" under one key. Twin of fixed_window.py.
+local function in_force(hit, now)
+  local start, used = load_numbers(hit.key)
+  if start and start <= now and now < start + hit.window then
+    return start, used
+  end
+  return now, 0
+end
+
+algorithms.fixed_window = {
+  -- Seen: the window in force at `now`, a new one if need be.
+  evaluate = function(hit, now)
+    local start, used = in_force(hit, now)
+    local remaining = hit.count - used
+    local seen = { start, used }
+    if hit.cost <= remaining then
+      return remaining, 0, 0, seen
+    end
+    if hit.cost > hit.count then
+      return math.max(remaining, 0), NEVER, 0, seen
+    end
+    return math.max(remaining, 0), start + hit.window - now, 0, seen
+  end,
+
+  charge = function(hit, now, seen)
+    local left = seen[1] + hit.window - now
+    store_numbers(hit.key, left, seen[1], seen[2] + hit.cost)
+    return left
+  end,
+
+  reset_after = function(hit, now, seen)
+    return seen[2] > 0 and seen[1] + hit.window - now or 0
+  end,
+
+  -- Exact within the window of the charge; nothing once that is over.
+  refund = function(hit, until_, now)
+    local start, used = load_numbers(hit.key)
+    if not start or until_ <= now or until_ ~= start + hit.window then
+      return
+    end
+    if used > hit.cost then
+      store_numbers(hit.key, until_ - now, start, used - hit.cost)
+    else
+      call('DEL', hit.key)
+    end
+  end,
+}

@@ -1,0 +1,49 @@
+"""Fixed window counter: cheapest, one counter a subject; up to twice ``count`` across a window's edge.
+
+A subject's window begins with its first charge and ends ``window`` later; the next charge begins another. A
+window that begins in the future (the clock stepped back) is dropped. Twin of ``fixed_window.lua``.
+"""
+
+from __future__ import annotations
+
+from .base import COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+
+PARAMETERS = NO_PARAMETERS
+MAX_COST = COUNTED
+WITNESS = False
+INCLUDES = ("numbers",)
+
+State = tuple[int, int]
+"""Begin of the window, units used in it."""
+
+quota = plain_quota
+recognise = recognise_nothing
+
+
+def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Seen: the window in force at ``now``, a new one if need be."""
+    start, used = state if state and state[0] <= now < state[0] + quota.window else (now, 0)
+    remaining = quota.count - used
+    if cost <= remaining:
+        return remaining, 0, 0, (start, used)
+    if cost > quota.count:
+        return max(remaining, 0), NEVER, 0, (start, used)
+    return max(remaining, 0), start + quota.window - now, 0, (start, used)
+
+
+def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: int) -> tuple[State, int]:
+    start, used = seen
+    return (start, used + cost), start + quota.window - now
+
+
+def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int:
+    start, used = seen
+    return start + quota.window - now if used else 0
+
+
+def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: int) -> State | None:
+    """Exact within the window of the charge; nothing once that is over."""
+    start, used = state
+    if until <= now or until != start + quota.window:
+        return state
+    return (start, used - cost) if used > cost else None

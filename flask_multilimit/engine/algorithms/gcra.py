@@ -1,0 +1,25 @@
+"""GCRA, the generic cell rate algorithm: one unit every ``time / count``, and ``burst`` of them at once.
+
+``burst`` is 1 unless given: evenly spaced, no two together. (ITU-T I.371 and ATM Forum TM 4.0: increment
+``time / count``, limit ``(burst - 1) x time / count``.) The arithmetic is in ``rate.py``. Twin of ``gcra.lua``.
+"""
+
+from __future__ import annotations
+
+from . import rate
+from .base import COUNTED, Quota, recognise_nothing
+
+PARAMETERS = frozenset({"burst"})
+MAX_COST = COUNTED
+WITNESS = False
+INCLUDES = ("numbers", "span", "rate")
+
+evaluate = rate.evaluate
+charge = rate.charge
+reset_after = rate.reset_after
+refund = rate.refund
+recognise = recognise_nothing
+
+
+def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
+    return Quota(window, count, burst or 1, 0)

@@ -1,0 +1,45 @@
+"""Leaky bucket: a unit is water, ``count`` of which leak in every ``time``; the bucket holds ``burst``.
+
+Without ``max_delay`` it is a meter: what would overflow is refused. With it, it is a queue that drains at the
+fixed rate: a request is admitted with a ``delay``, the time until what lies before it has drained, and refused
+when that is longer than ``max_delay``. Arrival at the storage is the order of the queue, across all processes.
+
+``burst`` is ``count`` unless given, and for a queue ``count`` more than drain in ``max_delay``. The arithmetic is
+in ``rate.py``. Twin of ``leaky_bucket.lua``.
+"""
+
+from __future__ import annotations
+
+from . import rate
+from .base import COUNTED, NEVER, Outcome, Quota, recognise_nothing
+
+PARAMETERS = frozenset({"burst", "max_delay"})
+MAX_COST = COUNTED
+WITNESS = False
+INCLUDES = ("numbers", "span", "rate")
+
+METER = -1
+"""In place of a ``max_delay``."""
+
+charge = rate.charge
+reset_after = rate.reset_after
+refund = rate.refund
+recognise = recognise_nothing
+
+
+def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
+    if max_delay is None:
+        return Quota(window, count, burst or count, METER)
+    return Quota(window, count, burst or max_delay * count // window + count, max_delay)
+
+
+def evaluate(state: rate.Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Seen as in ``rate.py``; its whole microseconds are the delay."""
+    remaining, retry_after, _, behind = rate.evaluate(state, quota, cost, now)
+    if quota.max_delay == METER:
+        return remaining, retry_after, 0, behind
+    delay = -(-behind // quota.count)
+    if delay > quota.max_delay:
+        return 0, NEVER if retry_after == NEVER else max(retry_after, delay - quota.max_delay), 0, behind
+    places = (quota.max_delay * quota.count - behind) // quota.window + 1
+    return min(remaining, places), retry_after, 0 if retry_after else delay, behind

@@ -1,0 +1,17 @@
+-- The state of algorithms that keep two or three whole numbers: text under one key, readable with GET.
+local function load_numbers(key)
+  local text = call('GET', key)
+  if text then
+    local first, second, third = string.match(text, '^(%d+) (%d+) ?(%d*)$')
+    return tonumber(first), tonumber(second), tonumber(third)
+  end
+end
+
+-- `left` is how long they matter, in microseconds.
+local function store_numbers(key, left, first, second, third)
+  local text = string.format('%.0f %.0f', first, second)
+  if third then
+    text = text .. string.format(' %.0f', third)
+  end
+  call('SET', key, text, 'PX', time_to_live(left))
+end

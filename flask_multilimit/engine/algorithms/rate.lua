@@ -1,0 +1,86 @@
+-- What token bucket, leaky bucket and GCRA share: "<whole microseconds> <rest>" under one key, the instant when
+-- all units will have come back; the rest is counted in 1 / count of a microsecond. Twin of rate.py.
+--
+-- A duration is a pair (whole, rest) here, because its product with count may pass 2^53.
+local function minus(hit, whole, rest, other_whole, other_rest)
+  if rest < other_rest then
+    return whole - other_whole - 1, rest + hit.count - other_rest
+  end
+  return whole - other_whole, rest - other_rest
+end
+
+local function plus(hit, whole, rest, other_whole, other_rest)
+  if rest + other_rest >= hit.count then
+    return whole + other_whole + 1, rest + other_rest - hit.count
+  end
+  return whole + other_whole, rest + other_rest
+end
+
+local function up(whole, rest)
+  return rest > 0 and whole + 1 or whole
+end
+
+-- How far away the instant is: zero when it has passed, or is further than burst intervals.
+local function behind(hit, now)
+  local whole, rest = load_numbers(hit.key)
+  if not whole or whole < now then
+    return 0, 0
+  end
+  whole, rest = whole - now, math.min(rest, hit.count - 1)
+  local most, most_rest = span(hit.burst, hit.window, hit.count)
+  if whole > most or (whole == most and rest > most_rest) then
+    return 0, 0
+  end
+  return whole, rest
+end
+
+-- How many units make that long, rounded down.
+local function units(hit, whole, rest)
+  local many, left = span(hit.count, whole, hit.window)
+  return many + math.floor((left + rest) / hit.window)
+end
+
+local rate = {
+  -- Seen: how far away the instant is.
+  evaluate = function(hit, now)
+    local whole, rest = behind(hit, now)
+    local seen = { whole, rest }
+    local slack, slack_rest = span(hit.burst, hit.window, hit.count)
+    slack, slack_rest = minus(hit, slack, slack_rest, whole, rest)
+    local remaining = units(hit, slack, slack_rest)
+    if hit.cost <= remaining then
+      return remaining, 0, 0, seen
+    end
+    if hit.cost > hit.burst then
+      return remaining, NEVER, 0, seen
+    end
+    local need, need_rest = span(hit.cost, hit.window, hit.count)
+    return remaining, up(minus(hit, need, need_rest, slack, slack_rest)), 0, seen
+  end,
+
+  charge = function(hit, now, seen)
+    local whole, rest = plus(hit, seen[1], seen[2], span(hit.cost, hit.window, hit.count))
+    local left = up(whole, rest)
+    store_numbers(hit.key, left, now + whole, rest)
+    return left
+  end,
+
+  reset_after = function(hit, now, seen)
+    return up(seen[1], seen[2])
+  end,
+
+  -- Take back of the charge what has not come back by itself; exact when nobody came in between, never more.
+  refund = function(hit, until_, now)
+    local whole, rest = behind(hit, now)
+    local back, back_rest = span(hit.cost, hit.window, hit.count)
+    if back >= until_ - now then
+      back, back_rest = math.max(until_ - now, 0), 0
+    end
+    whole, rest = minus(hit, whole, rest, back, back_rest)
+    if whole < 0 or (whole == 0 and rest == 0) then
+      call('DEL', hit.key)
+    else
+      store_numbers(hit.key, up(whole, rest), now + whole, rest)
+    end
+  end,
+}

@@ -1,0 +1,58 @@
+"""The arithmetic that token bucket, leaky bucket and GCRA share: one instant a subject.
+
+The three are one limiter seen from three sides (ITU-T I.371, Annex A, gives GCRA as a "virtual scheduling
+algorithm" and as a "continuous-state leaky bucket", and shows them equal). One unit takes an interval of
+``window / count`` to come back. The state is the instant when all will have come back, the theoretical arrival
+time: the tokens missing from the bucket, or the water in it, are what lies between now and that instant, divided
+by the interval.
+
+Nothing is ever rounded: an instant is whole microseconds and a rest counted in ``1 / count`` of one, so neither
+windows of a millisecond nor 10**9 operations drift. An instant further away than ``burst`` intervals (the clock
+stepped back, or ``burst`` was lowered) is dropped.
+"""
+
+from __future__ import annotations
+
+from .base import NEVER, Outcome, Quota
+
+Instant = tuple[int, int]
+"""Whole microseconds, and a rest in 1 / count of one."""
+
+
+def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Seen: how far away the instant is, in 1 / count of a microsecond."""
+    behind = _behind(state, quota, now)
+    slack = quota.burst * quota.window - behind
+    remaining = slack // quota.window
+    if cost <= remaining:
+        return remaining, 0, 0, behind
+    if cost > quota.burst:
+        return remaining, NEVER, 0, behind
+    return remaining, -((slack - cost * quota.window) // quota.count), 0, behind
+
+
+def charge(state: Instant | None, quota: Quota, cost: int, now: int, seen: int, check_id: int) -> tuple[Instant, int]:
+    whole, rest = divmod(seen + cost * quota.window, quota.count)
+    return (now + whole, rest), whole + (rest > 0)
+
+
+def reset_after(state: Instant | None, quota: Quota, now: int, seen: int) -> int:
+    return -(-seen // quota.count)
+
+
+def refund(state: Instant, quota: Quota, cost: int, until: int, now: int, check_id: int) -> Instant | None:
+    """Take back of the charge what has not come back by itself; exact when nobody came in between, never more."""
+    behind = _behind(state, quota, now)
+    left = behind - min(cost * quota.window, max(until - now, 0) * quota.count)
+    if left <= 0:
+        return None
+    whole, rest = divmod(left, quota.count)
+    return now + whole, rest
+
+
+def _behind(state: Instant | None, quota: Quota, now: int) -> int:
+    if state is None:
+        return 0
+    whole, rest = state
+    behind = (whole - now) * quota.count + min(rest, quota.count - 1)
+    return behind if 0 < behind <= quota.burst * quota.window else 0

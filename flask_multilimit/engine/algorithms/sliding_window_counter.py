@@ -1,0 +1,80 @@
+"""Sliding window counter: two counters a subject; an estimate that takes the window before as evenly spread.
+
+Used at ``now`` is what the current window has, plus of the window before the share that the sliding one still
+covers: ``previous x (window - elapsed) / window``, rounded up. (The formula of Cloudflare's "How we built rate
+limiting capable of scaling to millions of domains", 2017.) A subject's windows follow on from its first charge.
+One that begins in the future (the clock stepped back) is dropped. Twin of ``sliding_window_counter.lua``.
+"""
+
+from __future__ import annotations
+
+from .base import COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+
+PARAMETERS = NO_PARAMETERS
+MAX_COST = COUNTED
+WITNESS = False
+INCLUDES = (
+    "numbers",
+    "span",
+)
+
+State = tuple[int, int, int]
+"""Begin of the current window, units used in it, units used in the one before."""
+
+quota = plain_quota
+recognise = recognise_nothing
+
+
+def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Seen: the two windows in force at ``now``."""
+    seen = start, current, previous = _in_force(state, quota, now)
+    elapsed = now - start
+    weighted = -(-previous * (quota.window - elapsed) // quota.window)
+    remaining = quota.count - current - weighted
+    if cost <= remaining:
+        return remaining, 0, 0, seen
+    if cost > quota.count:
+        return max(remaining, 0), NEVER, 0, seen
+    room = quota.count - current - cost
+    if room >= 0:
+        wait = _elapsed_until(previous, room, quota) - elapsed
+    else:
+        wait = quota.window - elapsed + _elapsed_until(current, quota.count - cost, quota)
+    return max(remaining, 0), wait, 0, seen
+
+
+def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: int) -> tuple[State, int]:
+    start, current, previous = seen
+    return (start, current + cost, previous), start + 2 * quota.window - now
+
+
+def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int:
+    start, current, previous = seen
+    if current:
+        return start + 2 * quota.window - now
+    return start + quota.window - now if previous else 0
+
+
+def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: int) -> State:
+    """Exact while the window of the charge is the current one or the one before; nothing after that."""
+    start, current, previous = state
+    end = start + 2 * quota.window
+    if until > now and until == end:
+        return start, max(current - cost, 0), previous
+    if until > now and until == end - quota.window:
+        return start, current, max(previous - cost, 0)
+    return state
+
+
+def _in_force(state: State | None, quota: Quota, now: int) -> State:
+    if state is None or not state[0] <= now < state[0] + 2 * quota.window:
+        return now, 0, 0
+    start, current, previous = state
+    if now < start + quota.window:
+        return start, current, previous
+    return start + quota.window, 0, current
+
+
+def _elapsed_until(used: int, room: int, quota: Quota) -> int:
+    """How far into a window, after one that used ``used``, its weight has fallen to ``room``."""
+    return quota.window - room * quota.window // used if used > room else 0

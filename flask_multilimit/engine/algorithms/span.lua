@@ -1,0 +1,16 @@
+-- floor(n * a / b) and the rest, exact although the product may pass 2^53, where doubles end:
+-- long multiplication by 7 bits of n at a time. For whole n < 2^35, b < 2^45, and a result below 2^53.
+local function span(n, a, b)
+  local product = n * a
+  if product < 9007199254740992 then
+    return math.floor(product / b), product % b
+  end
+  local whole, factor = math.floor(a / b), a % b
+  local quotient, rest = 0, 0
+  for shift = 28, 0, -7 do
+    local sum = rest * 128 + factor * (math.floor(n / 2 ^ shift) % 128)
+    quotient = quotient * 128 + math.floor(sum / b)
+    rest = sum % b
+  end
+  return n * whole + quotient, rest
+end
