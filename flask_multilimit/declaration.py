@@ -29,6 +29,9 @@ from .subjects import RESERVED_NAMES, LimitType, SubjectType
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""
 
+LONGEST_WAIT = 3600
+"""Seconds a declaration may keep a request asleep."""
+
 _MARK = "__multilimit__"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -220,16 +223,11 @@ def _validated(declaration: Declaration) -> Declaration:
     if not callable(declaration.cost):
         for rule in declaration.rules:
             check_cost(declaration.cost, rule)
-            if declaration.cost > rule.count:
+            if declaration.cost > rule.quota.burst:
                 raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it")
     if declaration.exempt_when is not None and not callable(declaration.exempt_when):
         raise ConfigurationError(f"exempt_when={declaration.exempt_when!r}: give a callable without arguments")
-    if (
-        isinstance(declaration.wait, bool)
-        or not isinstance(declaration.wait, (int, float))
-        or not declaration.wait >= 0
-    ):
-        raise ConfigurationError(f"wait={declaration.wait!r}: give seconds, 0 or more")
+    _check_wait(declaration.wait)
     if declaration.message is not None and not (isinstance(declaration.message, str) or callable(declaration.message)):
         raise ConfigurationError(f"message={declaration.message!r}: give text, or a callable of the Decision")
     return declaration
@@ -238,6 +236,11 @@ def _validated(declaration: Declaration) -> Declaration:
 def _check_scope(scope: object) -> None:
     if scope == "" or not (scope is None or isinstance(scope, str)):
         raise ConfigurationError(f"scope={scope!r}: give a name, or leave it out for the endpoint")
+
+
+def _check_wait(wait: object) -> None:
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= LONGEST_WAIT:
+        raise ConfigurationError(f"wait={wait!r}: give seconds from 0 to {LONGEST_WAIT}")
 
 
 def _check_type(type_: object, name: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from flask import Flask, Response, g, has_request_context, request
 from werkzeug.local import LocalProxy
@@ -29,14 +29,18 @@ _DECISIONS = "flask_multilimit.decisions"
 def _decisions() -> list[Decision]:
     """The decisions of the current request; outside of one, of the app context."""
     if has_request_context():
-        decisions: list[Decision] = request.environ.setdefault(_DECISIONS, [])
-        return decisions
-    decisions = g.setdefault(_DECISIONS, [])
-    return decisions
+        return cast("list[Decision]", request.environ.setdefault(_DECISIONS, []))
+    return cast("list[Decision]", g.setdefault(_DECISIONS, []))
 
 
-current_decision: Decision = LocalProxy(lambda: _decisions()[-1])  # type: ignore[assignment]
-"""The latest :class:`Decision` of the current request, for view code. ``IndexError`` when nothing was checked."""
+def _latest_decision() -> Decision:
+    if not (decisions := _decisions()):
+        raise RuntimeError("no limit has been checked for this request yet")
+    return decisions[-1]
+
+
+current_decision: Decision = LocalProxy(_latest_decision)  # type: ignore[assignment]
+"""The latest :class:`Decision` of the current request, for view code; ``RuntimeError`` when nothing was checked."""
 
 
 class MultiLimit:
