@@ -26,6 +26,8 @@ class Hit:
     """Units to charge, 0 or more; 0 asks without charging."""
     name: str = ""
     """What header fields call the rule; unique within a plan."""
+    shadow: bool = False
+    """Whether it is evaluated and counted, but never refuses."""
 
     def __post_init__(self) -> None:
         check_cost(self.cost, self.rule)
@@ -33,7 +35,7 @@ class Hit:
     @property
     def packed(self) -> bytes:
         """Quota, cost and algorithm as the scripts read them."""
-        return _pack(self.rule, self.cost)
+        return _pack(self.rule, self.cost, self.shadow)
 
 
 def check_cost(cost: object, rule: Rule) -> None:
@@ -45,9 +47,9 @@ def check_cost(cost: object, rule: Rule) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _pack(rule: Rule, cost: int) -> bytes:
+def _pack(rule: Rule, cost: int, shadow: bool) -> bytes:
     quota = rule.quota
-    numbers = struct.pack("<5d", quota.window, quota.count, cost, quota.burst, quota.max_delay)
+    numbers = struct.pack("<6d", quota.window, quota.count, cost, quota.burst, quota.max_delay, shadow)
     return numbers + rule.algorithm.encode() + b"\0"
 
 
@@ -58,6 +60,7 @@ def hits_for(
     subject: str = "",
     type: str = "default",  # noqa: A002 - the field's word, as in rate_limiter
     cost: int = 1,
+    shadow: bool = False,
     prefix: str = DEFAULT_PREFIX,
 ) -> tuple[Hit, ...]:
     """One hit a rule, for use without Flask.
@@ -74,6 +77,7 @@ def hits_for(
             rule,
             cost,
             rule.name or f"{type}-{rule.window}",
+            shadow,
         )
         for rule in rules_from(rules)
     )
@@ -104,6 +108,15 @@ class RuleStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Charge:
+    """What a check has taken from one quota."""
+
+    hit: Hit
+    until: int
+    """The instant (as :attr:`Decision.at`) when the quota is whole again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The answer to one check. Headers, signals and the exception all read this; none asks storage again."""
 
@@ -111,15 +124,20 @@ class Decision:
     """Of this check; what :meth:`Limiter.refund` goes by."""
     hits: tuple[Hit, ...]
     allowed: bool
-    """Whether every hit allows; then, and only then, all were charged."""
+    """Whether every hit allows; then, and only then, all were charged. (A shadow's own refusal does not count: it
+    is then not charged itself.)"""
     reply: Sequence[int] = field(repr=False)
     """As storage gives it, in microseconds: now, delay, then remaining, retry_after, reset_after of each hit."""
-    refunded: bool = field(default=False, compare=False)
-    """Whether :meth:`Limiter.refund` has taken the charge back."""
+    refunded: set[str] = field(default_factory=set, compare=False)
+    """Keys whose charge :meth:`Limiter.refund` has taken back."""
 
     @classmethod
     def from_reply(cls, check_id: UUID, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
-        return cls(check_id, hits, not any(reply[3::3]), reply)
+        refusals = reply[3::3]
+        allowed = not any(refusals) or not any(
+            retry_after for hit, retry_after in zip(hits, refusals, strict=True) if not hit.shadow
+        )
+        return cls(check_id, hits, allowed, reply)
 
     @property
     def at(self) -> int:
@@ -129,14 +147,18 @@ class Decision:
     @property
     def delay(self) -> float:
         """Seconds until the turn of this request in the queue of a ``leaky_bucket``; else 0."""
-        return self.reply[1] / _MICROSECONDS
+        return self.reply[1] / _MICROSECONDS if self.allowed else 0.0
 
     @property
-    def charges(self) -> tuple[tuple[Hit, int], ...]:
-        """Each hit that was charged, with the instant (as :attr:`at`) when its quota is whole again."""
+    def charges(self) -> tuple[Charge, ...]:
+        """What was charged, and has not been refunded."""
         if not self.allowed:
             return ()
-        return tuple((hit, self.at + self.reply[4 + 3 * i]) for i, hit in enumerate(self.hits) if hit.cost)
+        return tuple(
+            Charge(hit, self.at + self.reply[4 + 3 * i])
+            for i, hit in enumerate(self.hits)
+            if hit.cost and self.reply[3 + 3 * i] == 0 and hit.key not in self.refunded
+        )
 
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
@@ -146,7 +168,7 @@ class Decision:
             RuleStatus(
                 hit,
                 reply[i + 1] == 0,
-                max(reply[i], 0),
+                max(reply[i], 0) + (hit.cost if hit.key in self.refunded else 0),
                 _seconds(reply[i + 1]),
                 reply[i + 2] / _MICROSECONDS,
             )
@@ -156,17 +178,22 @@ class Decision:
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
         """The statuses that refuse; every one of them, not the first only."""
-        return tuple(status for status in self.statuses if not status.allowed)
+        return tuple(status for status in self.statuses if not status.allowed and not status.hit.shadow)
+
+    @property
+    def shadowed(self) -> tuple[RuleStatus, ...]:
+        """The statuses of shadows that would have refused."""
+        return tuple(status for status in self.statuses if not status.allowed and status.hit.shadow)
 
     @property
     def remaining(self) -> int:
         """The smallest ``remaining`` of all rules."""
-        return max(min(self.reply[2::3]), 0)
+        return min(status.remaining for status in self.statuses)
 
     @property
     def retry_after(self) -> float:
         """The largest of all rules, seconds: refused at any instant before, allowed at it, if nobody else comes."""
-        return max(_seconds(microseconds) for microseconds in self.reply[3::3])
+        return max((status.retry_after for status in self.violated), default=0.0)
 
     @property
     def reset_after(self) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ class Limiter:
     """Asks a storage whether hits may pass, all or nothing.
 
     ``storage`` is a URI (``memory://``, ``redis://localhost``), a client object of ``redis``, or a
-    :class:`Storage`. Thread-safe.
+    :class:`Storage`. ``sleep`` and ``monotonic`` serve :meth:`acquire`. Thread-safe.
 
     .. code-block:: python
 
@@ -25,8 +26,16 @@ class Limiter:
             raise TryLater(decision.retry_after)
     """
 
-    def __init__(self, storage: Any = "memory://") -> None:
+    def __init__(
+        self,
+        storage: Any = "memory://",
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.storage = storage_from(storage)
+        self._sleep = sleep
+        self._monotonic = monotonic
 
     def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
         """Charge every hit if all of them allow, else none; one round trip.
@@ -41,17 +50,40 @@ class Limiter:
         """What :meth:`check` would answer now, without charging anything."""
         return self.storage.peek(_checked(hits))
 
-    def refund(self, decision: Decision) -> None:
-        """Take back what the check behind ``decision`` has charged; nothing if it was refused.
+    def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
+        """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
+        return self.storage.check_many([_checked(hits) for hits in many])
+
+    def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
+        """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.
+
+        For scripts, and for those who would rather wait than be refused. Each try is a round trip; while others
+        take what has become free, there may be several. A queue's ``delay`` is slept as well. Returns the last
+        decision: refused, or with a ``delay`` left over, when the time would not have been enough.
+        """
+        checked = _checked(hits)
+        deadline = self._monotonic() + timeout
+        decision = self.storage.check(checked)
+        while not decision.allowed and self._monotonic() + decision.retry_after <= deadline:
+            self._sleep(decision.retry_after)
+            decision = self.storage.check(checked)
+        if decision.delay and self._monotonic() + decision.delay <= deadline:
+            self._sleep(decision.delay)
+        return decision
+
+    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> None:
+        """Take back what the check behind ``decision`` has charged, all of it or ``hits``; one round trip.
 
         Exact for ``sliding_window`` and, within the windows they count, ``fixed_window`` and
         ``sliding_window_counter``. The other algorithms do not know whose units they are: they take back what of
         the charge has not come back by itself since, which is exact when nobody came in between and else less.
-        A decision is refunded once; again, or when its units have come back, nothing happens.
+        A refused check has charged nothing, and what was refunded is not refunded again.
         """
-        if decision.allowed and not decision.refunded:
-            object.__setattr__(decision, "refunded", True)
-            self.storage.refund(decision)
+        keys = None if hits is None else {hit.key for hit in hits}
+        charges = [charge for charge in decision.charges if keys is None or charge.hit.key in keys]
+        if charges:
+            decision.refunded.update(charge.hit.key for charge in charges)
+            self.storage.refund(decision.id, charges)
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Make the quotas of ``hits`` whole again, at once and for everyone who shares them."""

@@ -2,18 +2,23 @@
 local METER = -1 -- in place of a max_delay
 
 algorithms.leaky_bucket = {
-  -- Seen as in rate.lua; rounded up to whole microseconds it is the delay.
+  -- Seen as in rate.lua; rounded up to whole microseconds it is the delay. Nothing (cost 0) waits for no turn.
   evaluate = function(hit, now)
     local remaining, retry_after, _, seen = rate.evaluate(hit, now)
     if hit.max_delay == METER then
       return remaining, retry_after, 0, seen
     end
     local delay = up(seen[1], seen[2])
-    if delay > hit.max_delay then
-      return 0, retry_after == NEVER and NEVER or math.max(retry_after, delay - hit.max_delay), 0, seen
+    local places = 0
+    if delay <= hit.max_delay then
+      places = units(hit, minus(hit, hit.max_delay, 0, seen[1], seen[2])) + 1
     end
-    local places = units(hit, minus(hit, hit.max_delay, 0, seen[1], seen[2])) + 1
-    return math.min(remaining, places), retry_after, retry_after == 0 and delay or 0, seen
+    remaining = math.min(remaining, places)
+    if hit.cost == 0 or retry_after == NEVER then
+      return remaining, retry_after, 0, seen
+    end
+    retry_after = math.max(retry_after, delay - hit.max_delay, 0)
+    return remaining, retry_after, retry_after == 0 and delay or 0, seen
   end,
   charge = rate.charge,
   reset_after = rate.reset_after,

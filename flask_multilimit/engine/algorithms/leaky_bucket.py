@@ -21,6 +21,9 @@ INCLUDES = ("numbers", "span", "rate")
 METER = -1
 """In place of a ``max_delay``."""
 
+LONGEST_QUEUE = 10**10
+"""Units; the arithmetic of the Lua twin is exact up to here and a little further (``span.lua``)."""
+
 charge = rate.charge
 reset_after = rate.reset_after
 refund = rate.refund
@@ -30,16 +33,24 @@ recognise = recognise_nothing
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
     if max_delay is None:
         return Quota(window, count, burst or count, METER)
-    return Quota(window, count, burst or max_delay * count // window + count, max_delay)
+    burst = burst or max_delay * count // window + count
+    if burst > LONGEST_QUEUE:
+        raise ValueError(
+            f"max_delay would let {burst} units wait, and a queue holds at most {LONGEST_QUEUE}; "
+            "shorten it, lower count, or give burst"
+        )
+    return Quota(window, count, burst, max_delay)
 
 
 def evaluate(state: rate.Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen as in ``rate.py``; its whole microseconds are the delay."""
+    """Seen as in ``rate.py``; its whole microseconds are the delay. Nothing (cost 0) waits for no turn."""
     remaining, retry_after, _, behind = rate.evaluate(state, quota, cost, now)
     if quota.max_delay == METER:
         return remaining, retry_after, 0, behind
     delay = -(-behind // quota.count)
-    if delay > quota.max_delay:
-        return 0, NEVER if retry_after == NEVER else max(retry_after, delay - quota.max_delay), 0, behind
     places = (quota.max_delay * quota.count - behind) // quota.window + 1
-    return min(remaining, places), retry_after, 0 if retry_after else delay, behind
+    remaining = max(min(remaining, places), 0)
+    if cost == 0 or retry_after == NEVER:
+        return remaining, retry_after, 0, behind
+    retry_after = max(retry_after, delay - quota.max_delay, 0)
+    return remaining, retry_after, 0 if retry_after else delay, behind

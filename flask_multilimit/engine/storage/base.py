@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
-from ..decision import Decision, Hit
+from ..decision import Charge, Decision, Hit
 
 
 @runtime_checkable
@@ -29,8 +29,11 @@ class Storage(Protocol):
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """What :meth:`check` would answer, without charging."""
 
-    def refund(self, decision: Decision) -> None:
-        """Take back what an allowed check has charged. Repeated or late, it takes back nothing more."""
+    def check_many(self, many: Sequence[tuple[Hit, ...]]) -> list[Decision]:
+        """One check after the other, each all or nothing for itself, with as few round trips as can be."""
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        """Take back what the check ``check_id`` has charged (``charges`` is not empty); late, nothing."""
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``: their quotas are whole again."""

@@ -1,10 +1,11 @@
 -- One check, all or nothing: evaluate every hit at one instant, charge all of them only if all allow.
+-- (A shadow hit refuses nothing; refusing by itself it is not charged itself.)
 --
 -- KEYS[i]    key of hit i
 -- ARGV[1]    mode: "check"; "peek" charges nothing; "repeat" is a check whose reply may have been lost
 -- ARGV[2]    id of the check, 16 bytes
 -- ARGV[3]    now in microseconds for a test that rules time; "" in earnest: the server's own clock
--- ARGV[3+i]  hit i packed: window, count, cost, burst, max_delay as doubles, and the algorithm's name
+-- ARGV[3+i]  hit i packed: window, count, cost, burst, max_delay, shadow as doubles, and the algorithm's name
 --
 -- Replies with integers: now, delay, and for each hit remaining, retry_after, reset_after. Times are in
 -- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps.
@@ -32,15 +33,17 @@ for i, hit in ipairs(hits) do
     retry_after = 0
   end
   seen[i] = memo
-  allowed = allowed and retry_after == 0
-  reply[2] = math.max(reply[2], delay)
+  if not hit.shadow then
+    allowed = allowed and retry_after == 0
+    reply[2] = math.max(reply[2], delay)
+  end
   reply[3 * i] = remaining
   reply[3 * i + 1] = retry_after
 end
 
 local charging = allowed and not repeated and mode ~= 'peek'
 for i, hit in ipairs(hits) do
-  if charging and hit.cost > 0 then
+  if charging and hit.cost > 0 and reply[3 * i + 1] == 0 then
     reply[3 * i] = reply[3 * i] - hit.cost
     reply[3 * i + 2] = hit.algorithm.charge(hit, now, seen[i], id)
   else

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 from uuid import UUID, uuid4
 
-from ..decision import Decision, Hit
+from ..decision import Charge, Decision, Hit
 
 SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
@@ -48,11 +48,14 @@ class MemoryStorage:
         with self._lock:
             return self._answer(hits, self._clock(), uuid4(), charging=False)
 
-    def refund(self, decision: Decision) -> None:
+    def check_many(self, many: Sequence[tuple[Hit, ...]]) -> list[Decision]:
+        return [self.check(hits) for hits in many]
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
             now = self._clock()
-            for hit, until in decision.charges:
-                self._refund(hit, until, now, decision.id.int)
+            for charge in charges:
+                self._refund(charge, now, check_id.int)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
@@ -68,18 +71,15 @@ class MemoryStorage:
     def _answer(self, hits: tuple[Hit, ...], now: int, check_id: UUID, *, charging: bool) -> Decision:
         states = self._states
         outcomes = [hit.rule.twin.evaluate(states.get(hit.key), hit.rule.quota, hit.cost, now) for hit in hits]
-        charging = charging and all(outcome[1] == 0 for outcome in outcomes)
-        reply = [now, max(outcome[2] for outcome in outcomes)]
+        enforced = [outcome for hit, outcome in zip(hits, outcomes, strict=True) if not hit.shadow]
+        charging = charging and all(outcome[1] == 0 for outcome in enforced)
+        reply = [now, max((outcome[2] for outcome in enforced), default=0)]
         for hit, (remaining, retry_after, _, seen) in zip(hits, outcomes, strict=True):
-            if charging and hit.cost:
+            if charging and hit.cost and retry_after == 0:
                 reply += remaining - hit.cost, 0, self._charge(hit, now, seen, check_id.int)
             else:
                 state = states.get(hit.key)
-                reply += (
-                    remaining,
-                    retry_after,
-                    hit.rule.twin.reset_after(state, hit.rule.quota, now, seen),
-                )
+                reply += remaining, retry_after, hit.rule.twin.reset_after(state, hit.rule.quota, now, seen)
         return Decision.from_reply(check_id, hits, reply)
 
     def _charge(self, hit: Hit, now: int, seen: Any, check_id: int) -> int:
@@ -90,11 +90,12 @@ class MemoryStorage:
             self._look_again(now + reset_after, hit)
         return reset_after
 
-    def _refund(self, hit: Hit, until: int, now: int, check_id: int) -> None:
+    def _refund(self, charge: Charge, now: int, check_id: int) -> None:
+        hit = charge.hit
         state = self._states.get(hit.key)
         if state is None:
             return
-        state = hit.rule.twin.refund(state, hit.rule.quota, hit.cost, until, now, check_id)
+        state = hit.rule.twin.refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id)
         if state is None:
             del self._states[hit.key]
         else:

@@ -19,11 +19,11 @@ local function time_to_live(microseconds)
   return math.ceil(microseconds / 1000) + grace
 end
 
--- ARGV[3+i]: window, count, cost, burst, max_delay as doubles, and the name of the algorithm.
+-- ARGV[3+i]: window, count, cost, burst, max_delay, shadow as doubles, and the name of the algorithm.
 local function read_hits()
   local hits = {}
   for i = 1, #KEYS do
-    local window, count, cost, burst, max_delay, name = struct.unpack('<ddddds', ARGV[3 + i])
+    local window, count, cost, burst, max_delay, shadow, name = struct.unpack('<dddddds', ARGV[3 + i])
     hits[i] = {
       key = KEYS[i],
       window = window,
@@ -31,6 +31,7 @@ local function read_hits()
       cost = cost,
       burst = burst,
       max_delay = max_delay,
+      shadow = shadow == 1,
       algorithm = algorithms[name],
     }
   end

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from ..decision import Decision, Hit
+from ..decision import Charge, Decision, Hit
 from ..errors import ConfigurationError, StorageError
 from .scripts import Script, script_for
 
@@ -69,43 +69,59 @@ class RedisStorage:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         return self._ask(b"peek", hits, uuid4())
 
-    def refund(self, decision: Decision) -> None:
-        charges = decision.charges
-        if charges:
-            hits, until = zip(*charges, strict=True)
-            self._run("refund", hits, b"", decision.id.bytes, *until)
+    def check_many(self, many: Sequence[tuple[Hit, ...]]) -> list[Decision]:
+        ids = [uuid4() for _ in many]
+        calls = [self._call_of("check", hits, b"check", id_.bytes) for hits, id_ in zip(many, ids, strict=True)]
+        with self._client.pipeline(transaction=False) as pipeline:
+            for script in {script.sha: script for script, _ in calls}.values():
+                pipeline.script_load(script.text)
+            for script, arguments in calls:
+                pipeline.evalsha(script.sha, *arguments)
+            replies = self._command(pipeline.execute)[-len(calls) :] if calls else []
+        return [self._decision(*answer) for answer in zip(ids, many, replies, strict=True)]
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        hits = tuple(charge.hit for charge in charges)
+        self._run("refund", hits, b"", check_id.bytes, *(charge.until for charge in charges))
 
     def reset(self, keys: Sequence[str]) -> None:
         if keys:
-            self._call(self._client.unlink, *keys)
+            self._command(self._client.unlink, *keys)
 
     def close(self) -> None:
         if self._owns_client:
             self._client.close()
 
     def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
-        reply = self._run("check", hits, mode, check_id.bytes)
+        return self._decision(check_id, hits, self._run("check", hits, mode, check_id.bytes))
+
+    @staticmethod
+    def _decision(check_id: UUID, hits: tuple[Hit, ...], reply: Any) -> Decision:
         if not isinstance(reply, list) or len(reply) != 2 + 3 * len(hits):
             raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
         return Decision.from_reply(check_id, hits, reply)
 
     def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
-        script = script_for(driver, (hit.rule.algorithm for hit in hits))
-        now = SERVER_CLOCK if self._clock is None else self._clock()
-        keys = [hit.key for hit in hits]
-        return self._evaluate(script, len(hits), *keys, mode, check_id, now, *[hit.packed for hit in hits], *more)
-
-    def _evaluate(self, script: Script, *arguments: Any) -> Any:
+        script, arguments = self._call_of(driver, hits, mode, check_id, *more)
         try:
             return self._client.evalsha(script.sha, *arguments)
         except NoScriptError:
             # Not known yet, flushed, or a fail-over went to a server that never saw it. EVAL also loads it.
-            return self._call(self._client.eval, script.text, *arguments)
+            return self._command(self._client.eval, script.text, *arguments)
         except (RedisError, OSError) as error:
             raise _storage_error(error) from error
 
+    def _call_of(
+        self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
+    ) -> tuple[Script, list[Any]]:
+        """The script and what it is called with, as the head of each Lua driver says."""
+        script = script_for(driver, (hit.rule.algorithm for hit in hits))
+        now = SERVER_CLOCK if self._clock is None else self._clock()
+        keys = [hit.key for hit in hits]
+        return script, [len(hits), *keys, mode, check_id, now, *[hit.packed for hit in hits], *more]
+
     @staticmethod
-    def _call(command: Callable[..., Any], *arguments: Any) -> Any:
+    def _command(command: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return command(*arguments)
         except (RedisError, OSError) as error:
