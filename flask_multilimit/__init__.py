@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .declaration import rate_limiter
+from .decorators import RateLimiter, exempt, rate_limiter
 from .engine import (
     ConfigurationError,
     ConfigurationWarning,
@@ -19,9 +19,10 @@ from .engine import (
     hits_for,
     storage_from_uri,
 )
-from .extension import MultiLimit, current_decision
+from .extension import MultiLimit
+from .gate import current_decision
 from .responses import RateLimitExceeded, StorageUnavailable, problem
-from .signals import limits_checked, request_rejected
+from .signals import limits_checked, request_rejected, rules_failed, shadow_rejected
 from .subjects import LimitType
 
 DEFAULT = LimitType.DEFAULT
@@ -44,6 +45,7 @@ __all__ = [
     "MultiLimit",
     "MultiLimitError",
     "RateLimitExceeded",
+    "RateLimiter",
     "RedisStorage",
     "Rule",
     "RuleStatus",
@@ -51,10 +53,13 @@ __all__ = [
     "StorageError",
     "StorageUnavailable",
     "current_decision",
+    "exempt",
     "hits_for",
     "limits_checked",
     "problem",
     "rate_limiter",
     "request_rejected",
+    "rules_failed",
+    "shadow_rejected",
     "storage_from_uri",
 ]

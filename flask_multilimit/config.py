@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -32,9 +32,20 @@ class Settings(BaseModel):
     enabled: bool = True
     """``False`` lets everything pass, without asking storage: for tests."""
 
-    headers: Literal["standard", "legacy", "both", "off"] = "standard"
-    """Which header fields tell a client where it stands: ``standard`` (``RateLimit-Policy`` and ``RateLimit`` of the
-    IETF draft), ``legacy`` (``X-RateLimit-*``), ``both``, ``off``. ``Retry-After`` is sent on every refusal."""
+    headers: Literal["standard", "draft-06", "legacy", "both", "off"] = "standard"
+    """Which header fields tell a client where it stands: ``standard`` (``RateLimit-Policy`` and ``RateLimit``, as in
+    draft-ietf-httpapi-ratelimit-headers from 08 on), ``draft-06`` (``RateLimit-Limit``, ``-Remaining``, ``-Reset`` and
+    ``-Policy`` of the drafts up to 06), ``legacy`` (``X-RateLimit-*``), ``both`` (standard and legacy), ``off``.
+    ``Retry-After`` is sent on every refusal."""
+
+    headers_on: Literal["always", "refusals"] = "always"
+    """Which responses have these header fields."""
+
+    retry_after: Literal["seconds", "date"] = "seconds"
+    """How ``Retry-After`` is written: seconds to wait, or the date (by the clock of this machine)."""
+
+    shadow_headers: bool = False
+    """Whether limiters with ``shadow=True`` show in header fields."""
 
     ipv6_prefix: int = Field(64, ge=16, le=128)
     """IPv6 addresses that share so many leading bits are one client."""
@@ -43,13 +54,41 @@ class Settings(BaseModel):
     """What a ``USER`` limit goes by when nobody is logged in: ``ip``, each address by itself; ``shared``, all of them
     together."""
 
-    message: str | Callable[..., str] = "Too many requests. Please try again later."
-    """What a refused client is told: text, or a callable of the :class:`Decision`; a limiter may have its own."""
+    message: Any = None
+    """What a refused client is told: text, or a callable of the :class:`Decision`; a limiter may have its own. By
+    default a sentence in the language of ``locale``."""
+
+    locale: Literal["auto", "en", "zh"] = "auto"
+    """Language of what we say ourselves: English, Chinese, or (``auto``) what ``Accept-Language`` prefers of them."""
+
+    application_limits: Any = ()
+    """Limits that the whole app shares: text such as ``"1000/minute"``, a dict of the options of ``rate_limiter``
+    (``{"type": "ip", "rules": "100/minute"}``), a ``rate_limiter(...)``, or a list of these."""
+
+    default_limits: Any = ()
+    """Limits of each endpoint for which nothing else is declared, written alike."""
+
+    unmatched_limits: Any = ()
+    """Limits of requests that match no route (404) or not its methods (405), written alike; with none, these are not
+    limited at all."""
+
+    limits: dict[str, Any] = Field(default_factory=dict)
+    """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), each written alike."""
+
+    exempt: list[str] | tuple[str, ...] = ()
+    """Endpoints, blueprints or patterns to which limits from outside of their own decorators do not apply."""
 
     @field_validator("key_prefix")
     @classmethod
     def _check_key_prefix(cls, value: str) -> str:
         check_prefix(value)
+        return value
+
+    @field_validator("message")
+    @classmethod
+    def _check_message(cls, value: Any) -> Any:
+        if isinstance(value, (bytes, int, float, list, tuple, dict)):
+            raise ValueError("give text, or a callable of the Decision")
         return value
 
     @classmethod

@@ -1,46 +1,25 @@
-"""MultiLimit: puts the limits of an app into force."""
+"""MultiLimit: the extension's public face."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from threading import Lock
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from flask import Flask, Response, g, has_request_context, request
-from werkzeug.local import LocalProxy
+from flask import Flask, current_app
 
-from . import responses
 from .config import Settings
-from .declaration import EXTENSION, Message, Stack
-from .engine import ConfigurationError, Decision, Limiter, StorageError
+from .declaration import Cost, Reaction
+from .decorators import EXTENSION
+from .engine import ConfigurationError, Decision, Limiter
+from .engine.rules import Rules
 from .engine.storage import storage_from
-from .plan import Plan, reject_misplaced, view_stack
-from .responses import RateLimitExceeded, StorageUnavailable
-from .signals import limits_checked, notify, request_rejected
-from .subjects import Subjects, UserLoader
+from .gate import AppGate
+from .plan import hits_of
+from .sources import Sources
+from .subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader
 
 U = TypeVar("U", bound=UserLoader)
-
-_DECISIONS = "flask_multilimit.decisions"
-"""Where the decisions of a request lie in its WSGI environment, in order."""
-
-
-def _decisions() -> list[Decision]:
-    """The decisions of the current request; outside of one, of the app context."""
-    if has_request_context():
-        return cast("list[Decision]", request.environ.setdefault(_DECISIONS, []))
-    return cast("list[Decision]", g.setdefault(_DECISIONS, []))
-
-
-def _latest_decision() -> Decision:
-    if not (decisions := _decisions()):
-        raise RuntimeError("no limit has been checked for this request yet")
-    return decisions[-1]
-
-
-current_decision: Decision = LocalProxy(_latest_decision)  # type: ignore[assignment]
-"""The latest :class:`Decision` of the current request, for view code; ``RuntimeError`` when nothing was checked."""
 
 
 class MultiLimit:
@@ -50,13 +29,32 @@ class MultiLimit:
         ``MULTILIMIT_STORAGE_URI``.
     :param user_loader: returns the id (``str``, ``int`` or ``UUID``) of the user who makes the current request,
         ``None`` for nobody. Without one, flask-login is asked when the app has a login manager.
+    :param application_limits: limits that the whole app shares: text, a :class:`Rule`, a ``rate_limiter(...)``, a
+        dict of its options, or a list of these. Those of ``MULTILIMIT_APPLICATION_LIMITS`` hold as well.
+    :param default_limits: limits of each endpoint for which nothing else is declared, written alike.
+    :param unmatched_limits: limits of requests that match no route or not its methods, written alike.
+    :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
 
     One object serves any number of apps, each with its own settings, storage and limits.
     """
 
-    def __init__(self, app: Flask | None = None, *, storage: Any = None, user_loader: UserLoader | None = None) -> None:
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        storage: Any = None,
+        user_loader: UserLoader | None = None,
+        application_limits: Any = None,
+        default_limits: Any = None,
+        unmatched_limits: Any = None,
+        on_rejected: Reaction | None = None,
+    ) -> None:
         self._storage = storage
         self._user_loader = user_loader
+        self._application_limits = application_limits
+        self._default_limits = default_limits
+        self._unmatched_limits = unmatched_limits
+        self._on_rejected = on_rejected
         if app is not None:
             self.init_app(app)
 
@@ -67,7 +65,21 @@ class MultiLimit:
         """
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
-        gate = AppGate(app, Settings.from_config(app.config), self._storage, self._load_user)
+        settings = Settings.from_config(app.config)
+        storage = settings.storage_uri if self._storage is None else self._storage
+        gate = AppGate(
+            app,
+            settings,
+            limiter=Limiter(storage_from(storage, timeout=settings.storage_timeout)),
+            sources=Sources.of(app, settings, self._application_limits, self._default_limits, self._unmatched_limits),
+            subjects=Subjects(
+                app,
+                ipv6_prefix=settings.ipv6_prefix,
+                anonymous_user=settings.anonymous_user,
+                find_user_loader=lambda: self._user_loader,
+            ),
+            on_rejected=self._on_rejected,
+        )
         app.extensions[EXTENSION] = gate
         app.before_request(gate.before_request)
         app.after_request(gate.after_request)
@@ -77,115 +89,94 @@ class MultiLimit:
         self._user_loader = function
         return function
 
-    def _load_user(self) -> UserLoader | None:
-        return self._user_loader
+    def check(
+        self,
+        rules: Rules,
+        *,
+        scope: str,
+        type: SubjectType = LimitType.DEFAULT,  # noqa: A002 - the field's word
+        subject: str | None = None,
+        cost: Cost = 1,
+        shadow: bool = False,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> Decision:
+        """Check ``rules`` here and now, in a view, a CLI command or a task; one round trip.
 
+        :param scope: what is limited: every check with this scope, type and subject shares the quota.
+        :param subject: who is limited, in place of what ``type`` finds in the current request; needed outside of
+            one, unless ``type`` is ``DEFAULT``. Any text.
 
-class AppGate:
-    """The limits of one app: its settings, its limiter, and the plans of its endpoints."""
+        The other parameters are those of :func:`rate_limiter`. Header fields and signals tell of it like of any
+        check. Returns the :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
+        """
+        options = {"type": type, "rules": rules, "cost": cost, "shadow": shadow, "name": name, "key": key}
+        return self._gate().decide_here(scope, options, subject)[0]
 
-    def __init__(
-        self, app: Flask, settings: Settings, storage: Any, find_user_loader: Callable[[], UserLoader | None]
-    ) -> None:
-        self.app = app
-        self.settings = settings
-        self.limiter = Limiter(
-            storage_from(settings.storage_uri if storage is None else storage, timeout=settings.storage_timeout)
-        )
-        self._subjects = Subjects(
-            app,
-            ipv6_prefix=settings.ipv6_prefix,
-            anonymous_user=settings.anonymous_user,
-            find_user_loader=find_user_loader,
-        )
-        self._lock = Lock()
-        self._started = False
-        self._plans: dict[tuple[str | None, str], Plan | None] = {}
-        self._service_plans: dict[Stack, Plan] = {}
+    @contextmanager
+    def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
+        """``with multilimit.limit("5/minute", scope="mail"):`` enter only if the check allows.
 
-    def admit(self, stack: Stack) -> None:
-        """Check what ``stack`` declares, with all else that applies; raise unless the call may pass."""
-        if self.settings.enabled:
-            self._check(self._plan_of(stack))
-
-    def before_request(self) -> None:
-        if not self._started:
-            self._start()
-
-    def after_request(self, response: Response) -> Response:
-        decisions: list[Decision] | None = request.environ.get(_DECISIONS)
-        if decisions:
-            responses.add_header_fields(response.headers, decisions, self.settings.headers)
-            if response.status_code == 429 and not decisions[-1].allowed:
-                responses.add_retry_after(response.headers, decisions[-1])
-        return response
-
-    def _start(self) -> None:
-        """Plan every endpoint there is, so that what is wrong shows at the first request and not at the hundredth."""
-        with self._lock:
-            if self._started:
-                return
-            self._warn_of_several_processes()
-            for rule in self.app.url_map.iter_rules():
-                reject_misplaced(
-                    rule.endpoint, self.app.view_functions.get(rule.endpoint), self.app.view_functions.values()
-                )
-                for method in rule.methods or ():
-                    self._plan_endpoint(rule.endpoint, method)
-            self._started = True
-
-    def _warn_of_several_processes(self) -> None:
-        if request.environ.get("wsgi.multiprocess") and not self.limiter.storage.shared:
-            self.app.logger.warning(
-                "Several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them admits the "
-                "whole of every limit. Name a server they share, such as redis://localhost:6379/0.",
-                self.settings.storage_uri,
-            )
-
-    def _plan_of(self, stack: Stack) -> Plan:
-        if has_request_context():
-            plan = self._plan_endpoint(request.endpoint, request.method)
-            if plan is not None and plan.stack is stack:
-                return plan
-        return self._plan_service(stack)
-
-    def _plan_endpoint(self, endpoint: str | None, method: str) -> Plan | None:
-        place = (endpoint, method)
-        if place not in self._plans:
-            stack = view_stack(self.app.view_functions.get(endpoint or ""), method)
-            self._plans[place] = self._compiled(str(endpoint), stack) if stack else None
-        return self._plans[place]
-
-    def _plan_service(self, stack: Stack) -> Plan:
-        if stack not in self._service_plans:
-            self._service_plans[stack] = self._compiled(stack.where, stack)
-        return self._service_plans[stack]
-
-    def _compiled(self, scope: str, stack: Stack) -> Plan:
-        plan = Plan.of(scope, stack, prefix=self.settings.key_prefix)
-        if plan.needs_users:
-            self._subjects.require_users(scope)
-        return plan
-
-    def _check(self, plan: Plan) -> None:
-        hits, subjects = plan.hits(self._subjects)
-        if not hits:
-            return
-        try:
-            decision = self.limiter.check(hits)
-        except StorageError as error:
-            self.app.logger.error("Rate limits of %s could not be checked: %s", plan.scope, error)
-            raise StorageUnavailable from error
-        _decisions().append(decision)
-        arguments = {"decision": decision, "endpoint": plan.scope, "subjects": subjects}
-        notify(limits_checked, self.app, **arguments)
+        Parameters as for :meth:`check`, and those of :func:`rate_limiter` that make sense here. Raises
+        :exc:`RateLimitExceeded`, which outside of a request is an exception like any other and carries the
+        ``decision``.
+        """
+        gate = self._gate()
+        decision, applied = gate.decide_here(scope, {"rules": rules, **options}, options.pop("subject", None))
         if not decision.allowed:
-            notify(request_rejected, self.app, **arguments)
-            raise RateLimitExceeded(decision, self._message(plan, decision))
-        if 0 < decision.delay <= plan.wait:
-            time.sleep(decision.delay)
+            raise gate.rejection(decision, applied)
+        yield decision
 
-    def _message(self, plan: Plan, decision: Decision) -> str:
-        longest = max(decision.violated, key=lambda status: status.retry_after)
-        message: Message = plan.message_for(longest.name) or self.settings.message
-        return str(message(decision)) if callable(message) else message
+    def peek(self, endpoint: str | None = None, *, method: str = "GET", **subject: Any) -> Decision | None:
+        """Where a subject stands at ``endpoint``, without charging; by default who makes the current request, where.
+
+        ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
+        of the types that are given answer. ``None`` when none does.
+        """
+        gate = self._gate()
+        hits = hits_of(gate.standing(endpoint, method, _given(**subject)))
+        return gate.limiter.peek(hits) if hits else None
+
+    def reset(self, endpoint: str | None = None, *, method: str = "GET", **subject: Any) -> None:
+        """Make the quotas of a subject at ``endpoint`` whole again, at once and everywhere.
+
+        Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``.
+        """
+        gate = self._gate()
+        given = _given(**subject)
+        applied = gate.standing(endpoint, method, given)
+        gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
+
+    def refund(self, decision: Decision) -> None:
+        """Give back what a check has charged: ``multilimit.refund(current_decision)``. See :meth:`Limiter.refund`."""
+        self._gate().limiter.refund(decision)
+
+    @property
+    def limiter(self) -> Limiter:
+        """The engine's limiter of the current app."""
+        return self._gate().limiter
+
+    @staticmethod
+    def _gate() -> AppGate:
+        gate: AppGate | None = current_app.extensions.get(EXTENSION)
+        if gate is None:
+            raise ConfigurationError(f"the app {current_app.name!r} has no MultiLimit: call init_app(app)")
+        return gate
+
+
+def _given(
+    *,
+    ip: str | None = None,
+    user: object = None,
+    everyone: bool = False,
+    subjects: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The subjects, by type."""
+    given = dict(subjects or {})
+    if ip is not None:
+        given["ip"] = ip
+    if user is not None:
+        given["user"] = str(user)
+    if everyone:
+        given[EVERYONE.kind] = EVERYONE.value
+    return given

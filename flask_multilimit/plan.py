@@ -1,4 +1,4 @@
-"""From declarations to hits: which limiters apply to an endpoint, and which keys they count in for a request."""
+"""From declarations to hits: the limiters of an endpoint in their places, and what they ask for a request."""
 
 from __future__ import annotations
 
@@ -7,37 +7,67 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .declaration import Declaration, Message, Stack, declared_on, reject_shared_keys, unreachable
+from flask import Flask
+
+from .declaration import Declaration, reject_shared_keys
+from .decorators import Stack, declared_on, unreachable
+from .dynamic import DynamicRules
 from .engine import ConfigurationError, Hit, Rule
 from .engine.keys import escape_scope, escape_subject
-from .subjects import LimitType, Subject, Subjects
+from .subjects import LimitType, Resolve, Subject
 
 HITS_REMEMBERED = 1024
-"""Subjects of one limiter whose hits are kept ready."""
+"""Subjects whose hits are kept ready, of all limiters together."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PlannedLimiter:
     """A declaration in its place: scope and prefix known, rules named."""
 
     declaration: Declaration
     stem: str
     rules: tuple[tuple[str, Rule], ...]
-    """Each with its name."""
+    """Each with its name; empty when they depend on the request."""
+    dynamic: DynamicRules | None
 
-    def hits(self, kind: str, escaped_subject: str, cost: int) -> tuple[Hit, ...]:
-        return _hits(self, kind, escaped_subject, cost)
+    def hits(self, subject: Subject, cost: int) -> tuple[Hit, ...]:
+        """The hits of ``subject``."""
+        escaped = escape_subject(subject.value)
+        if self.dynamic is None:
+            return _remembered_hits(self, subject.kind, escaped, cost)
+        rules = self.dynamic(escaped)
+        return self.make_hits(
+            tuple((_name(self.declaration, rule), rule) for rule in rules), subject.kind, escaped, cost
+        )
+
+    def make_hits(self, rules: Iterable[tuple[str, Rule]], kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
+        return tuple(
+            Hit(
+                f"{self.stem}{kind}:{subject}:{rule.algorithm}:{rule.window_ms}",
+                rule,
+                cost,
+                name,
+                self.declaration.shadow,
+            )
+            for name, rule in rules
+        )
 
 
 @lru_cache(maxsize=HITS_REMEMBERED)
-def _hits(limiter: PlannedLimiter, kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
-    return tuple(
-        Hit(f"{limiter.stem}{kind}:{subject}:{rule.algorithm}:{rule.window_ms}", rule, cost, name)
-        for name, rule in limiter.rules
-    )
+def _remembered_hits(limiter: PlannedLimiter, kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
+    return limiter.make_hits(limiter.rules, kind, subject, cost)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A limiter that applies to this request, with what it asks."""
+
+    declaration: Declaration
+    subject: Subject
+    hits: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """All limiters of an endpoint or a service function."""
 
@@ -47,55 +77,67 @@ class Plan:
     limiters: tuple[PlannedLimiter, ...]
 
     @classmethod
-    def of(cls, scope: str, stack: Stack | None, *, prefix: str, others: Iterable[Declaration] = ()) -> Plan:
-        """The plan of what ``stack`` declares and of ``others``, which stand elsewhere."""
-        declarations = (*(stack.declarations if stack else ()), *others)
+    def of(
+        cls, app: Flask, scope: str, declarations: Iterable[Declaration], *, prefix: str, stack: Stack | None
+    ) -> Plan:
+        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key."""
+        declarations = tuple(declarations)
         reject_shared_keys(scope, declarations)
         taken: set[str] = set()
-        return cls(scope, stack, tuple(_planned(each, scope, prefix, taken) for each in declarations))
-
-    def hits(self, subjects: Subjects) -> tuple[tuple[Hit, ...], dict[str, str]]:
-        """The hits of this request, and its subjects by type; each type is resolved once."""
-        resolved: dict[Any, Subject | None] = {}
-        hits: list[Hit] = []
-        for limiter in self.limiters:
-            declared = limiter.declaration
-            if declared.exempt_when is not None and declared.exempt_when():
-                continue
-            if declared.type not in resolved:
-                resolved[declared.type] = subjects.resolve(declared.type, declared.name)
-            subject = resolved[declared.type]
-            if subject is not None:
-                cost = declared.cost() if callable(declared.cost) else declared.cost
-                hits += limiter.hits(subject.kind, escape_subject(subject.value), cost)
-        return tuple(hits), {subject.kind: subject.value for subject in resolved.values() if subject is not None}
-
-    def message_for(self, rule_name: str) -> Message | None:
-        """The message of the limiter that has the rule of this name."""
-        return next(
-            limiter.declaration.message
-            for limiter in self.limiters
-            if any(name == rule_name for name, _ in limiter.rules)
-        )
+        return cls(scope, stack, tuple(_planned(app, each, scope, prefix, taken) for each in declarations))
 
     @property
-    def wait(self) -> float:
-        """Seconds a request may be kept asleep until its turn."""
-        return max(limiter.declaration.wait for limiter in self.limiters)
+    def declarations(self) -> frozenset[Declaration]:
+        return frozenset(limiter.declaration for limiter in self.limiters)
 
     @property
     def needs_users(self) -> bool:
-        return any(limiter.declaration.type is LimitType.USER for limiter in self.limiters)
+        return any(_mentions(limiter.declaration.type, LimitType.USER) for limiter in self.limiters)
+
+    def apply(self, resolve: Resolve, *, conditions: bool = True) -> list[Applied]:
+        """The limiters that apply to the current request; each type is resolved once.
+
+        Without ``conditions``, also those that are exempt now, and a cost that depends on the request is 1.
+        """
+        resolved: dict[Any, Subject | None] = {}
+        applied = []
+        for limiter in self.limiters:
+            declared = limiter.declaration
+            if conditions and declared.exempt_when is not None and declared.exempt_when():
+                continue
+            place = (declared.type, declared.name)
+            if place not in resolved:
+                resolved[place] = resolve(declared.type, declared.name)
+            subject = resolved[place]
+            if subject is not None:
+                cost = declared.cost if not callable(declared.cost) else declared.cost() if conditions else 1
+                applied.append(Applied(declared, subject, limiter.hits(subject, cost)))
+        return applied
+
+
+def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
+    """All hits, one a key: where rules that depend on the request meet another in one key, the strictest holds."""
+    hits: dict[str, Hit] = {}
+    for each in applied:
+        for hit in each.hits:
+            other = hits.get(hit.key)
+            if other is None or (hit.shadow, hit.rule.quota.burst) < (other.shadow, other.rule.quota.burst):
+                hits[hit.key] = hit
+    return tuple(hits.values())
 
 
 def view_stack(view: Any, method: str) -> Stack | None:
-    """What is declared on a view, or on the method of a class-based one that serves ``method``."""
+    """What is declared on a view and on the method of a class-based one that serves ``method``, together."""
+    on_view = declared_on(view)
     view_class = getattr(view, "view_class", None)
     if view_class is None:
-        return declared_on(view)
+        return on_view
     name = method.lower()
     handler = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
-    return declared_on(view) or declared_on(handler or view_class.dispatch_request)
+    on_method = declared_on(handler or getattr(view_class, "dispatch_request", None))
+    if on_view is None or on_method is None:
+        return on_view or on_method
+    return Stack(on_view.where, (*on_view.declarations, *on_method.declarations))
 
 
 def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> None:
@@ -116,18 +158,26 @@ def _wraps(function: Any, view: Any) -> bool:
     return False
 
 
-def _planned(declaration: Declaration, scope: str, prefix: str, taken: set[str]) -> PlannedLimiter:
+def _planned(app: Flask, declaration: Declaration, scope: str, prefix: str, taken: set[str]) -> PlannedLimiter:
     stem = f"{declaration.key or prefix}{{{escape_scope(declaration.scope or scope)}}}:"
-    return PlannedLimiter(
-        declaration, stem, tuple((_unique(declaration, rule, taken), rule) for rule in declaration.rules)
-    )
+    if callable(declaration.rules):
+        return PlannedLimiter(declaration, stem, (), DynamicRules(app, declaration.where, declaration.rules))
+    rules = tuple((_unique(_name(declaration, rule), taken), rule) for rule in declaration.rules)
+    return PlannedLimiter(declaration, stem, rules, None)
 
 
-def _unique(declaration: Declaration, rule: Rule, taken: set[str]) -> str:
-    """The rule's own name, or one made of type and window; numbered when it is taken."""
-    wanted = rule.name or f"{declaration.name or declaration.kind}-{rule.window}"
+def _name(declaration: Declaration, rule: Rule) -> str:
+    return rule.name or f"{declaration.name or declaration.kind.replace('+', '-')}-{rule.window}"
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    """``wanted``, numbered when it is taken."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}-{number}", number + 1
     taken.add(name)
     return name
+
+
+def _mentions(type_: Any, kind: LimitType) -> bool:
+    return kind in type_ if isinstance(type_, tuple) else type_ is kind

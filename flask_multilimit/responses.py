@@ -6,15 +6,17 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from markupsafe import escape
 from werkzeug.datastructures import Headers, MIMEAccept
 from werkzeug.exceptions import ServiceUnavailable, TooManyRequests
-from werkzeug.http import parse_accept_header
+from werkzeug.http import http_date, parse_accept_header
 from werkzeug.wrappers import Response
 
+from .config import Settings
 from .engine import Decision, MultiLimitError, RuleStatus, StorageError
+from .messages import MESSAGES, Messages
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 """Problem type of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies."""
@@ -26,16 +28,20 @@ _OFFERED = (_PROBLEM, "application/json", "text/html", "text/plain")
 class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
     """HTTP 429, raised where the check stands. An error handler for 429 or for this class gets it."""
 
-    def __init__(self, decision: Decision, message: str) -> None:
-        super().__init__(description=message)
+    def __init__(
+        self, decision: Decision, message: str, *, messages: Messages = MESSAGES["en"], response: Response | None = None
+    ) -> None:
+        super().__init__(description=message, response=response)
         self.decision = decision
         """The answer of storage: which rules refuse, and until when."""
+        self._messages = messages
 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
+        if self.response is not None:
+            return cast("Response", self.response)
         body, content_type = self._body(environ)
         response = Response(body, status=self.code, content_type=content_type)
-        response.headers["Cache-Control"] = "no-store"
-        response.vary.add("Accept")
+        response.vary.update(("Accept", "Accept-Language"))
         return response
 
     def _body(self, environ: Any) -> tuple[str, str]:
@@ -43,20 +49,23 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         if chosen == "text/html":
             return self._html(), "text/html; charset=utf-8"
         if chosen == "text/plain":
-            return f"{self.description}\n{_wait(self.decision)}\n", "text/plain; charset=utf-8"
-        return json.dumps(problem(self)), _PROBLEM
+            return f"{self.description}\n{self._wait()}\n", "text/plain; charset=utf-8"
+        return json.dumps(problem(self), ensure_ascii=False), _PROBLEM
 
     def _html(self) -> str:
         return (
-            "<!doctype html>\n<html lang=en>\n<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
-            f"<p>{escape(self.description)}</p>\n<p>{_wait(self.decision)}</p>\n"
+            "<!doctype html>\n<meta charset=utf-8>\n<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
+            f"<p>{escape(self.description)}</p>\n<p>{self._wait()}</p>\n"
         )
+
+    def _wait(self) -> str:
+        if not math.isfinite(self.decision.retry_after):
+            return self._messages.never
+        return self._messages.wait(math.ceil(self.decision.retry_after))
 
 
 class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
     """HTTP 503: the limits could not be checked; ``__cause__`` tells why."""
-
-    description = "Rate limiting failed on the server. Please try again later."
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
@@ -83,27 +92,36 @@ def _negotiate(environ: Any) -> str:
     return str(accept.best_match(_OFFERED, _PROBLEM))
 
 
-def _wait(decision: Decision) -> str:
-    if not math.isfinite(decision.retry_after):
-        return "Waiting does not help: the request asks for more than the limit ever admits."
-    seconds = math.ceil(decision.retry_after)
-    return f"You can try again in {seconds} second{'' if seconds == 1 else 's'}."
+def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
+    """Tell the client in header fields where it stands under all limits checked for its request."""
+    refusal = decisions[-1] if not decisions[-1].allowed else None
+    if refusal is not None and response.status_code == 429:
+        response.headers["Cache-Control"] = "no-store"
+        _add_retry_after(response.headers, refusal, settings.retry_after)
+    if settings.headers != "off" and (refusal is not None or settings.headers_on == "always"):
+        statuses = [status for decision in decisions for status in decision.statuses]
+        shown = [status for status in statuses if settings.shadow_headers or not status.hit.shadow]
+        if shown:
+            _add_fields(response.headers, shown, settings.headers)
 
 
-def add_header_fields(headers: Headers, decisions: Sequence[Decision], which: str) -> None:
-    """Tell the client where it stands under all limits checked for its request."""
-    statuses = [status for decision in decisions for status in decision.statuses]
+def _add_fields(headers: Headers, statuses: list[RuleStatus], which: str) -> None:
     if which in {"standard", "both"}:
         headers["RateLimit-Policy"] = ", ".join(map(_policy_item, statuses))
         headers["RateLimit"] = ", ".join(map(_limit_item, statuses))
     if which in {"legacy", "both"}:
-        _add_legacy(headers, _tightest(statuses))
+        _add_single(headers, "X-RateLimit", _tightest(statuses), time.time())
+    if which == "draft-06":
+        _add_single(headers, "RateLimit", _tightest(statuses), 0)
+        policies = (f"{status.rule.count};w={math.ceil(status.rule.time)}" for status in statuses)
+        headers["RateLimit-Policy"] = ", ".join(policies)
 
 
-def add_retry_after(headers: Headers, decision: Decision) -> None:
-    """``Retry-After`` (RFC 9110, 10.2.3) in whole seconds, rounded up: never earlier than the truth."""
+def _add_retry_after(headers: Headers, decision: Decision, form: str) -> None:
+    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never earlier than the truth."""
     if math.isfinite(decision.retry_after):
-        headers["Retry-After"] = str(math.ceil(decision.retry_after))
+        seconds = math.ceil(decision.retry_after)
+        headers["Retry-After"] = str(seconds) if form == "seconds" else http_date(math.ceil(time.time()) + seconds)
 
 
 def _policy_item(status: RuleStatus) -> str:
@@ -117,10 +135,11 @@ def _limit_item(status: RuleStatus) -> str:
     return f'"{status.name}";r={status.remaining}{reset}'
 
 
-def _add_legacy(headers: Headers, status: RuleStatus) -> None:
-    headers["X-RateLimit-Limit"] = str(status.rule.count)
-    headers["X-RateLimit-Remaining"] = str(status.remaining)
-    headers["X-RateLimit-Reset"] = str(math.ceil(time.time() + status.reset_after))
+def _add_single(headers: Headers, prefix: str, status: RuleStatus, now: float) -> None:
+    """Three fields for one rule; the reset counts from ``now``."""
+    headers[f"{prefix}-Limit"] = str(status.rule.count)
+    headers[f"{prefix}-Remaining"] = str(status.remaining)
+    headers[f"{prefix}-Reset"] = str(math.ceil(now + status.reset_after))
 
 
 def _tightest(statuses: Iterable[RuleStatus]) -> RuleStatus:

@@ -27,6 +27,19 @@ request_rejected = _signals.signal("request-rejected")
 Same arguments. ``decision.violated`` names every rule that refuses.
 """
 
+shadow_rejected = _signals.signal("shadow-rejected")
+"""Sent after :data:`limits_checked` when a limiter with ``shadow=True`` would have refused.
+
+Same arguments. ``decision.shadowed`` names every such rule.
+"""
+
+rules_failed = _signals.signal("rules-failed")
+"""Sent when a callable that gives rules begins to raise or to return nonsense; the last good rules stay in force.
+
+:param where: where the limiter was declared.
+:param error: what was raised.
+"""
+
 
 def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
     """Send ``signal``; log what a receiver raises."""

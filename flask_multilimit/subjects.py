@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from flask import Flask, request
@@ -31,8 +32,10 @@ class LimitType(str, Enum):
 UserLoader = Callable[[], Any]
 """Returns the id of the current request's user, ``None`` for nobody."""
 
-SubjectType = LimitType | Callable[[], str | int | UUID | None]
-"""A :class:`LimitType`, or a callable of one's own. ``None`` says: this limiter does not apply."""
+SingleType = LimitType | Callable[[], str | int | UUID | None]
+SubjectType = SingleType | tuple[SingleType, ...]
+"""A :class:`LimitType`; a callable of one's own, where ``None`` says that the limiter does not apply; or several of
+these, which together are one subject."""
 
 ANONYMOUS = "anonymous"
 RESERVED_NAMES = frozenset({*(kind.value for kind in LimitType), "global", ANONYMOUS})
@@ -48,6 +51,17 @@ class Subject(NamedTuple):
 
 
 EVERYONE = Subject(LimitType.DEFAULT.value, "")
+
+
+Resolve = Callable[[SubjectType, str | None], Subject | None]
+"""The subject of a type; the second argument is the name of the limiter. ``None``: the limiter does not apply."""
+
+
+def kind_of(type_: SubjectType, name: str | None) -> str:
+    """How keys and rule names call the type."""
+    parts = type_ if isinstance(type_, tuple) else (type_,)
+    kinds = [part.value for part in parts if isinstance(part, LimitType)]
+    return "+".join(kinds) if len(kinds) == len(parts) else str(name)
 
 
 class Subjects:
@@ -67,14 +81,28 @@ class Subjects:
         self._find_user_loader = find_user_loader
 
     def resolve(self, type_: SubjectType, name: str | None) -> Subject | None:
+        """The subject of ``type_`` for the current request."""
+        if isinstance(type_, tuple):
+            return self._together(type_, name)
         if type_ is LimitType.DEFAULT:
             return EVERYONE
         if type_ is LimitType.IP:
             return Subject("ip", self._address())
         if type_ is LimitType.USER:
             return self._user()
-        value = type_()  # type: ignore[operator]  # a LimitType has been dealt with
+        value = cast("Callable[[], object]", type_)()
         return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
+
+    def given(self, subjects: Mapping[str, str]) -> Resolve:
+        """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply."""
+
+        def resolve(type_: SubjectType, name: str | None) -> Subject | None:
+            kind = kind_of(type_, name)
+            if kind not in subjects:
+                return None
+            return Subject(kind, network_of(subjects[kind], self._ipv6_prefix) if kind == "ip" else subjects[kind])
+
+        return resolve
 
     def require_users(self, where: str) -> None:
         """Raise :class:`ConfigurationError` unless there is a way to know the user."""
@@ -83,6 +111,11 @@ class Subjects:
                 f'limiter on "{where}": type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, '
                 "decorate a function with @multilimit.user_loader, or set up flask-login"
             )
+
+    def _together(self, types: tuple[SingleType, ...], name: str | None) -> Subject | None:
+        """JSON keeps the parts apart, whatever they contain."""
+        parts = [self.resolve(type_, name) for type_ in types]
+        return None if None in parts else Subject(kind_of(types, name), json.dumps(parts))
 
     def _address(self) -> str:
         return network_of(request.remote_addr or "", self._ipv6_prefix)

@@ -22,7 +22,10 @@ DEFAULT_PREFIX = "rate_limit:"
 PREFIX_PATTERN = re.compile(rf"[!-z|~]{{1,{MAX_PREFIX}}}")
 """Printable ASCII without blanks and braces."""
 
-TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}")
+TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
+"""A ``+`` joins several types that are one subject."""
+
+NAME_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}")
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
 _SAFE = "._~@/-"

@@ -61,12 +61,14 @@ class Limiter:
         take what has become free, there may be several. A queue's ``delay`` is slept as well. Returns the last
         decision: refused, or with a ``delay`` left over, when the time would not have been enough.
         """
-        checked = _checked(hits)
+        return self.wait(self.check(hits), timeout=timeout)
+
+    def wait(self, decision: Decision, *, timeout: float) -> Decision:
+        """:meth:`acquire` from a first ``decision`` on."""
         deadline = self._monotonic() + timeout
-        decision = self.storage.check(checked)
         while not decision.allowed and self._monotonic() + decision.retry_after <= deadline:
             self._sleep(decision.retry_after)
-            decision = self.storage.check(checked)
+            decision = self.storage.check(decision.hits)
         if decision.delay and self._monotonic() + decision.delay <= deadline:
             self._sleep(decision.delay)
         return decision

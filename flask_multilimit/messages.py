@@ -1,0 +1,50 @@
+"""What we say to a client ourselves, in English and Chinese."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from werkzeug.datastructures import LanguageAccept
+from werkzeug.http import parse_accept_header
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The sentences of one language."""
+
+    too_many: str
+    failed: str
+    wait_one: str
+    wait_many: str
+    never: str
+
+    def wait(self, seconds: int) -> str:
+        """When to come back."""
+        return self.wait_one if seconds == 1 else self.wait_many.format(seconds=seconds)
+
+
+MESSAGES = {
+    "en": Messages(
+        too_many="Too many requests. Please try again later.",
+        failed="Rate limiting failed on the server. Please try again later.",
+        wait_one="You can try again in 1 second.",
+        wait_many="You can try again in {seconds} seconds.",
+        never="Waiting does not help: the request asks for more than the limit ever admits.",
+    ),
+    "zh": Messages(
+        too_many="访问过于频繁,请稍候再试",
+        failed="服务器限流异常,请稍候再试",
+        wait_one="请在 1 秒后重试。",
+        wait_many="请在 {seconds} 秒后重试。",
+        never="等待无济于事:此请求所需超过了限额。",
+    ),
+}
+"""By language."""
+
+
+def messages_for(locale: str, accept_language: str) -> Messages:
+    """The sentences of ``locale``; for ``auto``, of the language a client prefers, else English."""
+    if locale == "auto":
+        accepted = parse_accept_header(accept_language, LanguageAccept)
+        locale = accepted.best_match(MESSAGES, "en") or "en"
+    return MESSAGES[locale]

@@ -1,0 +1,148 @@
+"""Where the limits of an endpoint come from, beside its own decorators: app, blueprints, settings, defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from flask import Flask
+
+from .config import PREFIX, Settings
+from .declaration import Declaration, reject_unknown_options, type_from_text
+from .decorators import LEVELS, Level, RateLimiter, Stack, exempt_levels, limits_of_blueprint, rate_limiter
+from .engine import ConfigurationError, Rule
+
+APPLICATION_SCOPE = "application"
+UNMATCHED_SCOPE = "unmatched"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All limits of one app that stand outside of decorators."""
+
+    app: Flask
+    application: tuple[Declaration, ...]
+    default: tuple[Declaration, ...]
+    unmatched: tuple[Declaration, ...]
+    configured: tuple[tuple[str, tuple[Declaration, ...]], ...]
+    """By the name or pattern of ``MULTILIMIT_LIMITS``, in its order."""
+    exempt: tuple[str, ...]
+
+    @classmethod
+    def of(cls, app: Flask, settings: Settings, application: Any, default: Any, unmatched: Any) -> Sources:
+        """What the settings say, and after it what was given to the extension."""
+        return cls(
+            app=app,
+            application=_shared(
+                (
+                    *declarations_from(settings.application_limits, f"{PREFIX}APPLICATION_LIMITS"),
+                    *declarations_from(application, "application_limits"),
+                )
+            ),
+            default=(
+                *declarations_from(settings.default_limits, f"{PREFIX}DEFAULT_LIMITS"),
+                *declarations_from(default, "default_limits"),
+            ),
+            unmatched=(
+                *declarations_from(settings.unmatched_limits, f"{PREFIX}UNMATCHED_LIMITS"),
+                *declarations_from(unmatched, "unmatched_limits"),
+            ),
+            configured=tuple(
+                (name, declarations_from(limits, f'{PREFIX}LIMITS["{name}"]'))
+                for name, limits in settings.limits.items()
+            ),
+            exempt=tuple(settings.exempt),
+        )
+
+    def for_endpoint(self, endpoint: str, view: Any, stack: Stack | None) -> tuple[Declaration, ...]:
+        """The limits that apply to ``endpoint`` beside those of ``stack``, from the whole app to the endpoint."""
+        exempt = self._exempt_levels(endpoint, view)
+        configured = () if "configuration" in exempt else self._configured_for(endpoint)
+        blueprint = () if "blueprint" in exempt else self._blueprint_limits(endpoint)
+        own = (*(stack.declarations if stack else ()), *configured, *blueprint)
+        wants_defaults = not own or any(declaration.with_defaults for declaration in own)
+        default = self.default if wants_defaults and "default" not in exempt else ()
+        application = () if "application" in exempt else self.application
+        return (*application, *blueprint, *configured, *default)
+
+    def for_unmatched(self) -> tuple[Declaration, ...]:
+        """The limits of requests without an endpoint; those of the app only beside limits made for these."""
+        return (*self.application, *self.unmatched) if self.unmatched else ()
+
+    def reject_unknown_names(self) -> None:
+        """Raise :class:`ConfigurationError` for a name or pattern in the settings that no endpoint answers to."""
+        for setting, names in (("LIMITS", [name for name, _ in self.configured]), ("EXEMPT", self.exempt)):
+            for name in names:
+                if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions):
+                    raise ConfigurationError(
+                        f'{PREFIX}{setting}: no endpoint or blueprint is called "{name}", nor does one match it; '
+                        "`flask routes` lists the endpoints"
+                    )
+
+    def _exempt_levels(self, endpoint: str, view: Any) -> frozenset[Level]:
+        if any(self._answers_to(name, endpoint) for name in self.exempt):
+            return LEVELS
+        blueprints = (exempt_levels(blueprint) for blueprint in self._blueprints_of(endpoint))
+        return exempt_levels(view).union(*blueprints)
+
+    def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
+        return tuple(
+            declaration
+            for name, declarations in self.configured
+            if self._answers_to(name, endpoint)
+            for declaration in declarations
+        )
+
+    def _blueprint_limits(self, endpoint: str) -> tuple[Declaration, ...]:
+        return tuple(
+            declaration for blueprint in self._blueprints_of(endpoint) for declaration in limits_of_blueprint(blueprint)
+        )
+
+    def _blueprints_of(self, endpoint: str) -> list[Any]:
+        """Those the endpoint lies in, the outermost first."""
+        names = endpoint.split(".")[:-1]
+        paths = (".".join(names[: n + 1]) for n in range(len(names)))
+        return [self.app.blueprints[path] for path in paths if path in self.app.blueprints]
+
+    def _answers_to(self, name: str, endpoint: str) -> bool:
+        if name in self.app.view_functions:
+            return endpoint == name
+        if name in self.app.blueprints:
+            return endpoint.startswith(f"{name}.")
+        return fnmatchcase(endpoint, name)
+
+
+def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
+    """Limiters as configuration or a list of limits writes them.
+
+    Text or a :class:`Rule` is a limiter of everyone; a mapping has the options of ``rate_limiter``, its type as text.
+    """
+    if isinstance(given, (list, tuple)):
+        return tuple(declaration for each in given for declaration in declarations_from(each, where))
+    if given is None:
+        return ()
+    return (_limiter_from(given, where).at(where),)
+
+
+def _limiter_from(given: Any, where: str) -> RateLimiter:
+    if isinstance(given, RateLimiter):
+        return given
+    if isinstance(given, (str, Rule)):
+        return rate_limiter(rules=given)
+    if isinstance(given, Mapping):
+        reject_unknown_options(where, given)
+        options = dict(given)
+        if isinstance(options.get("type"), str) and not hasattr(options["type"], "value"):
+            options["type"] = type_from_text(options["type"])
+        return rate_limiter(**options)
+    raise ConfigurationError(
+        f'{where}: {given!r:.80} is no limit; give text such as "100/minute", a dict such as '
+        '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
+    )
+
+
+def _shared(declarations: Iterable[Declaration]) -> tuple[Declaration, ...]:
+    """One quota for the whole app, unless a limiter has a scope of its own."""
+    return tuple(declaration.shared_as(APPLICATION_SCOPE) for declaration in declarations)
