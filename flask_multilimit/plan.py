@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 from flask import Flask
+from flask.views import MethodView
 
 from .declaration import Declaration, reject_shared_keys
-from .decorators import Stack, declared_on, unreachable
+from .decorators import Level, RateLimiter, Stack, declared_on, exempt_levels, limiter_above
 from .dynamic import DynamicRules
 from .engine import ConfigurationError, Hit, Rule
+from .engine.decision import Hits
 from .engine.keys import escape_scope, escape_subject
-from .subjects import LimitType, Resolve, Subject
+from .subjects import LimitType, Resolve, Subject, SubjectType
+from .wrapping import functions_below
 
 HITS_REMEMBERED = 1024
 """Subjects whose hits are kept ready, of all limiters together."""
@@ -35,7 +39,7 @@ class PlannedLimiter:
         escaped = escape_subject(subject.value)
         if self.dynamic is None:
             return _remembered_hits(self, subject.kind, escaped, cost)
-        rules = self.dynamic(escaped)
+        rules = self.dynamic(f"{subject.kind}:{escaped}")
         return self.make_hits(
             tuple((_name(self.declaration, rule), rule) for rule in rules), subject.kind, escaped, cost
         )
@@ -48,12 +52,13 @@ class PlannedLimiter:
                 cost,
                 name,
                 self.declaration.shadow,
+                self.declaration.on_storage_error,
             )
             for name, rule in rules
         )
 
 
-@lru_cache(maxsize=HITS_REMEMBERED)
+@lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # a cost of True or 1.0 is none, though equal to 1
 def _remembered_hits(limiter: PlannedLimiter, kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
     return limiter.make_hits(limiter.rules, kind, subject, cost)
 
@@ -67,6 +72,20 @@ class Applied:
     hits: tuple[Hit, ...]
 
 
+class AppliedLimits(tuple[Applied, ...]):
+    """All that applies to a request, and what it asks: one hit a key. Where rules that depend on the request meet
+    another in one key, the strictest holds."""
+
+    hits: tuple[Hit, ...]
+
+    def __new__(cls, applied: Iterable[Applied]) -> AppliedLimits:
+        applied = tuple(applied)
+        hits = hits_of(applied)
+        made = super().__new__(cls, applied)
+        made.hits = Hits(hits) if hits else ()
+        return made
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """All limiters of an endpoint or a service function."""
@@ -78,13 +97,24 @@ class Plan:
 
     @classmethod
     def of(
-        cls, app: Flask, scope: str, declarations: Iterable[Declaration], *, prefix: str, stack: Stack | None
+        cls,
+        app: Flask,
+        scope: str,
+        declarations: Iterable[Declaration],
+        *,
+        prefix: str,
+        stack: Stack | None,
+        dynamic: MutableMapping[int, DynamicRules] | None = None,
     ) -> Plan:
-        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key."""
+        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key.
+
+        ``dynamic`` keeps what is one for all plans of an app: the rules that one callable gives, by its identity.
+        """
         declarations = tuple(declarations)
-        reject_shared_keys(scope, declarations)
+        reject_shared_keys(scope, declarations, prefix=prefix, scope=scope)
         taken: set[str] = set()
-        return cls(scope, stack, tuple(_planned(app, each, scope, prefix, taken) for each in declarations))
+        dynamic = {} if dynamic is None else dynamic
+        return cls(scope, stack, tuple(_planned(app, each, scope, prefix, taken, dynamic) for each in declarations))
 
     @property
     def declarations(self) -> frozenset[Declaration]:
@@ -94,18 +124,44 @@ class Plan:
     def needs_users(self) -> bool:
         return any(_mentions(limiter.declaration.type, LimitType.USER) for limiter in self.limiters)
 
-    def apply(self, resolve: Resolve, *, conditions: bool = True) -> list[Applied]:
+    @cached_property
+    def is_steady(self) -> bool:
+        """Whether the subjects are all that it asks of a request."""
+        return not any(
+            limiter.dynamic or limiter.declaration.exempt_when or callable(limiter.declaration.cost)
+            for limiter in self.limiters
+        )
+
+    @cached_property
+    def _places(self) -> tuple[tuple[SubjectType, str | None], ...]:
+        return tuple((limiter.declaration.type, limiter.declaration.name) for limiter in self.limiters)
+
+    def apply(self, resolve: Resolve, *, conditions: bool = True) -> AppliedLimits:
         """The limiters that apply to the current request; each type is resolved once.
 
         Without ``conditions``, also those that are exempt now, and a cost that depends on the request is 1.
         """
+        if not self.is_steady:
+            return AppliedLimits(self._apply(resolve, conditions=conditions))
+        resolved: dict[Any, Subject | None] = {}
+        for type_, name in self._places:
+            if (id(type_), name) not in resolved:
+                resolved[id(type_), name] = resolve(type_, name)
+        return _remembered_limits(self, tuple(resolved.values()))
+
+    def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
+        """The limiters of a steady plan for ``subjects``, one a type in the order of the types."""
+        waiting = iter(subjects)
+        return self._apply(lambda type_, name: next(waiting), conditions=True)  # noqa: ARG005
+
+    def _apply(self, resolve: Resolve, *, conditions: bool) -> list[Applied]:
         resolved: dict[Any, Subject | None] = {}
         applied = []
         for limiter in self.limiters:
             declared = limiter.declaration
             if conditions and declared.exempt_when is not None and declared.exempt_when():
                 continue
-            place = (declared.type, declared.name)
+            place = (id(declared.type), declared.name)
             if place not in resolved:
                 resolved[place] = resolve(declared.type, declared.name)
             subject = resolved[place]
@@ -115,8 +171,15 @@ class Plan:
         return applied
 
 
+@lru_cache(maxsize=HITS_REMEMBERED)
+def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
+    return AppliedLimits(plan.apply_to(subjects))
+
+
 def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
-    """All hits, one a key: where rules that depend on the request meet another in one key, the strictest holds."""
+    """All hits, one a key, the strictest."""
+    if isinstance(applied, AppliedLimits):
+        return applied.hits
     hits: dict[str, Hit] = {}
     for each in applied:
         for hit in each.hits:
@@ -127,41 +190,63 @@ def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
 
 
 def view_stack(view: Any, method: str) -> Stack | None:
-    """What is declared on a view and on the method of a class-based one that serves ``method``, together."""
-    on_view = declared_on(view)
+    """What is declared on a view and on the parts of a class-based one that serve ``method``, together."""
+    stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
+    if len(stacks) < 2:
+        return stacks[0] if stacks else None
+    return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
+
+
+def view_exemptions(view: Any, method: str) -> frozenset[Level]:
+    """The levels that a view, its class or its method are exempt from."""
+    return frozenset[Level]().union(*map(exempt_levels, _parts(view, method)))
+
+
+def _parts(view: Any, method: str) -> list[Any]:
+    """The view function, and of a class-based one all that a request comes through, outermost first."""
     view_class = getattr(view, "view_class", None)
     if view_class is None:
-        return on_view
-    name = method.lower()
-    handler = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
-    on_method = declared_on(handler or getattr(view_class, "dispatch_request", None))
-    if on_view is None or on_method is None:
-        return on_view or on_method
-    return Stack(on_view.where, (*on_view.declarations, *on_method.declarations))
+        return [view]
+    return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
+
+
+def _handler(view_class: Any, name: str) -> Any:
+    """What serves the method, with our own among the ``method_decorators`` that flask-restful puts around it."""
+    if not issubclass(view_class, MethodView):
+        return None
+    handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
+    decorators = getattr(view_class, "method_decorators", ())
+    if isinstance(decorators, Mapping):
+        decorators = decorators.get(name, ())
+    for decorator in decorators if callable(handler) else ():
+        if isinstance(decorator, RateLimiter):
+            handler = decorator.on_method(handler)
+    return handler
 
 
 def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> None:
     """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered ``view``."""
-    where = unreachable(view)
-    if where is not None and not any(declared_on(other) and _wraps(other, view) for other in registered):
-        raise ConfigurationError(
-            f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would not '
-            "be limited; put @app.route on top"
-        )
+    where = limiter_above(view)
+    if where is None or any(view in functions_below(other) for other in registered if other is not view):
+        return
+    raise ConfigurationError(
+        f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would not '
+        "be limited; put @app.route on top"
+    )
 
 
-def _wraps(function: Any, view: Any) -> bool:
-    while function is not None:
-        if function is view:
-            return True
-        function = getattr(function, "__wrapped__", None)
-    return False
-
-
-def _planned(app: Flask, declaration: Declaration, scope: str, prefix: str, taken: set[str]) -> PlannedLimiter:
+def _planned(
+    app: Flask,
+    declaration: Declaration,
+    scope: str,
+    prefix: str,
+    taken: set[str],
+    dynamic: MutableMapping[int, DynamicRules],
+) -> PlannedLimiter:
     stem = f"{declaration.key or prefix}{{{escape_scope(declaration.scope or scope)}}}:"
     if callable(declaration.rules):
-        return PlannedLimiter(declaration, stem, (), DynamicRules(app, declaration.where, declaration.rules))
+        rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
+        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(id(declaration.rules), rules_by_request))
     rules = tuple((_unique(_name(declaration, rule), taken), rule) for rule in declaration.rules)
     return PlannedLimiter(declaration, stem, rules, None)
 

@@ -15,7 +15,8 @@ from werkzeug.http import http_date, parse_accept_header
 from werkzeug.wrappers import Response
 
 from .config import Settings
-from .engine import Decision, MultiLimitError, RuleStatus, StorageError
+from .engine import Decision, Hit, MultiLimitError, RuleStatus, StorageError
+from .engine.decision import worked_out
 from .messages import MESSAGES, Messages
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -28,13 +29,20 @@ _OFFERED = (_PROBLEM, "application/json", "text/html", "text/plain")
 class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
     """HTTP 429, raised where the check stands. An error handler for 429 or for this class gets it."""
 
+    code: int | None = 429  # type: ignore[assignment]  # None, as in HTTPException, for a response of one's own
+
     def __init__(
         self, decision: Decision, message: str, *, messages: Messages = MESSAGES["en"], response: Response | None = None
     ) -> None:
         super().__init__(description=message, response=response)
+        if response is not None:
+            self.code = None  # else handlers of 429 would be asked for another; so Flask sends it as it is
         self.decision = decision
         """The answer of storage: which rules refuse, and until when."""
         self._messages = messages
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decision, self.description), {"_messages": self._messages}
 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
         if self.response is not None:
@@ -65,7 +73,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
 
 
 class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
-    """HTTP 503: the limits could not be checked; ``__cause__`` tells why."""
+    """HTTP 503: the limits could not be checked, and ``on_storage_error`` is ``"deny"``; ``__cause__`` tells why."""
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
@@ -94,20 +102,36 @@ def _negotiate(environ: Any) -> str:
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
     """Tell the client in header fields where it stands under all limits checked for its request."""
-    refusal = decisions[-1] if not decisions[-1].allowed else None
+    refusal = next((decision for decision in reversed(decisions) if not decision.allowed), None)
     if refusal is not None and response.status_code == 429:
         response.headers["Cache-Control"] = "no-store"
         _add_retry_after(response.headers, refusal, settings.retry_after)
     if settings.headers != "off" and (refusal is not None or settings.headers_on == "always"):
-        statuses = [status for decision in decisions for status in decision.statuses]
-        shown = [status for status in statuses if settings.shadow_headers or not status.hit.shadow]
+        shown = [status for status in _told(decisions) if settings.shadow_headers or not status.hit.shadow]
         if shown:
-            _add_fields(response.headers, shown, settings.headers)
+            hits = decisions[0].hits
+            policy = worked_out(hits if len(decisions) == 1 and len(shown) == len(hits) else _hits_of(shown), _policy)
+            _add_fields(response.headers, shown, settings.headers, policy)
 
 
-def _add_fields(headers: Headers, statuses: list[RuleStatus], which: str) -> None:
+def _told(decisions: Sequence[Decision]) -> Iterable[RuleStatus]:
+    """One status a name: of a quota that was checked several times the latest, of several quotas the tightest."""
+    if len(decisions) == 1:
+        return decisions[0].statuses
+    told: dict[str, RuleStatus] = {}
+    for status in (status for decision in decisions for status in decision.statuses):
+        other = told.get(status.name, status)
+        told[status.name] = status if other.hit.key == status.hit.key else _tightest([other, status])
+    return told.values()
+
+
+def _hits_of(statuses: Iterable[RuleStatus]) -> tuple[Hit, ...]:
+    return tuple(status.hit for status in statuses)
+
+
+def _add_fields(headers: Headers, statuses: list[RuleStatus], which: str, policy: str) -> None:
     if which in {"standard", "both"}:
-        headers["RateLimit-Policy"] = ", ".join(map(_policy_item, statuses))
+        headers["RateLimit-Policy"] = policy
         headers["RateLimit"] = ", ".join(map(_limit_item, statuses))
     if which in {"legacy", "both"}:
         _add_single(headers, "X-RateLimit", _tightest(statuses), time.time())
@@ -124,8 +148,8 @@ def _add_retry_after(headers: Headers, decision: Decision, form: str) -> None:
         headers["Retry-After"] = str(seconds) if form == "seconds" else http_date(math.ceil(time.time()) + seconds)
 
 
-def _policy_item(status: RuleStatus) -> str:
-    return f'"{status.name}";q={status.rule.count};w={math.ceil(status.rule.time)}'
+def _policy(hits: tuple[Hit, ...]) -> str:
+    return ", ".join(f'"{hit.name}";q={hit.rule.count};w={math.ceil(hit.rule.time)}' for hit in hits)
 
 
 def _limit_item(status: RuleStatus) -> str:

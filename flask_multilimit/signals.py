@@ -13,7 +13,7 @@ from flask import Flask
 
 _signals = Namespace()
 
-limits_checked = _signals.signal("limits-checked")
+limits_checked: NamedSignal = _signals.signal("limits-checked")
 """Sent after every check, allowed or refused.
 
 :param decision: the :class:`~flask_multilimit.Decision`; ``decision.id`` is the UUID of this check.
@@ -21,28 +21,42 @@ limits_checked = _signals.signal("limits-checked")
 :param subjects: who was counted, by type: ``{"ip": "203.0.113.7", "default": ""}``. Personal data.
 """
 
-request_rejected = _signals.signal("request-rejected")
+request_rejected: NamedSignal = _signals.signal("request-rejected")
 """Sent after :data:`limits_checked` when a limit refuses, before :exc:`RateLimitExceeded` is raised.
 
 Same arguments. ``decision.violated`` names every rule that refuses.
 """
 
-shadow_rejected = _signals.signal("shadow-rejected")
+shadow_rejected: NamedSignal = _signals.signal("shadow-rejected")
 """Sent after :data:`limits_checked` when a limiter with ``shadow=True`` would have refused.
 
 Same arguments. ``decision.shadowed`` names every such rule.
 """
 
-rules_failed = _signals.signal("rules-failed")
+rules_failed: NamedSignal = _signals.signal("rules-failed")
 """Sent when a callable that gives rules begins to raise or to return nonsense; the last good rules stay in force.
 
 :param where: where the limiter was declared.
 :param error: what was raised.
 """
 
+storage_failed: NamedSignal = _signals.signal("storage-failed")
+"""Sent once when storage begins to give no answers; what becomes of checks, ``MULTILIMIT_ON_STORAGE_ERROR`` says.
+
+:param health: the :class:`~flask_multilimit.Health` of the storage; ``health.error`` is what went wrong.
+"""
+
+storage_recovered: NamedSignal = _signals.signal("storage-recovered")
+"""Sent once when storage answers again, and what was admitted meanwhile has been charged to it.
+
+Same argument. Sent from a thread of its own, outside of any request.
+"""
+
 
 def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
     """Send ``signal``; log what a receiver raises."""
+    if signal.is_muted:
+        return
     for receiver in signal.receivers_for(app):
         try:
             receiver(app, **arguments)

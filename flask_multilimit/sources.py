@@ -10,9 +10,10 @@ from typing import Any
 from flask import Flask
 
 from .config import PREFIX, Settings
-from .declaration import Declaration, reject_unknown_options, type_from_text
-from .decorators import LEVELS, Level, RateLimiter, Stack, exempt_levels, limits_of_blueprint, rate_limiter
+from .declaration import Declaration, reject_shared_keys, reject_unknown_options, type_from_text
+from .decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
 from .engine import ConfigurationError, Rule
+from .subjects import LimitType, SubjectType
 
 APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
@@ -31,38 +32,35 @@ class Sources:
     exempt: tuple[str, ...]
 
     @classmethod
-    def of(cls, app: Flask, settings: Settings, application: Any, default: Any, unmatched: Any) -> Sources:
+    def of(cls, app: Flask, settings: Settings, *, application: Any, default: Any, unmatched: Any) -> Sources:
         """What the settings say, and after it what was given to the extension."""
         return cls(
             app=app,
-            application=_shared(
-                (
-                    *declarations_from(settings.application_limits, f"{PREFIX}APPLICATION_LIMITS"),
-                    *declarations_from(application, "application_limits"),
-                )
+            application=_collected(
+                "application_limits", settings.application_limits, application, shared_as=APPLICATION_SCOPE
             ),
-            default=(
-                *declarations_from(settings.default_limits, f"{PREFIX}DEFAULT_LIMITS"),
-                *declarations_from(default, "default_limits"),
-            ),
-            unmatched=(
-                *declarations_from(settings.unmatched_limits, f"{PREFIX}UNMATCHED_LIMITS"),
-                *declarations_from(unmatched, "unmatched_limits"),
-            ),
+            default=_collected("default_limits", settings.default_limits, default),
+            unmatched=_collected("unmatched_limits", settings.unmatched_limits, unmatched),
             configured=tuple(
-                (name, declarations_from(limits, f'{PREFIX}LIMITS["{name}"]'))
-                for name, limits in settings.limits.items()
+                (name, _some_from(limits, f'{PREFIX}LIMITS["{name}"]')) for name, limits in settings.limits.items()
             ),
             exempt=tuple(settings.exempt),
         )
 
-    def for_endpoint(self, endpoint: str, view: Any, stack: Stack | None) -> tuple[Declaration, ...]:
-        """The limits that apply to ``endpoint`` beside those of ``stack``, from the whole app to the endpoint."""
-        exempt = self._exempt_levels(endpoint, view)
+    def for_endpoint(
+        self, endpoint: str, method: str, *, own: Iterable[Declaration], exempt: frozenset[Level]
+    ) -> tuple[Declaration, ...]:
+        """The limits that apply to ``endpoint`` beside its ``own``, from the whole app to the endpoint.
+
+        ``exempt`` are the levels that its view has asked to be exempt from.
+        """
+        if any(self._answers_to(name, endpoint) for name in self.exempt):
+            exempt = LEVELS
+        blueprint = self._blueprint_limits(endpoint, exempt)
+        exempt = exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
         configured = () if "configuration" in exempt else self._configured_for(endpoint)
-        blueprint = () if "blueprint" in exempt else self._blueprint_limits(endpoint)
-        own = (*(stack.declarations if stack else ()), *configured, *blueprint)
-        wants_defaults = not own or any(declaration.with_defaults for declaration in own)
+        serving = [each for each in (*own, *configured, *blueprint) if each.serves(method)]
+        wants_defaults = not serving or any(declaration.with_defaults for declaration in serving)
         default = self.default if wants_defaults and "default" not in exempt else ()
         application = () if "application" in exempt else self.application
         return (*application, *blueprint, *configured, *default)
@@ -81,12 +79,6 @@ class Sources:
                         "`flask routes` lists the endpoints"
                     )
 
-    def _exempt_levels(self, endpoint: str, view: Any) -> frozenset[Level]:
-        if any(self._answers_to(name, endpoint) for name in self.exempt):
-            return LEVELS
-        blueprints = (exempt_levels(blueprint) for blueprint in self._blueprints_of(endpoint))
-        return exempt_levels(view).union(*blueprints)
-
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
         return tuple(
             declaration
@@ -95,10 +87,14 @@ class Sources:
             for declaration in declarations
         )
 
-    def _blueprint_limits(self, endpoint: str) -> tuple[Declaration, ...]:
-        return tuple(
-            declaration for blueprint in self._blueprints_of(endpoint) for declaration in limits_of_blueprint(blueprint)
-        )
+    def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:
+        """A blueprint that is exempt from this level keeps its own limits, and drops those around it."""
+        limits: list[Declaration] = []
+        for blueprint in self._blueprints_of(endpoint):
+            if "blueprint" in exempt_levels(blueprint):
+                limits.clear()
+            limits += limits_of_blueprint(blueprint)
+        return () if "blueprint" in exempt else tuple(limits)
 
     def _blueprints_of(self, endpoint: str) -> list[Any]:
         """Those the endpoint lies in, the outermost first."""
@@ -126,6 +122,14 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
     return (_limiter_from(given, where).at(where),)
 
 
+def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:
+    declarations = declarations_from(given, where)
+    reject_shared_keys(where, declarations)
+    if not declarations:
+        raise ConfigurationError(f"{where}: no limit given; leave the name out, or put it in {PREFIX}EXEMPT")
+    return declarations
+
+
 def _limiter_from(given: Any, where: str) -> RateLimiter:
     if isinstance(given, RateLimiter):
         return given
@@ -134,8 +138,8 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     if isinstance(given, Mapping):
         reject_unknown_options(where, given)
         options = dict(given)
-        if isinstance(options.get("type"), str) and not hasattr(options["type"], "value"):
-            options["type"] = type_from_text(options["type"])
+        if isinstance(options.get("type"), str) and not isinstance(options["type"], LimitType):
+            options["type"] = _type_from(options["type"], where)
         return rate_limiter(**options)
     raise ConfigurationError(
         f'{where}: {given!r:.80} is no limit; give text such as "100/minute", a dict such as '
@@ -143,6 +147,17 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     )
 
 
-def _shared(declarations: Iterable[Declaration]) -> tuple[Declaration, ...]:
-    """One quota for the whole app, unless a limiter has a scope of its own."""
-    return tuple(declaration.shared_as(APPLICATION_SCOPE) for declaration in declarations)
+def _type_from(text: str, where: str) -> SubjectType:
+    try:
+        return type_from_text(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f'limiter on "{where}": {error}') from None
+
+
+def _collected(name: str, configured: Any, given: Any, *, shared_as: str | None = None) -> tuple[Declaration, ...]:
+    """Those of one name, from the settings and from the extension; ``shared_as`` makes each one quota, unless it has
+    a scope of its own."""
+    found = (*declarations_from(configured, PREFIX + name.upper()), *declarations_from(given, name))
+    declarations = tuple(each.shared_as(shared_as) for each in found) if shared_as else found
+    reject_shared_keys(name, declarations)
+    return declarations

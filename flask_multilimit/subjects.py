@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from flask import Flask, request
+from flask import Flask, has_request_context, request
 
 from .engine import ConfigurationError
 
@@ -83,7 +83,7 @@ class Subjects:
     def resolve(self, type_: SubjectType, name: str | None) -> Subject | None:
         """The subject of ``type_`` for the current request."""
         if isinstance(type_, tuple):
-            return self._together(type_, name)
+            return self._together(type_, name, self.resolve)
         if type_ is LimitType.DEFAULT:
             return EVERYONE
         if type_ is LimitType.IP:
@@ -94,13 +94,21 @@ class Subjects:
         return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
 
     def given(self, subjects: Mapping[str, str]) -> Resolve:
-        """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply."""
+        """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
+
+        Types that are one subject together are known when each of them is; ``anonymous`` is the address of a
+        client that is not logged in.
+        """
 
         def resolve(type_: SubjectType, name: str | None) -> Subject | None:
             kind = kind_of(type_, name)
-            if kind not in subjects:
-                return None
-            return Subject(kind, network_of(subjects[kind], self._ipv6_prefix) if kind == "ip" else subjects[kind])
+            if kind in subjects:
+                return Subject(kind, network_of(subjects[kind], self._ipv6_prefix) if kind == "ip" else subjects[kind])
+            if isinstance(type_, tuple):
+                return self._together(type_, name, resolve)
+            if type_ is LimitType.USER and ANONYMOUS in subjects:
+                return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
+            return None
 
         return resolve
 
@@ -112,12 +120,18 @@ class Subjects:
                 "decorate a function with @multilimit.user_loader, or set up flask-login"
             )
 
-    def _together(self, types: tuple[SingleType, ...], name: str | None) -> Subject | None:
+    @staticmethod
+    def _together(types: tuple[SingleType, ...], name: str | None, resolve: Resolve) -> Subject | None:
         """JSON keeps the parts apart, whatever they contain."""
-        parts = [self.resolve(type_, name) for type_ in types]
+        parts = [resolve(type_, name) for type_ in types]
         return None if None in parts else Subject(kind_of(types, name), json.dumps(parts))
 
     def _address(self) -> str:
+        if not has_request_context():
+            raise RuntimeError(
+                "a limit goes by the address of the client, and there is none outside of a request; use another type "
+                "there, such as LimitType.DEFAULT"
+            )
         return network_of(request.remote_addr or "", self._ipv6_prefix)
 
     def _user(self) -> Subject:
@@ -125,12 +139,18 @@ class Subjects:
         value = load()
         if value is not None and value != "":
             return Subject("user", _text(value, "user_loader"))
-        return Subject(ANONYMOUS, self._address() if self._anonymous_user == "ip" else "")
+        return self._nobody(self._address() if self._anonymous_user == "ip" else "")
+
+    def _nobody(self, address: str) -> Subject:
+        """Who is not logged in."""
+        return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
 
 
 def _flask_login_user() -> Any:
     from flask_login import current_user  # noqa: PLC0415 - optional: there when app.login_manager is
 
+    if not has_request_context():
+        return None
     return current_user.get_id() if current_user.is_authenticated else None
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from .decision import Decision, Hit, RuleStatus, hits_for
-from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageError
+from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .limiter import Limiter
 from .rules import Rule
-from .storage import MemoryStorage, RedisStorage, Storage, storage_from_uri
+from .storage import GuardedStorage, Health, MemoryStorage, RedisStorage, Storage, storage_from_uri
 
 __all__ = [
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",
+    "GuardedStorage",
+    "Health",
     "Hit",
     "Limiter",
     "MemoryStorage",
@@ -20,6 +22,7 @@ __all__ = [
     "Rule",
     "RuleStatus",
     "Storage",
+    "StorageDenied",
     "StorageError",
     "hits_for",
     "storage_from_uri",

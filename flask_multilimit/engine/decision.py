@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
 from .errors import ConfigurationError
-from .keys import DEFAULT_PREFIX, TYPE_PATTERN, escape_scope, escape_subject
+from .keys import DEFAULT_PREFIX, PREFIX_PATTERN, TYPE_PATTERN, escape_scope, escape_subject
 from .rules import Rule, Rules, rules_from
 
 _MICROSECONDS = 1_000_000
+
+T = TypeVar("T")
+
+
+OnStorageError = Literal["local", "allow", "deny", "raise"]
+"""What becomes of a check that storage does not answer: limited by this process alone, let through, refused, or
+:class:`StorageError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,8 @@ class Hit:
     """What header fields call the rule; unique within a plan."""
     shadow: bool = False
     """Whether it is evaluated and counted, but never refuses."""
+    on_storage_error: OnStorageError | None = None
+    """What becomes of it when storage gives no answer; ``None``: what the guard of the storage says."""
 
     def __post_init__(self) -> None:
         check_cost(self.cost, self.rule)
@@ -36,6 +47,40 @@ class Hit:
     def packed(self) -> bytes:
         """Quota, cost and algorithm as the scripts read them."""
         return _pack(self.rule, self.cost, self.shadow)
+
+
+class Hits(tuple[Hit, ...]):
+    """The hits of one check: at least one, no two with the same key. Raises :class:`ConfigurationError`.
+
+    Keep it where the same is asked again and again: what a storage works out from it is kept in it.
+    """
+
+    def __new__(cls, hits: Iterable[Hit]) -> Hits:
+        made = super().__new__(cls, hits)
+        if not made:
+            raise ConfigurationError("no hits: a check of nothing would let everything pass")
+        keys = [hit.key for hit in made]
+        if len(set(keys)) != len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
+        made.worked_out = {}
+        return made
+
+    worked_out: dict[Any, Any]
+    """By the function that has done it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hits, (tuple(self),)
+
+
+def worked_out(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
+    """``work(hits)``, done once for each :class:`Hits`."""
+    if not isinstance(hits, Hits):
+        return work(hits)
+    done = hits.worked_out.get(work)
+    if done is None:
+        done = hits.worked_out[work] = work(hits)
+    return cast("T", done)
 
 
 def check_cost(cost: object, rule: Rule) -> None:
@@ -62,22 +107,29 @@ def hits_for(
     cost: int = 1,
     shadow: bool = False,
     prefix: str = DEFAULT_PREFIX,
-) -> tuple[Hit, ...]:
+    on_storage_error: OnStorageError | None = None,
+) -> Hits:
     """One hit a rule, for use without Flask.
 
     ``scope`` names what is limited, ``subject`` who is, ``type`` what kind of subject that is; the three may be
     of any content and length (``type``: a short identifier) and are kept apart exactly.
     """
+    for name, text in (("scope", scope), ("subject", subject)):
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{name}={text!r:.80}: must be text; {name}=str(...) for a number")
+    if not PREFIX_PATTERN.fullmatch(prefix):
+        raise ConfigurationError(f"prefix={prefix!r:.80}: must match {PREFIX_PATTERN.pattern}")
     if not TYPE_PATTERN.fullmatch(type):
         raise ConfigurationError(f"type={type!r}: must match {TYPE_PATTERN.pattern}")
     stem = f"{prefix}{{{escape_scope(scope)}}}:{type}:{escape_subject(subject)}"
-    return tuple(
+    return Hits(
         Hit(
             f"{stem}:{rule.algorithm}:{rule.window_ms}",
             rule,
             cost,
             rule.name or f"{type}-{rule.window}",
             shadow,
+            on_storage_error,
         )
         for rule in rules_from(rules)
     )
@@ -116,12 +168,37 @@ class Charge:
     """The instant (as :attr:`Decision.at`) when the quota is whole again."""
 
 
-@dataclass(frozen=True, slots=True)
+_ID_BYTES = 16
+_IDS_AT_ONCE = 256
+_VERSION_BITS = int.from_bytes(bytes.fromhex("ffffffffffff0fff3fffffffffffffff") * _IDS_AT_ONCE, "big")
+_VERSION_4 = int.from_bytes(bytes.fromhex("00000000000040008000000000000000") * _IDS_AT_ONCE, "big")
+
+_ids: list[bytes] = []
+if hasattr(os, "register_at_fork"):  # else two processes would go on with the same ids
+    os.register_at_fork(after_in_child=_ids.clear)
+
+
+def new_id() -> bytes:
+    """A random UUID (version 4, RFC 9562), as ``uuid4`` makes it, but in blocks: one call of the system for many."""
+    try:
+        return _ids.pop()
+    except IndexError:
+        block = int.from_bytes(os.urandom(_ID_BYTES * _IDS_AT_ONCE), "big") & _VERSION_BITS | _VERSION_4
+        first, *others = struct.unpack(f"{_ID_BYTES}s" * _IDS_AT_ONCE, block.to_bytes(_ID_BYTES * _IDS_AT_ONCE, "big"))
+        _ids.extend(others)
+        return cast("bytes", first)
+
+
+PEEKED = bytes(_ID_BYTES)
+"""The nil UUID, in place of the id of a check."""
+
+
+@dataclass(slots=True)  # frozen, it would take three times as long to make, once a request
 class Decision:
     """The answer to one check. Headers, signals and the exception all read this; none asks storage again."""
 
-    id: UUID
-    """Of this check; what :meth:`Limiter.refund` goes by."""
+    check_id: bytes
+    """Of this check, as :attr:`id`, in 16 bytes."""
     hits: tuple[Hit, ...]
     allowed: bool
     """Whether every hit allows; then, and only then, all were charged. (A shadow's own refusal does not count: it
@@ -130,14 +207,21 @@ class Decision:
     """As storage gives it, in microseconds: now, delay, then remaining, retry_after, reset_after of each hit."""
     refunded: set[str] = field(default_factory=set, compare=False)
     """Keys whose charge :meth:`Limiter.refund` has taken back."""
+    degraded: Literal["local", "allow"] | None = field(default=None, compare=False)
+    """What decided in place of a storage that gave no answer (``on_storage_error``); ``None``: the storage did."""
 
     @classmethod
-    def from_reply(cls, check_id: UUID, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
+    def from_reply(cls, check_id: UUID | bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
         refusals = reply[3::3]
         allowed = not any(refusals) or not any(
             retry_after for hit, retry_after in zip(hits, refusals, strict=True) if not hit.shadow
         )
-        return cls(check_id, hits, allowed, reply)
+        return cls(check_id if isinstance(check_id, bytes) else check_id.bytes, hits, allowed, reply)
+
+    @property
+    def id(self) -> UUID:
+        """Of this check; what :meth:`Limiter.refund` goes by. Nil for a peek, which charges nothing."""
+        return UUID(bytes=self.check_id)
 
     @property
     def at(self) -> int:
@@ -152,7 +236,7 @@ class Decision:
     @property
     def charges(self) -> tuple[Charge, ...]:
         """What was charged, and has not been refunded."""
-        if not self.allowed:
+        if not self.allowed or self.check_id == PEEKED:
             return ()
         return tuple(
             Charge(hit, self.at + self.reply[4 + 3 * i])
@@ -178,11 +262,15 @@ class Decision:
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
         """The statuses that refuse; every one of them, not the first only."""
+        if not any(self.reply[3::3]):
+            return ()
         return tuple(status for status in self.statuses if not status.allowed and not status.hit.shadow)
 
     @property
     def shadowed(self) -> tuple[RuleStatus, ...]:
         """The statuses of shadows that would have refused."""
+        if not any(self.reply[3::3]):
+            return ()
         return tuple(status for status in self.statuses if not status.allowed and status.hit.shadow)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 
 class MultiLimitError(Exception):
     """Base class of every error this package raises on its own behalf."""
@@ -19,6 +21,22 @@ class StorageError(MultiLimitError):
 
     Whether the check was charged is unknown: a request that got no reply may still have been counted.
     """
+
+    remedy: str = ""
+    """What whoever runs the server can do about it, where that is known."""
+    only_this: bool = False
+    """Whether the server answers others: a key of another kind, say, fails the checks of that key alone."""
+    check_id: UUID | None = None
+    """Of the check that may have been charged."""
+
+
+class StorageDenied(StorageError):  # noqa: N818 - an answer, after the error that is its cause
+    """Refused because the storage failed and ``on_storage_error`` is ``"deny"``."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds until it is worth trying again."""
 
 
 class ConfigurationWarning(UserWarning):

@@ -40,7 +40,8 @@ def escape(text: str, longest: int) -> str:
 
 
 def escape_scope(scope: str) -> str:
-    return escape(scope, MAX_SCOPE)
+    # An empty hash tag would be none: then the whole key decides about its slot.
+    return escape(scope, MAX_SCOPE) or "*"
 
 
 def escape_subject(subject: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
-from .decision import Decision, Hit
+from .decision import Decision, Hit, Hits
 from .errors import ConfigurationError
-from .storage import storage_from
+from .storage import GuardedStorage, Health, Storage, storage_from
 
 
 class Limiter:
@@ -33,9 +34,25 @@ class Limiter:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.storage = storage_from(storage)
+        self._storage = storage_from(storage)
         self._sleep = sleep
         self._monotonic = monotonic
+
+    @property
+    def storage(self) -> Storage:
+        """What answers; below a :class:`GuardedStorage`, the storage that it guards."""
+        return self._storage.guarded if isinstance(self._storage, GuardedStorage) else self._storage
+
+    def health(self) -> Health:
+        """How the storage stands as far as this process knows, without asking it. Raises :class:`ConfigurationError`
+        when it is shared and nothing guards it: then nobody keeps count of its failures."""
+        if not isinstance(self._storage, GuardedStorage) and not self._storage.shared:
+            return Health.of_this_process()
+        if not isinstance(self._storage, GuardedStorage):
+            raise ConfigurationError(
+                f"a {type(self._storage).__name__} is not guarded: give Limiter a GuardedStorage around it"
+            )
+        return self._storage.health()
 
     def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
         """Charge every hit if all of them allow, else none; one round trip.
@@ -44,15 +61,15 @@ class Limiter:
         long as one of its rules is a ``sliding_window``, which remembers ids for the length of its window.
         Raises :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
         """
-        return self.storage.check(_checked(hits), check_id)
+        return self._storage.check(_checked(hits), check_id)
 
     def peek(self, hits: Iterable[Hit]) -> Decision:
         """What :meth:`check` would answer now, without charging anything."""
-        return self.storage.peek(_checked(hits))
+        return self._storage.peek(_checked(hits))
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
-        return self.storage.check_many([_checked(hits) for hits in many])
+        return self._storage.check_many([_checked(hits) for hits in many])
 
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.
@@ -66,9 +83,11 @@ class Limiter:
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
         """:meth:`acquire` from a first ``decision`` on."""
         deadline = self._monotonic() + timeout
-        while not decision.allowed and self._monotonic() + decision.retry_after <= deadline:
+        while not decision.allowed and isfinite(decision.retry_after):
+            if self._monotonic() + decision.retry_after > deadline:
+                break
             self._sleep(decision.retry_after)
-            decision = self.storage.check(decision.hits)
+            decision = self._storage.check(decision.hits)
         if decision.delay and self._monotonic() + decision.delay <= deadline:
             self._sleep(decision.delay)
         return decision
@@ -85,23 +104,16 @@ class Limiter:
         charges = [charge for charge in decision.charges if keys is None or charge.hit.key in keys]
         if charges:
             decision.refunded.update(charge.hit.key for charge in charges)
-            self.storage.refund(decision.id, charges)
+            self._storage.refund(decision.id, charges)
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Make the quotas of ``hits`` whole again, at once and for everyone who shares them."""
-        self.storage.reset([hit.key for hit in hits])
+        self._storage.reset([hit.key for hit in hits])
 
     def close(self) -> None:
         """Give back the connections the storage has opened itself."""
-        self.storage.close()
+        self._storage.close()
 
 
-def _checked(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    checked = tuple(hits)
-    if not checked:
-        raise ConfigurationError("no hits: a check of nothing would let everything pass")
-    if len({hit.key for hit in checked}) != len(checked):
-        keys = [hit.key for hit in checked]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
-    return checked
+def _checked(hits: Iterable[Hit]) -> Hits:
+    return hits if isinstance(hits, Hits) else Hits(hits)

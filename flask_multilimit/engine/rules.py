@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import cached_property
-from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -51,7 +50,7 @@ class Rule(BaseModel):
     Frozen and hashable. Raises :class:`ConfigurationError` for anything else than the above.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     time: int | float = 60
     count: int = 100
@@ -207,10 +206,10 @@ def _duration(value: Any) -> int | float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise ValueError("must be a number of seconds or a timedelta")
-    if not isfinite(seconds) or not SHORTEST <= seconds <= LONGEST:
+    if not SHORTEST <= seconds <= LONGEST:
         raise ValueError(f"must be between 0.001 (1 ms) and {LONGEST} (400 days) seconds")
     milliseconds = round(seconds * 1000)
-    if abs(seconds * 1000 - milliseconds) > 1e-6 * milliseconds:
+    if abs(seconds * 1000 - milliseconds) > 1e-12 * milliseconds:
         raise ValueError("must be a whole number of milliseconds")
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
@@ -223,7 +222,10 @@ def _reason(problem: Any) -> str:
 
 
 def _brief(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return f"{type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -42,7 +42,7 @@ COUNTED = 10**9
 """The largest cost where units are a number, not entries."""
 
 
-def recognise_nothing(state: Any, check_id: int) -> bool:
+def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bool:
     """For algorithms that keep no ids."""
     return False
 
@@ -76,14 +76,14 @@ class Algorithm(Protocol):
     def evaluate(self, state: Any, quota: Quota, cost: int, now: int, /) -> Outcome:
         """May ``cost`` more units pass at ``now``? Refused at every instant before ``retry_after``, allowed at it."""
 
-    def charge(self, state: Any, quota: Quota, cost: int, now: int, seen: Any, check_id: int, /) -> tuple[Any, int]:
+    def charge(self, state: Any, quota: Quota, cost: int, now: int, seen: Any, check_id: bytes, /) -> tuple[Any, int]:
         """Charge ``cost`` units (at least 1); return the new state and its ``reset_after``."""
 
     def reset_after(self, state: Any, quota: Quota, now: int, seen: Any, /) -> int:
         """Microseconds until the quota is whole again if nobody comes."""
 
-    def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: int, /) -> Any:
+    def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: bytes, /) -> Any:
         """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""
 
-    def recognise(self, state: Any, check_id: int, /) -> bool:
-        """Whether ``check_id`` was charged here. Asked only where ``WITNESS``."""
+    def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
+        """Whether ``check_id`` was charged here, and still counts. Asked only where ``WITNESS``."""

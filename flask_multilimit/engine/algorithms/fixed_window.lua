@@ -11,15 +11,15 @@ algorithms.fixed_window = {
   -- Seen: the window in force at `now`, a new one if need be.
   evaluate = function(hit, now)
     local start, used = in_force(hit, now)
-    local remaining = hit.count - used
+    local remaining = math.max(hit.count - used, 0)
     local seen = { start, used }
     if hit.cost <= remaining then
       return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then
-      return math.max(remaining, 0), NEVER, 0, seen
+      return remaining, NEVER, 0, seen
     end
-    return math.max(remaining, 0), start + hit.window - now, 0, seen
+    return remaining, start + hit.window - now, 0, seen
   end,
 
   charge = function(hit, now, seen)

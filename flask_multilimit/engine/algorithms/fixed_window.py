@@ -23,15 +23,15 @@ recognise = recognise_nothing
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen: the window in force at ``now``, a new one if need be."""
     start, used = state if state and state[0] <= now < state[0] + quota.window else (now, 0)
-    remaining = quota.count - used
+    remaining = max(quota.count - used, 0)
     if cost <= remaining:
         return remaining, 0, 0, (start, used)
     if cost > quota.count:
-        return max(remaining, 0), NEVER, 0, (start, used)
-    return max(remaining, 0), start + quota.window - now, 0, (start, used)
+        return remaining, NEVER, 0, (start, used)
+    return remaining, start + quota.window - now, 0, (start, used)
 
 
-def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: int) -> tuple[State, int]:
+def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: bytes) -> tuple[State, int]:
     start, used = seen
     return (start, used + cost), start + quota.window - now
 
@@ -41,7 +41,7 @@ def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int
     return start + quota.window - now if used else 0
 
 
-def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: int) -> State | None:
+def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State | None:
     """Exact within the window of the charge; nothing once that is over."""
     start, used = state
     if until <= now or until != start + quota.window:

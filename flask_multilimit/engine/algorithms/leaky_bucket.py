@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from . import rate
 from .base import COUNTED, NEVER, Outcome, Quota, recognise_nothing
+from .rate import charge, refund, reset_after
 
 PARAMETERS = frozenset({"burst", "max_delay"})
 MAX_COST = COUNTED
@@ -24,10 +25,20 @@ METER = -1
 LONGEST_QUEUE = 10**10
 """Units; the arithmetic of the Lua twin is exact up to here and a little further (``span.lua``)."""
 
-charge = rate.charge
-reset_after = rate.reset_after
-refund = rate.refund
 recognise = recognise_nothing
+
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "WITNESS",
+    "charge",
+    "evaluate",
+    "quota",
+    "recognise",
+    "refund",
+    "reset_after",
+]
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

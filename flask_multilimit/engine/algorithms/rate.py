@@ -31,7 +31,7 @@ def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcom
     return remaining, -((slack - cost * quota.window) // quota.count), 0, behind
 
 
-def charge(state: Instant | None, quota: Quota, cost: int, now: int, seen: int, check_id: int) -> tuple[Instant, int]:
+def charge(state: Instant | None, quota: Quota, cost: int, now: int, seen: int, check_id: bytes) -> tuple[Instant, int]:
     whole, rest = divmod(seen + cost * quota.window, quota.count)
     return (now + whole, rest), whole + (rest > 0)
 
@@ -40,7 +40,7 @@ def reset_after(state: Instant | None, quota: Quota, now: int, seen: int) -> int
     return -(-seen // quota.count)
 
 
-def refund(state: Instant, quota: Quota, cost: int, until: int, now: int, check_id: int) -> Instant | None:
+def refund(state: Instant, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Instant | None:
     """Take back of the charge what has not come back by itself; exact when nobody came in between, never more."""
     behind = _behind(state, quota, now)
     left = behind - min(cost * quota.window, max(until - now, 0) * quota.count)

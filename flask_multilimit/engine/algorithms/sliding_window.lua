@@ -4,7 +4,7 @@
 -- The key's TTL is two windows, renewed when the key is new or an entry had expired. Between two renewals no
 -- charge is later than one window after the first, so each of them outlives its own window; a refund, which
 -- could take the entry that would have expired, renews it too.
-local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one charge
+local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one charge, and one a unit
 local CHUNK = 2000 -- members in one command: Lua's stack holds no more than some 8000 arguments
 
 -- The member of unit n: the check's id, and from the second unit on its number behind it.
@@ -44,14 +44,22 @@ local function score_at(key, rank)
   return tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2])
 end
 
--- `dead` entries lie outside the window: drop the future ones from the end, the expired ones from the front.
+-- `dead` entries lie outside the window: drop the expired ones from the front, the future ones from the end.
 local function trim(hit, now, dead)
+  local most = TRIM + hit.cost
+  if dead <= most then
+    local expired = call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window)
+    if expired < dead then
+      call('ZREMRANGEBYSCORE', hit.key, now + 1, '+inf')
+    end
+    return
+  end
   local future = call('ZCOUNT', hit.key, now + 1, '+inf')
   if future > 0 then
-    call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
+    call('ZREMRANGEBYRANK', hit.key, -math.min(future, most), -1)
   end
   if dead > future then
-    call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, TRIM) - 1)
+    call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, most) - 1)
   end
 end
 
@@ -59,15 +67,15 @@ algorithms.sliding_window = {
   -- Seen: the number of live entries.
   evaluate = function(hit, now)
     local used = call('ZCOUNT', hit.key, now - hit.window + 1, now)
-    local remaining = hit.count - used
+    local remaining = math.max(hit.count - used, 0)
     if hit.cost <= remaining then
       return remaining, 0, 0, used
     end
     if hit.cost > hit.count then
-      return math.max(remaining, 0), NEVER, 0, used
+      return remaining, NEVER, 0, used
     end
-    local last_to_leave = score_at(hit.key, count_expired(hit, now) + hit.cost - remaining - 1)
-    return math.max(remaining, 0), last_to_leave + hit.window - now, 0, used
+    local last_to_leave = score_at(hit.key, count_expired(hit, now) + used + hit.cost - hit.count - 1)
+    return remaining, last_to_leave + hit.window - now, 0, used
   end,
 
   charge = function(hit, now, used, id)
@@ -100,7 +108,9 @@ algorithms.sliding_window = {
     call('PEXPIRE', hit.key, time_to_live(2 * hit.window))
   end,
 
-  recognise = function(hit, id)
-    return call('ZSCORE', hit.key, id)
+  -- For as long as the charge counts.
+  recognise = function(hit, now, id)
+    local at = call('ZSCORE', hit.key, id)
+    return at and tonumber(at) > now - hit.window
   end,
 }

@@ -6,7 +6,8 @@ stepped back) do not count and are dropped by the next charge. Twin of ``sliding
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from array import array
+from bisect import bisect_left, bisect_right
 
 from .base import NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota
 
@@ -21,73 +22,103 @@ INCLUDES = ()
 quota = plain_quota
 
 TRIM = 128
-"""At most so many entries of each kind (expired, future) are dropped by one charge."""
+"""At most so many entries of each kind (expired, future) are dropped by one charge, and one more a unit of it."""
 
-_ID_BITS = 128
-_ID = (1 << _ID_BITS) - 1
+_ID = 16
+"""Bytes of a check id."""
 
 
 class Log:
-    """Entries in order of time, each one integer: the instant above, the id of its check in the low 128 bits.
+    """Entries in order of time: the instants, and beside them the ids of their checks. 24 bytes an entry.
 
-    (One integer of 48 bytes, shared by all rules of a check, instead of a tuple of three objects.) What lies
-    before ``head`` has been dropped; the list is cut when that has become half of it, so dropping stays O(1).
+    What lies before ``head`` has been dropped; the arrays are cut when that has become half of them, so dropping
+    stays O(1).
     """
 
-    __slots__ = ("entries", "head")
+    __slots__ = ("head", "ids", "times")
 
     def __init__(self) -> None:
-        self.entries: list[int] = []
-        self.head = 0
+        self.times: array[int] = array("q")
+        self.ids: bytearray = bytearray()
+        self.head: int = 0
 
-    def find(self, instant: int) -> int:
-        """Index of the first entry at ``instant`` or later."""
-        return bisect_left(self.entries, instant << _ID_BITS, self.head)
-
-    def add(self, entry: int, cost: int) -> None:
-        if self.entries and self.entries[-1] > entry:
-            for _ in range(cost):
-                insort(self.entries, entry, self.head)
+    def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
+        """Put ``cost`` entries at index ``place``, which is the end unless entries in the future are left."""
+        if place < len(self.times):
+            self.times[place:place] = array("q", [now] * cost)
+            self.ids[place * _ID : place * _ID] = check_id * cost
+        elif cost == 1:
+            self.times.append(now)
+            self.ids += check_id
         else:
-            self.entries.extend([entry] * cost)
+            self.times.extend([now] * cost)
+            self.ids += check_id * cost
 
-    def remove(self, check_id: int, start: int, stop: int) -> int:
-        kept = [entry for entry in self.entries[start:stop] if entry & _ID != check_id]
-        removed = stop - start - len(kept)
-        if removed:
-            self.entries[start:stop] = kept
-        return removed
+    def find(self, check_id: bytes, start: int, stop: int) -> int:
+        """Index of the first entry of ``check_id``; -1 when there is none."""
+        at = self.ids.find(check_id, start * _ID, stop * _ID)
+        while at > 0 and at % _ID:
+            at = self.ids.find(check_id, at + 1, stop * _ID)
+        return at // _ID
+
+    def remove(self, check_id: bytes, start: int, stop: int) -> bool:
+        """Take out all entries of ``check_id``, which lie together; whether there was one."""
+        begin = end = self.find(check_id, start, stop)
+        if begin < 0:
+            return False
+        while end < stop and self.ids[end * _ID : (end + 1) * _ID] == check_id:
+            end += 1
+        self._cut(begin, end)
+        return True
 
     def drop_first(self, many: int) -> None:
         self.head += many
-        if self.head * 2 >= len(self.entries):
-            del self.entries[: self.head]
+        if self.head * 2 >= len(self.times):
+            self._cut(0, self.head)
             self.head = 0
+
+    def drop_last(self, many: int) -> None:
+        self._cut(len(self.times) - many, len(self.times))
+
+    def _cut(self, begin: int, end: int) -> None:
+        del self.times[begin:end]
+        del self.ids[begin * _ID : end * _ID]
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen: the range of live entries, as a pair of indices."""
-    if log is None:
-        first = end = 0
-    else:
-        first, end = log.find(now - quota.window + 1), log.find(now + 1)
-    remaining = quota.count - (end - first)
+    first = end = 0
+    if log is not None:
+        times, first = log.times, log.head
+        end = len(times)
+        if first < end:
+            if times[-1] > now:
+                end = bisect_right(times, now, first)
+            if times[first] <= now - quota.window:
+                first = bisect_right(times, now - quota.window, first, end)
+    remaining = quota.count - end + first
     if cost <= remaining:
         return remaining, 0, 0, (first, end)
+    remaining = max(remaining, 0)  # below it when the count has been lowered
+    if cost == 0:
+        return remaining, 0, 0, (first, end)
     if cost > quota.count or log is None:
-        return max(remaining, 0), NEVER, 0, (first, end)
-    last_to_leave = log.entries[first + cost - remaining - 1] >> _ID_BITS
-    return max(remaining, 0), last_to_leave + quota.window - now, 0, (first, end)
+        return remaining, NEVER, 0, (first, end)
+    return remaining, log.times[end + cost - quota.count - 1] + quota.window - now, 0, (first, end)
 
 
-def charge(log: Log | None, quota: Quota, cost: int, now: int, seen: tuple[int, int], check_id: int) -> tuple[Log, int]:
-    log = log or Log()
+def charge(
+    log: Log | None, quota: Quota, cost: int, now: int, seen: tuple[int, int], check_id: bytes
+) -> tuple[Log, int]:
+    if log is None:
+        log = Log()
     first, end = seen
-    future = len(log.entries) - end
+    future = len(log.times) - end
     if future:
-        del log.entries[-min(future, TRIM) :]
-    log.add(now << _ID_BITS | check_id, cost)
-    log.drop_first(min(first - log.head, TRIM))
+        log.drop_last(min(future, TRIM + cost))
+    log.add(end, now, check_id, cost)
+    if first > log.head:
+        log.drop_first(min(first - log.head, TRIM + cost))
     return log, quota.window
 
 
@@ -95,16 +126,19 @@ def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) 
     first, end = seen
     if log is None or first == end:
         return 0
-    return (log.entries[end - 1] >> _ID_BITS) + quota.window - now
+    return log.times[end - 1] + quota.window - now
 
 
-def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: int) -> Log:
+def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
     """Take out the entries of this very check, which lie where ``until`` says unless it was a repeated one."""
-    at = until - quota.window
-    if not log.remove(check_id, log.find(at), log.find(at + 1)):
-        log.remove(check_id, log.head, len(log.entries))
+    at, head = until - quota.window, log.head
+    if not log.remove(check_id, bisect_left(log.times, at, head), bisect_right(log.times, at, head)):
+        log.remove(check_id, head, len(log.times))
     return log
 
 
-def recognise(log: Log | None, check_id: int) -> bool:
-    return log is not None and any(entry & _ID == check_id for entry in log.entries[log.head :])
+def recognise(log: Log | None, quota: Quota, now: int, check_id: bytes) -> bool:
+    """For as long as the charge counts."""
+    if log is None:
+        return False
+    return log.find(check_id, bisect_right(log.times, now - quota.window, log.head), len(log.times)) >= 0

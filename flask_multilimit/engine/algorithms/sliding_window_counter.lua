@@ -31,19 +31,19 @@ algorithms.sliding_window_counter = {
     local start, current, previous = in_force(hit, now)
     local seen = { start, current, previous }
     local elapsed = now - start
-    local remaining = hit.count - current - weigh(previous, hit, elapsed)
+    local remaining = math.max(hit.count - current - weigh(previous, hit, elapsed), 0)
     if hit.cost <= remaining then
       return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then
-      return math.max(remaining, 0), NEVER, 0, seen
+      return remaining, NEVER, 0, seen
     end
     local room = hit.count - current - hit.cost
     if room >= 0 then
-      return math.max(remaining, 0), elapsed_until(previous, room, hit) - elapsed, 0, seen
+      return remaining, elapsed_until(previous, room, hit) - elapsed, 0, seen
     end
     local wait = hit.window - elapsed + elapsed_until(current, hit.count - hit.cost, hit)
-    return math.max(remaining, 0), wait, 0, seen
+    return remaining, wait, 0, seen
   end,
 
   charge = function(hit, now, seen)

@@ -30,20 +30,20 @@ def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     seen = start, current, previous = _in_force(state, quota, now)
     elapsed = now - start
     weighted = -(-previous * (quota.window - elapsed) // quota.window)
-    remaining = quota.count - current - weighted
+    remaining = max(quota.count - current - weighted, 0)
     if cost <= remaining:
         return remaining, 0, 0, seen
     if cost > quota.count:
-        return max(remaining, 0), NEVER, 0, seen
+        return remaining, NEVER, 0, seen
     room = quota.count - current - cost
     if room >= 0:
         wait = _elapsed_until(previous, room, quota) - elapsed
     else:
         wait = quota.window - elapsed + _elapsed_until(current, quota.count - cost, quota)
-    return max(remaining, 0), wait, 0, seen
+    return remaining, wait, 0, seen
 
 
-def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: int) -> tuple[State, int]:
+def charge(state: State | None, quota: Quota, cost: int, now: int, seen: State, check_id: bytes) -> tuple[State, int]:
     start, current, previous = seen
     return (start, current + cost, previous), start + 2 * quota.window - now
 
@@ -55,7 +55,7 @@ def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int
     return start + quota.window - now if previous else 0
 
 
-def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: int) -> State:
+def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State:
     """Exact while the window of the charge is the current one or the one before; nothing after that."""
     start, current, previous = state
     end = start + 2 * quota.window

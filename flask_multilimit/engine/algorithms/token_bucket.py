@@ -5,19 +5,28 @@
 
 from __future__ import annotations
 
-from . import rate
 from .base import COUNTED, Quota, recognise_nothing
+from .rate import charge, evaluate, refund, reset_after
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
 WITNESS = False
 INCLUDES = ("numbers", "span", "rate")
 
-evaluate = rate.evaluate
-charge = rate.charge
-reset_after = rate.reset_after
-refund = rate.refund
 recognise = recognise_nothing
+
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "WITNESS",
+    "charge",
+    "evaluate",
+    "quota",
+    "recognise",
+    "refund",
+    "reset_after",
+]
 
 
 def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ConfigurationError
-from .base import Storage
+from .base import Clocked, Inspectable, Storage, StoredKey, unguarded
+from .guard import GuardedStorage, Health
 from .memory import MemoryStorage
 from .redis import RedisStorage, redacted
 
-DEFAULT_TIMEOUT = 0.25
-"""Seconds a server may take to accept a connection, and to reply."""
+DEFAULT_TIMEOUT = 0.1
+"""Seconds that a whole check may take, connecting included."""
 
 _SCHEMES = {
     "redis": "redis",
@@ -42,18 +43,24 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
     """A storage as it is, a URI's, or one around an existing client object of ``redis``."""
     if isinstance(given, str):
         return storage_from_uri(given, timeout=timeout)
-    if isinstance(given, Storage):
+    if isinstance(given, Storage) and not isinstance(given, type):
         return given
-    if hasattr(given, "evalsha"):
+    if hasattr(given, "evalsha") and not isinstance(given, type):
         return RedisStorage(given)
     raise ConfigurationError(f"storage={given!r}: give a URI, a client object of redis, or a Storage")
 
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "Clocked",
+    "GuardedStorage",
+    "Health",
+    "Inspectable",
     "MemoryStorage",
     "RedisStorage",
     "Storage",
+    "StoredKey",
     "storage_from",
     "storage_from_uri",
+    "unguarded",
 ]

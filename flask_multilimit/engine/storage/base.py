@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision, Hit
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """A key as it lies in storage."""
+
+    key: str
+    ttl: float | None
+    """Seconds until it is forgotten if nobody comes; ``None``: never."""
 
 
 @runtime_checkable
@@ -29,8 +39,11 @@ class Storage(Protocol):
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """What :meth:`check` would answer, without charging."""
 
-    def check_many(self, many: Sequence[tuple[Hit, ...]]) -> list[Decision]:
-        """One check after the other, each all or nothing for itself, with as few round trips as can be."""
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        """One check after the other, each all or nothing for itself, with as few round trips as can be.
+
+        ``ids`` are given, one a check, when they may have been charged already, as for :meth:`check`.
+        """
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """Take back what the check ``check_id`` has charged (``charges`` is not empty); late, nothing."""
@@ -40,3 +53,26 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Give back connections this storage has opened itself."""
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A storage that can list what it holds: for people, never for a check."""
+
+    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+        """The keys that begin with ``prefix``, in order, at most ``limit`` of them. Raises :class:`StorageError`."""
+
+
+@runtime_checkable
+class Clocked(Protocol):
+    """A storage that takes its time from a clock that can be exchanged: for tests."""
+
+    clock: Any
+    """Returns microseconds, from any origin; ``None``: the server's own clock."""
+
+
+def unguarded(storage: Storage) -> Storage:
+    """``storage`` itself, below whatever answers in its place when it fails."""
+    while (guarded := getattr(storage, "guarded", None)) is not None:
+        storage = guarded
+    return storage

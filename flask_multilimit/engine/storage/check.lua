@@ -1,20 +1,20 @@
 -- One check, all or nothing: evaluate every hit at one instant, charge all of them only if all allow.
 -- (A shadow hit refuses nothing; refusing by itself it is not charged itself.)
 --
--- KEYS[i]    key of hit i
--- ARGV[1]    mode: "check"; "peek" charges nothing; "repeat" is a check whose reply may have been lost
--- ARGV[2]    id of the check, 16 bytes
--- ARGV[3]    now in microseconds for a test that rules time; "" in earnest: the server's own clock
--- ARGV[3+i]  hit i packed: window, count, cost, burst, max_delay, shadow as doubles, and the algorithm's name
+-- KEYS[i]  key of hit i
+-- ARGV[1]  mode: "check"; "peek" charges nothing; "repeat" is a check whose reply may have been lost
+-- ARGV[2]  now in microseconds for a test that rules time; "" in earnest: the server's own clock
+-- ARGV[3]  the hits packed: window, count, cost, burst, max_delay, shadow as doubles, and the algorithm's name; of each
+-- ARGV[4]  id of the check, 16 bytes
 --
 -- Replies with integers: now, delay, and for each hit remaining, retry_after, reset_after. Times are in
 -- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps.
-local mode, id = ARGV[1], ARGV[2]
+local mode, id = ARGV[1], ARGV[4]
 
 -- The charges of a check are written together, so any hit that remembers its id speaks for all.
-local function already_charged(hits)
+local function already_charged(hits, now)
   for _, hit in ipairs(hits) do
-    if hit.cost > 0 and hit.algorithm.recognise and hit.algorithm.recognise(hit, id) then
+    if hit.cost > 0 and hit.algorithm.recognise and hit.algorithm.recognise(hit, now, id) then
       return true
     end
   end
@@ -22,7 +22,7 @@ end
 
 local now = read_clock()
 local hits = read_hits()
-local repeated = mode == 'repeat' and already_charged(hits)
+local repeated = mode == 'repeat' and already_charged(hits, now)
 local reply = { now, 0 }
 local seen = {}
 local allowed = true
@@ -35,10 +35,11 @@ for i, hit in ipairs(hits) do
   seen[i] = memo
   if not hit.shadow then
     allowed = allowed and retry_after == 0
-    reply[2] = math.max(reply[2], delay)
+    if delay > reply[2] then
+      reply[2] = delay
+    end
   end
-  reply[3 * i] = remaining
-  reply[3 * i + 1] = retry_after
+  reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = remaining, retry_after, 0
 end
 
 local charging = allowed and not repeated and mode ~= 'peek'

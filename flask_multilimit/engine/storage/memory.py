@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from ..decision import Charge, Decision, Hit
+from ..algorithms import Quota
+from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
+from ..rules import Rule
+from .base import StoredKey
 
 SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
@@ -30,79 +33,98 @@ class MemoryStorage:
     shared = False
 
     def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lock = Lock()
         self._states: dict[str, Any] = {}
+        self._rules: dict[str, Rule] = {}  # by which each state was written last
         self._serial = itertools.count()
-        self._due: list[tuple[int, int, Hit]] = []  # a heap: when to look whether a key can be forgotten
+        self._due: list[tuple[int, int, str]] = []  # a heap: when to look whether a key can be forgotten
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         with self._lock:
-            now = self._clock()
-            self._sweep(now, SWEEPS * len(hits))
-            if check_id is not None and self._already_charged(hits, check_id.int):
-                return _as_allowed(self._answer(hits, now, check_id, charging=False))
-            return self._answer(hits, now, check_id or uuid4(), charging=True)
+            now = self.clock()
+            if self._due and self._due[0][0] <= now:
+                self._sweep(now, SWEEPS * len(hits))
+            if check_id is not None and self._already_charged(hits, now, check_id.bytes):
+                return _as_allowed(self._answer(hits, now, check_id.bytes, charging=False))
+            return self._answer(hits, now, new_id() if check_id is None else check_id.bytes, charging=True)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         with self._lock:
-            return self._answer(hits, self._clock(), uuid4(), charging=False)
+            return self._answer(hits, self.clock(), PEEKED, charging=False)
 
-    def check_many(self, many: Sequence[tuple[Hit, ...]]) -> list[Decision]:
-        return [self.check(hits) for hits in many]
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        if ids is None:
+            return [self.check(hits) for hits in many]
+        return [self.check(hits, id_) for hits, id_ in zip(many, ids, strict=True)]
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
-            now = self._clock()
+            now = self.clock()
             for charge in charges:
-                self._refund(charge, now, check_id.int)
+                self._refund(charge, now, check_id.bytes)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
             for key in keys:
-                self._states.pop(key, None)
+                if key in self._states:
+                    self._states[key] = None  # stays until its turn in `_due`, so that it never has two of them
 
     def close(self) -> None:
         """Nothing to give back."""
 
+    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+        with self._lock:
+            now = self.clock()
+            due = {key: when for when, _, key in self._due if self._states[key] is not None}
+            keys = sorted(key for key in due if key.startswith(prefix))[:limit]
+            return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
+
     def __len__(self) -> int:
         return len(self._states)
 
-    def _answer(self, hits: tuple[Hit, ...], now: int, check_id: UUID, *, charging: bool) -> Decision:
-        states = self._states
-        outcomes = [hit.rule.twin.evaluate(states.get(hit.key), hit.rule.quota, hit.cost, now) for hit in hits]
-        enforced = [outcome for hit, outcome in zip(hits, outcomes, strict=True) if not hit.shadow]
-        charging = charging and all(outcome[1] == 0 for outcome in enforced)
-        reply = [now, max((outcome[2] for outcome in enforced), default=0)]
-        for hit, (remaining, retry_after, _, seen) in zip(hits, outcomes, strict=True):
-            if charging and hit.cost and retry_after == 0:
-                reply += remaining - hit.cost, 0, self._charge(hit, now, seen, check_id.int)
+    def _answer(self, hits: tuple[Hit, ...], now: int, check_id: bytes, *, charging: bool) -> Decision:
+        states, rules, steps = self._states, self._rules, worked_out(hits, _steps)
+        allowed, delays, found = True, [0], []
+        for key, quota, cost, shadow, evaluate, _, _, _ in steps:
+            state = states.get(key)
+            outcome = evaluate(state, quota, cost, now)
+            found.append((state, outcome))
+            if not shadow:
+                if outcome[1]:
+                    allowed = False
+                if outcome[2]:
+                    delays.append(outcome[2])
+        charging = charging and allowed
+        reply = [now, max(delays)]
+        for (key, quota, cost, _, _, charge, reset_after, rule), (state, outcome) in zip(steps, found, strict=True):
+            remaining, retry_after, _, seen = outcome
+            if charging and cost and retry_after == 0:
+                states[key], whole_after = charge(state, quota, cost, now, seen, check_id)
+                if rules.get(key) is not rule:
+                    self._written_by(rule, key, now + whole_after)
+                reply += (remaining - cost, 0, whole_after)
             else:
-                state = states.get(hit.key)
-                reply += remaining, retry_after, hit.rule.twin.reset_after(state, hit.rule.quota, now, seen)
-        return Decision.from_reply(check_id, hits, reply)
+                reply += (remaining, retry_after, reset_after(state, quota, now, seen))
+        return Decision(check_id, hits, allowed, reply)
 
-    def _charge(self, hit: Hit, now: int, seen: Any, check_id: int) -> int:
-        old = self._states.get(hit.key)
-        state, reset_after = hit.rule.twin.charge(old, hit.rule.quota, hit.cost, now, seen, check_id)
-        self._states[hit.key] = state
-        if old is None:
-            self._look_again(now + reset_after, hit)
-        return reset_after
-
-    def _refund(self, charge: Charge, now: int, check_id: int) -> None:
+    def _refund(self, charge: Charge, now: int, check_id: bytes) -> None:
         hit = charge.hit
         state = self._states.get(hit.key)
         if state is None:
             return
-        state = hit.rule.twin.refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id)
-        if state is None:
-            del self._states[hit.key]
-        else:
-            self._states[hit.key] = state
+        self._states[hit.key] = hit.rule.twin.refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id)
 
-    def _already_charged(self, hits: tuple[Hit, ...], check_id: int) -> bool:
-        return any(hit.cost and hit.rule.twin.recognise(self._states.get(hit.key), check_id) for hit in hits)
+    def _already_charged(self, hits: tuple[Hit, ...], now: int, check_id: bytes) -> bool:
+        return any(
+            hit.cost and hit.rule.twin.recognise(self._states.get(hit.key), hit.rule.quota, now, check_id)
+            for hit in hits
+        )
+
+    def _written_by(self, rule: Rule, key: str, due: int) -> None:
+        if key not in self._rules:
+            self._look_again(due, key)
+        self._rules[key] = rule
 
     def _sweep(self, now: int, most: int) -> None:
         """Forget keys whose quota is whole again, at most ``most``."""
@@ -110,23 +132,41 @@ class MemoryStorage:
             most -= 1
             self._forget(heapq.heappop(self._due)[2], now)
 
-    def _forget(self, hit: Hit, now: int) -> None:
-        state = self._states.get(hit.key)
-        if state is None:
-            return
-        twins, quota = hit.rule.twin, hit.rule.quota
+    def _forget(self, key: str, now: int) -> None:
+        state, rule = self._states[key], self._rules[key]
+        twins, quota = rule.twin, rule.quota
         reset_after = twins.reset_after(state, quota, now, twins.evaluate(state, quota, 0, now)[3])
         if reset_after > 0:
-            self._look_again(now + reset_after, hit)
+            self._look_again(now + reset_after, key)
         else:
-            del self._states[hit.key]
+            del self._states[key], self._rules[key]
 
-    def _look_again(self, due: int, hit: Hit) -> None:
-        heapq.heappush(self._due, (due, next(self._serial), hit))
+    def _look_again(self, due: int, key: str) -> None:
+        heapq.heappush(self._due, (due, next(self._serial), key))
+
+
+_Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Rule]
+
+
+def _steps(hits: tuple[Hit, ...]) -> tuple[_Step, ...]:
+    """What a check needs of each hit, looked up once."""
+    return tuple(
+        (
+            hit.key,
+            hit.rule.quota,
+            hit.cost,
+            hit.shadow,
+            hit.rule.twin.evaluate,
+            hit.rule.twin.charge,
+            hit.rule.twin.reset_after,
+            hit.rule,
+        )
+        for hit in hits
+    )
 
 
 def _as_allowed(decision: Decision) -> Decision:
     """The answer to a repeated check: what was charged is allowed, also when the last unit was its own."""
     reply = list(decision.reply)
     reply[3::3] = [0] * len(decision.hits)
-    return Decision.from_reply(decision.id, decision.hits, reply)
+    return Decision.from_reply(decision.check_id, decision.hits, reply)

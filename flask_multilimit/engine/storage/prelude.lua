@@ -3,7 +3,7 @@ local call = redis.call
 local algorithms = {}
 local NEVER = -1 -- a retry_after that no waiting can reach
 
-local given_clock = ARGV[3]
+local given_clock = ARGV[2]
 
 local function read_clock()
   if given_clock ~= '' then
@@ -19,13 +19,15 @@ local function time_to_live(microseconds)
   return math.ceil(microseconds / 1000) + grace
 end
 
--- ARGV[3+i]: window, count, cost, burst, max_delay, shadow as doubles, and the name of the algorithm.
+-- One after the other in ARGV[3]: window, count, cost, burst, max_delay, shadow as doubles, and the name of the
+-- algorithm.
 local function read_hits()
-  local hits = {}
-  for i = 1, #KEYS do
-    local window, count, cost, burst, max_delay, shadow, name = struct.unpack('<dddddds', ARGV[3 + i])
+  local hits, packed, position = {}, ARGV[3], 1
+  for i, key in ipairs(KEYS) do
+    local window, count, cost, burst, max_delay, shadow, name
+    window, count, cost, burst, max_delay, shadow, name, position = struct.unpack('<dddddds', packed, position)
     hits[i] = {
-      key = KEYS[i],
+      key = key,
       window = window,
       count = count,
       cost = cost,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
-from uuid import UUID, uuid4
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -12,19 +15,27 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from ..decision import Charge, Decision, Hit
+from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
 from ..errors import ConfigurationError, StorageError
+from .base import StoredKey
+from .deadline import TIMED_CONNECTIONS, Deadline
+from .failures import storage_error
 from .scripts import Script, script_for
+from .wire import command_of, wire_of
 
 SERVER_CLOCK: bytes = b""
 """In place of an instant: let the script read the server's own clock."""
+
+GONE = -2
+"""What PTTL answers for a key that is not there any more."""
 
 
 class RedisStorage:
     """Quotas in a server that all processes share.
 
     ``client`` is a client object of ``redis`` (``Redis``, ``RedisCluster``, a Sentinel's master) and stays its
-    owner's: its time-outs and retries are used as they are. ``clock``, for tests, returns microseconds that
+    owner's: its time-outs and retries are used as they are. (One that is plain and does not retry is asked over a
+    :class:`~.wire.Wire`, in half the time.) ``clock``, for tests, returns microseconds that
     take the place of the server's clock.
     """
 
@@ -32,112 +43,206 @@ class RedisStorage:
 
     def __init__(self, client: Any, *, clock: Callable[[], int] | None = None) -> None:
         self._client = client
-        self._clock = clock
+        self._wire = wire_of(client)
+        self.clock = clock
         self._owns_client = False
+        self._deadline = Deadline(None)
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float) -> RedisStorage:
-        """A storage with a client of its own, which waits at most ``timeout`` seconds for a connection and for a
-        reply, and does not try again behind our back (redis-py's defaults wait for seconds)."""
+        """A storage with a client of its own, which answers within ``timeout`` seconds, connecting included, and does
+        not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name, which
+        is the system's, may take longer."""
+        deadline = Deadline(timeout)
         try:
             client = Redis.from_url(
                 url,
+                connection_class=TIMED_CONNECTIONS[url.partition(":")[0]],
+                deadline=deadline,
                 protocol=2,
                 socket_timeout=timeout,
                 socket_connect_timeout=timeout,
                 retry=Retry(NoBackoff(), 0),
                 health_check_interval=0,
             )
+            pool = client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # or an unknown option would be an error of the first check
+            _check_database(url)
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"storage URI {redacted(url)!r}: {error}") from None
+            raise ConfigurationError(f"storage URI {redacted(url)!r}: {_why_malformed(url, error)}") from None
         storage = cls(client)
         storage._owns_client = True
+        storage._deadline = deadline
         return storage
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        self._deadline.start()
         if check_id is not None:
-            return self._ask(b"repeat", hits, check_id)
-        check_id = uuid4()
+            return self._ask(b"repeat", hits, check_id.bytes)
+        new = new_id()
         try:
-            return self._ask(b"check", hits, check_id)
+            return _decision(new, hits, self._check(hits, new))
         except StorageError as error:
+            error.check_id = UUID(bytes=new)
             # The connection was lost, before or after the charge: only the script can tell, by the id.
             if type(error.__cause__) is RedisConnectionError and _has_witness(hits):
-                return self._ask(b"repeat", hits, check_id)
+                return self._repeat(hits, new)
             raise
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        return self._ask(b"peek", hits, uuid4())
+        self._deadline.start()
+        return self._ask(b"peek", hits, PEEKED)
 
-    def check_many(self, many: Sequence[tuple[Hit, ...]]) -> list[Decision]:
-        ids = [uuid4() for _ in many]
-        calls = [self._call_of("check", hits, b"check", id_.bytes) for hits, id_ in zip(many, ids, strict=True)]
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        self._deadline.start()
+        mode = b"check" if ids is None else b"repeat"
+        id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
+        calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, id_of_each, strict=True)]
         with self._client.pipeline(transaction=False) as pipeline:
             for script in {script.sha: script for script, _ in calls}.values():
                 pipeline.script_load(script.text)
             for script, arguments in calls:
                 pipeline.evalsha(script.sha, *arguments)
             replies = self._command(pipeline.execute)[-len(calls) :] if calls else []
-        return [self._decision(*answer) for answer in zip(ids, many, replies, strict=True)]
+        return [_decision(*answer) for answer in zip(id_of_each, many, replies, strict=True)]
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._deadline.start()
         hits = tuple(charge.hit for charge in charges)
         self._run("refund", hits, b"", check_id.bytes, *(charge.until for charge in charges))
 
     def reset(self, keys: Sequence[str]) -> None:
-        if keys:
+        self._deadline.start()
+        if keys and self._wire is not None:
+            self._command(self._wire.ask, command_of(b"UNLINK", *[key.encode() for key in keys]))
+        elif keys:
             self._command(self._client.unlink, *keys)
 
+    @property
+    def client(self) -> Any:
+        """The client object of ``redis``."""
+        self._deadline.stop()
+        return self._client
+
+    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+        """By SCAN, which does not hold the server up; with a ``limit``, the first that it comes upon."""
+        self._deadline.stop()
+        pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
+        found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in found:
+                pipeline.pttl(key)
+            left = self._command(pipeline.execute)
+        return [
+            StoredKey(key if isinstance(key, str) else key.decode(errors="replace"), None if ttl < 0 else ttl / 1000)
+            for key, ttl in zip(found, left, strict=True)
+            if ttl != GONE
+        ]
+
     def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
         if self._owns_client:
             self._client.close()
 
-    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
-        return self._decision(check_id, hits, self._run("check", hits, mode, check_id.bytes))
+    def _check(self, hits: tuple[Hit, ...], check_id: bytes) -> Any:
+        """The way of every request: over the wire, when there is one, all is packed but for the id."""
+        if self._wire is None or self.clock is not None:
+            return self._run("check", hits, b"check", check_id)
+        try:
+            return self._wire.ask(b"%b$16\r\n%b\r\n" % (worked_out(hits, _packed_check), check_id))
+        except NoScriptError:
+            return self._run("check", hits, b"check", check_id, loaded=False)
+        except (RedisError, OSError) as error:
+            raise storage_error(error) from error
 
-    @staticmethod
-    def _decision(check_id: UUID, hits: tuple[Hit, ...], reply: Any) -> Decision:
-        if not isinstance(reply, list) or len(reply) != 2 + 3 * len(hits):
-            raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
-        return Decision.from_reply(check_id, hits, reply)
+    def _repeat(self, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        try:
+            return self._ask(b"repeat", hits, check_id)
+        except StorageError as error:
+            error.check_id = UUID(bytes=check_id)
+            raise
 
-    def _run(self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int) -> Any:
+    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        return _decision(check_id, hits, self._run("check", hits, mode, check_id))
+
+    def _run(
+        self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
+    ) -> Any:
         script, arguments = self._call_of(driver, hits, mode, check_id, *more)
         try:
-            return self._client.evalsha(script.sha, *arguments)
+            if loaded:
+                return self._call(b"EVALSHA", script.sha, *arguments)
         except NoScriptError:
-            # Not known yet, flushed, or a fail-over went to a server that never saw it. EVAL also loads it.
-            return self._command(self._client.eval, script.text, *arguments)
+            pass  # not known yet, flushed, or a fail-over went to a server that never saw it
         except (RedisError, OSError) as error:
-            raise _storage_error(error) from error
+            raise storage_error(error) from error
+        return self._command(self._call, b"EVAL", script.text, *arguments)
+
+    def _call(self, name: bytes, script: str, *arguments: bytes) -> Any:
+        if self._wire is not None:
+            return self._wire.ask(command_of(name, script.encode(), *arguments))
+        call = self._client.evalsha if name == b"EVALSHA" else self._client.eval
+        return call(script, *arguments)
 
     def _call_of(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
-    ) -> tuple[Script, list[Any]]:
-        """The script and what it is called with, as the head of each Lua driver says."""
-        script = script_for(driver, (hit.rule.algorithm for hit in hits))
-        now = SERVER_CLOCK if self._clock is None else self._clock()
-        keys = [hit.key for hit in hits]
-        return script, [len(hits), *keys, mode, check_id, now, *[hit.packed for hit in hits], *more]
+    ) -> tuple[Script, list[bytes]]:
+        now = SERVER_CLOCK if self.clock is None else b"%d" % self.clock()
+        script, arguments = _call_of(driver, hits, mode, now)
+        return script, [*arguments, check_id, *[b"%d" % number for number in more]]
 
     @staticmethod
     def _command(command: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return command(*arguments)
         except (RedisError, OSError) as error:
-            raise _storage_error(error) from error
+            raise storage_error(error) from error
+
+
+def _call_of(driver: str, hits: tuple[Hit, ...], mode: bytes, now: bytes) -> tuple[Script, list[bytes]]:
+    """The script, and what it is called with, as the head of each Lua driver says, up to the id."""
+    script = script_for(driver, (hit.rule.algorithm for hit in hits))
+    keys = [hit.key.encode() for hit in hits]
+    return script, [b"%d" % len(hits), *keys, mode, now, b"".join([hit.packed for hit in hits])]
+
+
+def _packed_check(hits: tuple[Hit, ...]) -> bytes:
+    """The whole command but for its last argument, the id."""
+    script, arguments = _call_of("check", hits, b"check", SERVER_CLOCK)
+    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1)
+
+
+def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
+    try:
+        if len(reply) == 2 + 3 * len(hits) and sum(reply) is not None:  # the sum: they are numbers
+            return Decision.from_reply(check_id, hits, reply)
+    except TypeError:
+        pass
+    raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
 
 
 def redacted(url: str) -> str:
-    """``url`` without user and password."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, address = rest.rpartition("@")
-    return f"{scheme}{separator}***@{address}" if at and credentials else url
+    """``url`` without user, password and options, among which there may be a password too; however malformed."""
+    credentials, at, address = url.rpartition("@")
+    scheme, separator, _ = credentials.partition("://")
+    shown = (f"{scheme}://***@{address}" if separator else f"***@{address}") if at else url
+    return shown.partition("?")[0]
+
+
+def _why_malformed(url: str, error: Exception) -> str:
+    """What redis-py says is wrong, which may quote a part of the password."""
+    if redacted(url) == url:
+        return str(error)
+    return "malformed; special characters of user and password must be percent-encoded"
+
+
+def _check_database(url: str) -> None:
+    """Raise ``ValueError`` for a database that is no number: redis-py would take 0."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
+        raise ValueError(f"the database must be a number, got {parts.path[1:]!r}")
 
 
 def _has_witness(hits: tuple[Hit, ...]) -> bool:
-    return any(hit.cost and hit.rule.twin.WITNESS for hit in hits)
-
-
-def _storage_error(error: Exception) -> StorageError:
-    return StorageError(f"the rate limit storage gave no answer: {type(error).__name__}: {error}")
+    return any(hit.cost and hit.rule.twin.WITNESS and not hit.shadow for hit in hits)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from .. import algorithms
 from ..algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable  # from Python 3.11 on
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 

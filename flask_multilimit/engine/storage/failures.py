@@ -1,0 +1,74 @@
+"""From what a client of ``redis`` raises to a :class:`StorageError` that says what to do about it."""
+
+from __future__ import annotations
+
+import re
+
+from redis import exceptions
+
+from ..errors import StorageError
+
+REMEDIES = {
+    "NOAUTH": "give the password: redis://user:password@host, or in the client",
+    "WRONGPASS": "the user or the password in the storage URI is wrong",
+    "NOPERM": "the server's user needs +evalsha +eval +script|load +unlink +time +ping and what the scripts call, "
+    "on the keys that begin with MULTILIMIT_KEY_PREFIX",
+    "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
+    "CROSSSLOT": "limits of one check lie in different slots of the cluster: give them one scope",
+    "READONLY": "the server has become a replica: name the primary, or use redis+sentinel://",
+    "OOM": "the server is out of memory: raise maxmemory, or set maxmemory-policy to volatile-ttl",
+    "MISCONF": "the server cannot save to disk and therefore takes no writes: see its log, or set "
+    "stop-writes-on-bgsave-error to no",
+    "LOADING": "the server is loading its data, and answers when it has done so",
+    "BUSY": "a script keeps the server busy: SCRIPT KILL ends it",
+    "CLUSTERDOWN": "the cluster has lost slots: see CLUSTER INFO",
+    "MASTERDOWN": "the replica has lost its primary",
+    "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
+    "TRYAGAIN": "the slot is being moved, and answers when that is done",
+    "UNKNOWN": "the server does not let scripts be called: EVALSHA and EVAL must be allowed",
+}
+"""By the code that the server answers with."""
+
+ONLY_THIS = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
+"""Codes that tell of the check, not of the server."""
+
+_CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
+_CLASSES = {
+    "NOPERM": "NoPermissionError",
+    "READONLY": "ReadOnlyError",
+    "OOM": "OutOfMemoryError",
+    "LOADING": "BusyLoadingError",
+    "CLUSTERDOWN": "ClusterDownError",
+    "MASTERDOWN": "MasterDownError",
+    "TRYAGAIN": "TryAgainError",
+    "CROSSSLOT": "ClusterCrossSlotError",
+}
+"""Where redis-py takes the code off the text; by name, for not every version has all of them."""
+
+
+def storage_error(error: Exception) -> StorageError:
+    """What is raised from ``error``."""
+    code = code_of(error)
+    made = StorageError(f"the rate limit storage gave no answer: {type(error).__name__}: {error}")
+    made.remedy = REMEDIES.get(code, "")
+    made.only_this = code in ONLY_THIS
+    return made
+
+
+def code_of(error: Exception) -> str:
+    """The server's code for ``error``; empty when it gave none, for instance because there was no answer at all.
+
+    Also from inside of a script's error, where the servers put it in different places.
+    """
+    if isinstance(error, exceptions.AuthenticationError):
+        return "NOAUTH" if "required" in str(error) else "WRONGPASS"
+    for code, name in _CLASSES.items():
+        known = getattr(exceptions, name, None)
+        if known is not None and isinstance(error, known):
+            return code
+    if not isinstance(error, exceptions.ResponseError):
+        return ""
+    if "unknown command" in str(error).lower():
+        return "UNKNOWN"
+    found = _CODE.search(str(error))
+    return found[1] if found else "ERR"

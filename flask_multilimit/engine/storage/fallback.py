@@ -1,0 +1,195 @@
+"""What this process admits by itself while the storage does not answer: its share of each limit.
+
+Never more than the workers together may: a limit of 100 shared by 4 workers is 25 in each, one of 3 is 0. Nor more
+than was left when the storage was last heard of: what it said of a key counts here until that would have come back by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+from ..decision import Decision, Hit
+from ..rules import LONGEST, Rule
+from .memory import MemoryStorage, monotonic_microseconds
+
+REMEMBERED = 8192
+"""Keys whose latest state is kept at least; at most twice as many are."""
+
+COME_BACK = 1_000_000
+"""Microseconds after which a key without a share is worth trying again: the storage may be back by then."""
+
+UNLIMITED = 10**9
+"""A count that refuses nothing."""
+
+
+class Known(NamedTuple):
+    """What the storage said last, and when, by the clock of this process."""
+
+    at: int
+    decision: Decision
+
+
+class Fallback:
+    """Decides in place of a storage. Not thread-safe, but for :meth:`remember`."""
+
+    def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
+        self.workers = 1
+        self.now = clock
+        self._past: int | None = None
+        self._memory = MemoryStorage(lambda: self.now() if self._past is None else self._past)
+        self._recent: dict[str, Known] = {}
+        self._before: dict[str, Known] = {}
+        self._older: dict[str, Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def remember(self, decision: Decision) -> None:
+        """The storage has answered: at every request, so in a microsecond."""
+        known = Known(self.now(), decision)
+        recent, before = self._recent, self._before
+        for hit in decision.hits:
+            key = hit.key
+            if key in recent:
+                before[key] = recent[key]
+            recent[key] = known
+        if len(recent) > REMEMBERED:
+            self._older, self._recent, self._before = recent, {}, {}
+
+    def decide(
+        self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
+    ) -> tuple[Decision, Decision | None]:
+        """The decision on ``hits``, of which the ``local`` ones are limited here and the others let through; and what
+        has been decided on the shares of these."""
+        if not local:
+            return _decision(check_id, hits, [self.now(), 0], {}), None
+        for hit in local:
+            self._take_what_is_known(hit)
+        shares = tuple(_share_of(hit, self.workers) for hit in local)
+        answer = self._memory.check(shares) if charging else self._memory.peek(shares)
+        standing = {hit.key: answer.reply[i : i + 3] for i, hit in _places(answer)}
+        for hit in local:
+            if _share_of_rule(hit.rule, self.workers) is None:
+                standing[hit.key] = (0, COME_BACK if hit.cost else 0, 0)
+        return _decision(check_id, hits, answer.reply[:2], standing), answer
+
+    def refund(self, local: Decision, keys: set[str]) -> None:
+        """Take back what :meth:`decide` has charged to ``keys``."""
+        charges = [charge for charge in local.charges if charge.hit.key in keys]
+        local.refunded.update(keys)
+        self._memory.refund(local.id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        """Forget ``keys``, and what was known of them."""
+        self._memory.reset(keys)
+        for key in keys:
+            self._recent.pop(key, None)
+            self._before.pop(key, None)
+            self._older.pop(key, None)
+
+    def _take_what_is_known(self, hit: Hit) -> None:
+        """Charge what others have taken, so that no more is left here than our share of what was left there."""
+        known = self._recent.get(hit.key) or self._older.get(hit.key)
+        share = _share_of_rule(hit.rule, self.workers)
+        if known is None or share is None:
+            return
+        remaining, reset_after = _standing(known.decision, hit.key)
+        whole_at = known.at + reset_after
+        if whole_at <= self.now():
+            return
+        burst = share.quota.burst
+        remaining -= self._taken_unseen(hit.key, known)
+        left = burst if remaining >= hit.rule.quota.burst else min(burst, max(remaining, 0) // self.workers)
+        here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
+        self._charge(hit.key, share, here - left, whole_at if here == burst else None)
+
+    def _taken_unseen(self, key: str, known: Known) -> int:
+        """What other workers may have taken since the storage said what is known: by experience, at most twice what
+        they took between that and the time before."""
+        before = self._before.get(key)
+        if self.workers == 1 or before is None:
+            return 0
+        ours = sum(charge.hit.cost for charge in known.decision.charges if charge.hit.key == key)
+        return 2 * max(_standing(before.decision, key)[0] - _standing(known.decision, key)[0] - ours, 0)
+
+    def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
+        """Charge ``units``, if any; to a key of which nothing is used, so that they come back at ``whole_at``."""
+        while units > 0:
+            hit = Hit(key, share, min(units, share.twin.MAX_COST))
+            if whole_at is not None:
+                self._past = min(whole_at - _lasting(hit), self.now())
+            try:
+                self._memory.check((hit,))
+            finally:
+                self._past = None
+            units -= hit.cost
+
+
+def unlimited(hit: Hit) -> Hit:
+    """``hit`` so that it is charged whatever is left, and refuses nothing.
+
+    Where the state is an instant, more than the bucket holds would be taken for an error of the clock; then it is
+    charged only if it fits.
+    """
+    return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
+
+
+def _standing(decision: Decision, key: str) -> tuple[int, int]:
+    i = next(i for i, hit in _places(decision) if hit.key == key)
+    return max(decision.reply[i], 0), decision.reply[i + 2]
+
+
+def _places(decision: Decision) -> list[tuple[int, Hit]]:
+    """Where in its reply each hit begins."""
+    return [(2 + 3 * i, hit) for i, hit in enumerate(decision.hits)]
+
+
+def _lasting(hit: Hit) -> int:
+    """Microseconds until the charge of ``hit`` to an untouched key has come back."""
+    return MemoryStorage(lambda: 0).check((hit,)).reply[4]
+
+
+def _decision(
+    check_id: bytes, hits: tuple[Hit, ...], head: Sequence[int], standing: Mapping[str, Sequence[int]]
+) -> Decision:
+    """``standing`` by key; what is not limited is whole."""
+    reply = [*head, *chain.from_iterable(standing.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
+    decision = Decision.from_reply(check_id, hits, reply)
+    decision.degraded = "local" if standing else "allow"
+    return decision
+
+
+def _share_of(hit: Hit, workers: int) -> Hit:
+    """For a share of 0, which is no rule, one that is asked for more than it ever admits."""
+    share = _share_of_rule(hit.rule, workers)
+    if share is not None:
+        return Hit(hit.key, share, hit.cost, hit.name, hit.shadow)
+    return Hit(hit.key, Rule(hit.rule.time, 1, algorithm="fixed_window"), min(hit.cost, 1) * 2, hit.name, hit.shadow)
+
+
+@lru_cache(maxsize=1024)
+def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
+    """What each of ``workers`` may admit, so that together they stay below ``rule``; ``None``: nothing."""
+    count, burst = rule.count // workers, rule.burst
+    if "burst" in rule.twin.PARAMETERS:
+        # At least one unit at once. Workers that begin with more than their part of the burst refill more slowly:
+        # in no window do they admit more together than `burst + count`, which is what the rule admits.
+        whole = rule.quota.burst
+        burst = max(whole // workers, 1)
+        count = min(count, (rule.count + whole) // workers - burst)
+    if count < 1:
+        return None
+    if burst is not None:
+        burst = min(burst, max(int(LONGEST * count / rule.time), 1))
+    return Rule(rule.time, count, algorithm=rule.algorithm, burst=burst, max_delay=rule.max_delay, name=rule.name)
+
+
+@lru_cache(maxsize=1024)
+def _unlimited(rule: Rule) -> Rule:
+    if "burst" in rule.twin.PARAMETERS:
+        return rule
+    return Rule(rule.time, UNLIMITED, algorithm=rule.algorithm)

@@ -1,0 +1,543 @@
+"""A storage around a storage: the one place that decides what becomes of a check when the storage does not answer.
+
+The first failure opens the breaker: from then on nobody waits for the server, and each check is decided here, by the
+``on_storage_error`` of its hits. Off the way of the requests one thread asks the server, at most once a second; when it
+answers, what was admitted meanwhile is charged to it, and the checks go there again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from threading import Event, Lock, Thread
+from typing import Literal
+from uuid import UUID, uuid4
+
+from ..decision import PEEKED, Charge, Decision, Hit, OnStorageError
+from ..errors import StorageDenied, StorageError
+from ..rules import Rule
+from .base import Storage
+from .fallback import UNLIMITED, Fallback, unlimited
+from .memory import monotonic_microseconds
+from .workers import Workers, count_workers
+
+PROBE_SECONDS = 1.0
+"""Between two questions whether the server is back: never less."""
+FIRST_PROBE = (0.05, 0.15)
+"""Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
+RETURN_SECONDS = 1.5
+"""After which all workers are back from an outage that is over: those that ask last, and have much to charge."""
+MOST_PENDING = 20_000
+"""Admitted checks that are kept, to be charged later; beyond, the oldest are given up."""
+BATCH = 100
+"""Checks that are charged in one round trip."""
+LOG_SECONDS = 60.0
+"""Between two log lines about checks that fail by themselves."""
+
+_STARTED = time.time()
+_STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a storage stands, as far as this process knows."""
+
+    state: Literal["working", "failed"]
+    since: float
+    """POSIX time; to show, for nothing is decided by it."""
+    error: StorageError | None
+    """The last one; it stays when the storage works again."""
+    breaker: Literal["closed", "open", "half-open"]
+    fallback_keys: int
+    """Keys that this process counts by itself."""
+    pending: int
+    """Admitted checks that are to be charged when the storage is back."""
+    given_up: int
+    """Admitted checks that could not be charged, of this or the last outage."""
+    workers: Workers
+    """Processes that share a limit while the storage is away."""
+
+    @classmethod
+    def of_this_process(cls) -> Health:
+        """Of a storage that is in this process, and so cannot fail."""
+        return cls("working", _STARTED, None, "closed", 0, 0, 0, Workers(1, "memory of this process"))
+
+
+@dataclass(slots=True)
+class _Admitted:
+    """A check that was admitted without the storage, and is to be charged to it."""
+
+    hits: tuple[Hit, ...]
+    local: Decision
+    """On the shares."""
+    carried: bool = False
+    """Whether it is on its way to the storage."""
+
+    def lasting(self, now: int) -> tuple[Hit, ...]:
+        """What of it still counts."""
+        whole_at = {charge.hit.key: charge.until for charge in self.local.charges}
+        return tuple(hit for hit in self.hits if whole_at.get(hit.key, 0) > now)
+
+
+class GuardedStorage:
+    """Asks ``storage``, and decides by itself when that fails.
+
+    ``on_error`` is for hits that have no ``on_storage_error``. When one check has several, ``raise`` comes before
+    ``deny``, ``local`` and ``allow``; a shadow hit, which never refuses, is not asked. ``workers`` is the number of
+    processes that share the storage, on all machines; left out, it is found out (:func:`.count_workers`).
+    ``on_change`` is called once when the storage begins to fail, and once when it is back. ``clock``, for tests,
+    returns the microseconds by which this process limits by itself. Thread-safe, fork-safe.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        on_error: OnStorageError = "local",
+        workers: int | None = None,
+        logger: logging.Logger | None = None,
+        on_change: Callable[[Health], object] | None = None,
+        clock: Callable[[], int] = monotonic_microseconds,
+    ) -> None:
+        self.guarded = storage
+        self.shared: bool = storage.shared
+        self._on_error = on_error
+        self._given_workers = workers
+        self._logger = logger or logging.getLogger("flask_multilimit")
+        self._on_change = on_change
+        self._fallback = Fallback(clock)
+        self._share_between(count_workers(workers))
+        self._open = False
+        self._outages = 0
+        self._returning_until = 0.0
+        self._probing = False
+        self._since = time.time()
+        self._failed_at = 0.0
+        self._error: StorageError | None = None
+        self._failing_hits: tuple[Hit, ...] = ()
+        self._pending: OrderedDict[bytes, _Admitted] = OrderedDict()
+        self._refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
+        self._given_up = 0
+        self._carried = 0
+        self._last_probe = 0.0
+        self._next_log = 0.0
+        self._prober: Thread | None = None
+        self._closed = Event()
+        self._lock = Lock()
+        _guards.add(self)
+
+    # What a storage does
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if self._open:
+            return self._while_open(hits, check_id)
+        if self._returning_until:
+            return self._while_returning(hits, check_id)
+        return self._ask(hits, check_id)
+
+    def _ask(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
+        outages = self._outages
+        try:
+            decision = self.guarded.check(hits, check_id)
+        except StorageError as error:
+            return self._after_failure(hits, check_id or error.check_id, error, outages)
+        self._fallback.remember(decision)
+        return decision
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        if self._open:
+            return self._decide(hits, PEEKED, self._latest_error(), charging=False)
+        outages = self._outages
+        try:
+            decision = self.guarded.peek(hits)
+        except StorageError as error:
+            self._fail(hits, error, outages)
+            return self._decide(hits, PEEKED, error, charging=False)
+        self._fallback.remember(decision)
+        return decision
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        each_id: Sequence[UUID | None] = ids or [None] * len(many)
+        if self._open or self._returning_until:
+            return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
+        outages = self._outages
+        try:
+            decisions = self.guarded.check_many(many, ids)
+        except StorageError as error:
+            return [self._after_failure(hits, id_, error, outages) for hits, id_ in zip(many, each_id, strict=True)]
+        for decision in decisions:
+            self._fallback.remember(decision)
+        return decisions
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        """While the storage is away, what it has charged is kept to be given back later."""
+        with self._lock:
+            admitted = self._pending.get(check_id.bytes)
+            if admitted is not None:
+                self._fallback.refund(admitted.local, {charge.hit.key for charge in charges})
+                later = admitted.carried
+            else:
+                later = self._open
+            if later:
+                self._refunds.append((check_id, tuple(charges)))
+            if later or admitted is not None:
+                return
+        self.guarded.refund(check_id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        """Raises :class:`StorageError` when the storage is away: whoever resets wants to know."""
+        self.guarded.reset(keys)
+        with self._lock:
+            self._fallback.reset(keys)
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._prober is not None:
+            self._prober.join(timeout=PROBE_SECONDS)
+        self.guarded.close()
+
+    def health(self) -> Health:
+        """How the storage stands."""
+        with self._lock:
+            return self._health()
+
+    # When the storage does not answer
+
+    def _after_failure(
+        self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, outages: int
+    ) -> Decision:
+        self._fail(hits, error, outages)
+        return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True)
+
+    def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
+        self._ensure_prober()
+        return self._decide(hits, (check_id or uuid4()).bytes, self._latest_error(), charging=True)
+
+    def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
+        """Storage answers, but does not know yet what those workers have admitted that are still on their way back:
+        none takes more than its share of what is left."""
+        if time.monotonic() > self._returning_until:
+            self._returning_until = 0.0
+            return self._ask(hits, check_id)
+        local = tuple(hit for hit in hits if self._policy_of(hit) == "local")
+        with self._lock:
+            decision, on_shares = self._fallback.decide((check_id or uuid4()).bytes, hits, local, charging=True)
+        if not decision.allowed:
+            return decision
+        try:
+            answer = self._ask(hits, check_id)
+        except StorageError:
+            self._take_back(on_shares)
+            raise
+        if answer.degraded or not answer.allowed:
+            self._take_back(on_shares)
+        return answer
+
+    def _take_back(self, on_shares: Decision | None) -> None:
+        if on_shares is not None:
+            with self._lock:
+                self._fallback.refund(on_shares, {hit.key for hit in on_shares.hits})
+
+    def _decide(self, hits: tuple[Hit, ...], check_id: bytes, error: StorageError, *, charging: bool) -> Decision:
+        policies = [self._policy_of(hit) for hit in hits]
+        strictest = next(policy for policy in _STRICTEST_FIRST if policy in policies)
+        if strictest == "raise":
+            raise error
+        if strictest == "deny":
+            raise StorageDenied(f"refused while {error}", retry_after=PROBE_SECONDS) from error
+        local = tuple(hit for hit, policy in zip(hits, policies, strict=True) if policy == "local")
+        with self._lock:
+            decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
+            if on_shares is not None and on_shares.charges and charging and not error.only_this:
+                self._keep(check_id, _Admitted(local, on_shares))
+        if not self._open and self._pending:  # the storage came back in between
+            self._ensure_prober()
+        return decision
+
+    def _policy_of(self, hit: Hit) -> OnStorageError:
+        policy = hit.on_storage_error or self._on_error
+        return "local" if hit.shadow and policy in {"raise", "deny"} else policy
+
+    def _keep(self, check_id: bytes, admitted: _Admitted) -> None:
+        self._pending[check_id] = admitted
+        if len(self._pending) > MOST_PENDING:
+            _, oldest = self._pending.popitem(last=False)
+            self._given_up += bool(oldest.lasting(self._fallback.now()))
+
+    def _latest_error(self) -> StorageError:
+        """Made anew, for one object raised again and again would collect tracebacks."""
+        error = self._error
+        latest = StorageError(str(error))
+        latest.__cause__ = error
+        return latest
+
+    # The breaker
+
+    def _fail(self, hits: tuple[Hit, ...], error: StorageError, outages: int) -> None:
+        """Take note of a failure; the first one opens the breaker, unless it began before the last outage was over."""
+        if error.only_this:
+            self._log_single(hits, error)
+            return
+        if outages != self._outages:
+            return
+        workers = count_workers(self._given_workers)
+        with self._lock:
+            if outages != self._outages:
+                return
+            self._open = True
+            self._outages += 1
+            self._since, self._failed_at = time.time(), time.monotonic()
+            self._error, self._failing_hits = error, hits
+            self._given_up = self._carried = 0
+            self._share_between(workers)
+            health = self._health()
+        self._logger.error(
+            "Rate limits: %s, asked about %s. Until the storage is back: %s",
+            _with_remedy(error),
+            _place_of(hits[0]),
+            self._meanwhile(),
+        )
+        self._tell(health)
+        self._ensure_prober()
+
+    def _share_between(self, workers: Workers) -> None:
+        self._workers = workers
+        self._fallback.workers = workers.count
+
+    def _log_single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_log:
+                return
+            self._next_log = now + LOG_SECONDS
+            self._share_between(count_workers(self._given_workers))
+        self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, _with_remedy(error))
+
+    def _tell(self, health: Health) -> None:
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(health)
+        except Exception:
+            self._logger.exception("Rate limits: who is told of changes raised")
+
+    def _meanwhile(self) -> str:
+        count = self._workers.count
+        share = "the whole" if count == 1 else f"1/{count}"
+        return {
+            "local": f"this process admits {share} of each limit by itself ({self._workers.source}).",
+            "allow": "everything is let through.",
+            "deny": "what is limited is refused.",
+            "raise": "every check is an error.",
+        }[self._on_error]
+
+    def _health(self) -> Health:
+        return Health(
+            state="failed" if self._open else "working",
+            since=self._since,
+            error=self._error,
+            breaker=("half-open" if self._probing else "open") if self._open else "closed",
+            fallback_keys=len(self._fallback),
+            pending=len(self._pending),
+            given_up=self._given_up,
+            workers=self._workers,
+        )
+
+    # The way back
+
+    def _ensure_prober(self) -> None:
+        """Whoever finds something to be done about the storage sees to it that somebody does it; after a fork, the
+        one who did is gone."""
+        prober = self._prober
+        if prober is not None and prober.is_alive():
+            return
+        with self._lock:
+            if self._closed.is_set() or self._prober is not prober:
+                return
+            prober = Thread(target=self._recover, name="multilimit-probe", daemon=True)
+            try:
+                prober.start()
+            except RuntimeError as error:  # no more threads, or the interpreter is going down: the next one tries
+                self._logger.warning("Rate limits: nobody asks whether the storage is back: %s", error)
+                return
+            self._prober = prober
+
+    def _recover(self) -> None:
+        """Ask until the server answers; charge what is pending; close the breaker."""
+        wait = random.uniform(*FIRST_PROBE)
+        while not self._closed.wait(max(wait, self._last_probe + PROBE_SECONDS - time.monotonic())):
+            wait = PROBE_SECONDS
+            self._last_probe = time.monotonic()
+            self._probing = True
+            try:
+                self._probe()
+                self._settle()
+            except StorageError as error:
+                self._error = error
+            else:
+                if self._is_done():
+                    return
+            finally:
+                self._probing = False
+
+    def _probe(self) -> None:
+        if self._open:
+            self.guarded.check((_probe_like(self._failing_hits[0]),))
+
+    def _is_done(self) -> bool:
+        """Under one lock with the decisions: whoever leaves something behind starts another prober."""
+        with self._lock:
+            if self._open or self._pending or self._refunds:
+                return False
+            self._prober = None
+            return True
+
+    def _settle(self) -> None:
+        """Charge everything pending, and close when there is nothing left. Raises :class:`StorageError`."""
+        while not self._close_if_settled():
+            self._give_back()
+            batch = self._next_batch()
+            try:
+                self._carry(batch)
+            except StorageError as error:
+                if not error.only_this:
+                    raise
+                self._carry_each(batch)
+            with self._lock:
+                for check_id, _ in batch:
+                    self._pending.pop(check_id, None)
+
+    def _close_if_settled(self) -> bool:
+        """Under one lock with the decisions, so that none falls in between."""
+        with self._lock:
+            if self._pending or self._refunds:
+                return False
+            if not self._open:
+                return True
+            self._open = False
+            if self._workers.count > 1:
+                self._returning_until = time.monotonic() + RETURN_SECONDS
+            self._since = time.time()
+            health, away = self._health(), time.monotonic() - self._failed_at
+        self._logger.warning(
+            "Rate limits: the storage is back after %.1f s; %d checks admitted meanwhile were charged to it, %d not.",
+            away,
+            self._carried,
+            self._given_up,
+        )
+        self._tell(health)
+        return True
+
+    def _next_batch(self) -> list[tuple[bytes, _Admitted]]:
+        with self._lock:
+            batch = [item for item, _ in zip(self._pending.items(), range(BATCH), strict=False)]
+            for _, admitted in batch:
+                admitted.carried = True
+        return batch
+
+    def _carry(self, batch: Iterable[tuple[bytes, _Admitted]]) -> None:
+        """Charge what still counts of each check, whatever is left in the storage."""
+        now = self._fallback.now()
+        lasting = [(check_id, admitted.lasting(now)) for check_id, admitted in batch]
+        many = {check_id: tuple(map(unlimited, hits)) for check_id, hits in lasting if hits}
+        if not many:
+            return
+        decisions = self.guarded.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
+        for decision in decisions:
+            self._carried += 1
+            self._fill_up(decision)
+
+    def _carry_each(self, batch: Iterable[tuple[bytes, _Admitted]]) -> None:
+        """One by one, when one of them cannot be charged."""
+        for item in batch:
+            try:
+                self._carry([item])
+            except StorageError as error:  # noqa: PERF203 - one must not take the others with it
+                if not error.only_this:
+                    raise
+                self._given_up += 1
+                self._log_single(item[1].hits, error)
+
+    def _fill_up(self, decision: Decision) -> None:
+        """What did not fit takes all that is left."""
+        for status in decision.statuses:
+            if not status.allowed and status.remaining:
+                self.guarded.check((replace(status.hit, cost=status.remaining),))
+
+    def _give_back(self) -> None:
+        while self._refunds:
+            check_id, charges = self._refunds[0]
+            try:
+                self.guarded.refund(check_id, charges)
+            except StorageError as error:
+                if not error.only_this:
+                    raise
+                self._log_single(tuple(charge.hit for charge in charges), error)
+            self._refunds.popleft()
+
+    # Forks
+
+    def before_fork(self) -> None:
+        """Let nobody be in the middle of anything."""
+        self._lock.acquire()
+
+    def after_fork(self) -> None:
+        """In the parent."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """The parent asks the server, and charges what the parent has admitted."""
+        self._lock = Lock()
+        self._prober = None
+        self._pending.clear()
+        self._refunds.clear()
+
+
+def _with_remedy(error: StorageError) -> str:
+    text = str(error).rstrip(".")
+    return f"{text} ({error.remedy})" if error.remedy else text
+
+
+def _probe_like(hit: Hit) -> Hit:
+    """A hit that writes where ``hit`` would (same prefix, same slot), and is gone in a second."""
+    return Hit(f"{_place_of(hit)}:probe::fixed_window:1000", Rule(1, UNLIMITED, algorithm="fixed_window"))
+
+
+def _place_of(hit: Hit) -> str:
+    """Prefix and scope; not the subject, which is somebody."""
+    place, brace, _ = hit.key.partition("}")
+    return place + brace
+
+
+_guards: weakref.WeakSet[GuardedStorage] = weakref.WeakSet()
+
+
+_forking: list[GuardedStorage] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _guards
+    for guard in _forking:
+        guard.before_fork()
+
+
+def _after_fork() -> None:
+    for guard in _forking:
+        guard.after_fork()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for guard in _forking:
+        guard.after_fork_in_child()
+    _forking.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

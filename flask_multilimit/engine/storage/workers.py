@@ -1,0 +1,95 @@
+"""How many processes serve this app: what each of them may admit by itself is the limit divided by it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """A number of processes."""
+
+    count: int
+    source: str
+    """Where it is known from."""
+    certain: bool = True
+    """Whether it was found; else it is a guess."""
+
+
+def count_workers(
+    given: int | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] | None = None,
+    proc: Path = PROC,
+) -> Workers:
+    """What was ``given``; else the most that uWSGI, gunicorn's arguments, the environment, and the processes beside
+    this one speak for. Too many only make a fallback stricter, too few let too much in."""
+    if given is not None:
+        return Workers(given, "MULTILIMIT_WORKERS")
+    environment = os.environ if environment is None else environment
+    found = [
+        *_of_uwsgi(),
+        *_of_gunicorn(sys.argv if arguments is None else arguments, "the arguments of gunicorn"),
+        *_of_gunicorn(["gunicorn", *shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))], "GUNICORN_CMD_ARGS"),
+        *_of_environment(environment),
+        *_alike(proc),
+    ]
+    if found:
+        return max(found, key=lambda workers: workers.count)
+    return Workers(2 * (os.cpu_count() or 1) + 1, "the number of CPUs", certain=False)
+
+
+def _of_uwsgi() -> list[Workers]:
+    uwsgi = sys.modules.get("uwsgi")  # made by the server; there is no such package
+    return [] if uwsgi is None else [Workers(int(uwsgi.numproc), "uwsgi.numproc")]
+
+
+def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
+    if not arguments or "gunicorn" not in Path(arguments[0]).as_posix():
+        return []
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-w", "--workers", type=int)
+    try:
+        workers: int | None = parser.parse_known_args(arguments[1:])[0].workers
+    except argparse.ArgumentError:  # gunicorn would not have started with it
+        return []
+    return [] if workers is None else [Workers(workers, source)]
+
+
+def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
+    names = ("WEB_CONCURRENCY", "UWSGI_PROCESSES", "UWSGI_WORKERS")
+    given = ((name, environment.get(name, "")) for name in names)
+    return [Workers(int(number), name) for name, number in given if number.isdecimal() and int(number) > 0]
+
+
+def _alike(proc: Path) -> list[Workers]:
+    """Processes of our parent that were started as we were: forked workers. Empty where the system does not tell."""
+    try:
+        us, parent = (proc / "self/cmdline").read_bytes(), os.getppid()
+    except OSError:
+        return []
+    count = sum(_parent_of(folder) == parent and _command_of(folder) == us for folder in proc.glob("[0-9]*"))
+    return [Workers(count, "the processes beside this one")] if count else []
+
+
+def _parent_of(folder: Path) -> int | None:
+    try:
+        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # gone meanwhile
+        return None
+
+
+def _command_of(folder: Path) -> bytes | None:
+    try:
+        return (folder / "cmdline").read_bytes()
+    except OSError:  # gone meanwhile
+        return None

@@ -1,0 +1,84 @@
+"""How the command line writes: tables that fit the terminal, durations, colours of few meanings."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+import click
+
+GAP = 2
+NARROWEST = 12
+"""Characters that a column is never made narrower than, where it has so many."""
+
+
+def width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def columns(
+    rows: Sequence[Sequence[str]], *, indent: int = 0, headings: Sequence[str] = (), whole: bool = False
+) -> list[str]:
+    """Aligned lines; the widest cells are wrapped when the screen is too narrow, unless they are to stay ``whole``."""
+    sizes = sizes_of([headings, *rows] if headings else rows, indent, whole=whole)
+    lines = [click.style(line, dim=True) for line in _row(headings, sizes, indent)] if headings else []
+    return lines + [line for row in rows for line in _row(row, sizes, indent)]
+
+
+def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = False) -> list[int]:
+    """The width of each column, so that several tables can share them."""
+    sizes = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)] if rows else []
+    room = width() - indent - GAP * (len(sizes) - 1)
+    while sizes and sum(sizes) > room and not whole:
+        widest = max(range(len(sizes)), key=lambda at: (sizes[at], at))
+        if sizes[widest] <= NARROWEST:
+            break
+        sizes[widest] -= 1
+    return sizes
+
+
+def aligned(rows: Sequence[Sequence[str]], sizes: Sequence[int], indent: int) -> list[str]:
+    return [line for row in rows for line in _row(row, sizes, indent)]
+
+
+def _row(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
+    cells = [textwrap.wrap(cell, max(size, 1)) or [""] for cell, size in zip(row, sizes, strict=True)]
+    height = max((len(cell) for cell in cells), default=0)
+    padded = [
+        [line.ljust(size) for line in (*cell, *[""] * (height - len(cell)))]
+        for cell, size in zip(cells, sizes, strict=True)
+    ]
+    return [(" " * indent + (" " * GAP).join(line)).rstrip() for line in zip(*padded, strict=True)]
+
+
+def paragraph(text: str, *, indent: int = 0, first: str | None = None) -> list[str]:
+    """``text`` wrapped; ``first`` takes the place of the first line's indent."""
+    return textwrap.wrap(
+        text,
+        max(width(), 40),
+        initial_indent=" " * indent if first is None else first,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for infinity."""
+    if seconds is None or math.isinf(seconds):
+        return "never"
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s" if seconds >= 1 or seconds == 0 else f"{math.ceil(seconds * 1000)} ms"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if number < 100 else f"{number:.0f}"
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"

@@ -1,0 +1,268 @@
+"""For the tests of apps: a clock that stands still, quotas used up and made whole again, limits switched off.
+
+Usable with any test framework; with pytest there is also the fixture ``multilimit_clock``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from flask import Flask
+from flask.testing import FlaskClient
+
+from .decorators import EXTENSION
+from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
+from .engine.storage import Clocked, unguarded
+from .gate import AppGate
+from .listing import prefixes_of, slot_of, stored_keys
+from .plan import Applied, hits_of
+from .standing import kinds_of, plan_of, standing_of
+from .subjects import ANONYMOUS, EVERYONE, LimitType
+
+MOST_UNITS = 1_000_000
+"""Units that :func:`exhaust` uses up at most; each is an entry in storage when the window is exact."""
+
+_MICROSECONDS = 1_000_000
+
+__all__ = ["Clock", "enabled", "exhaust", "freeze", "reset"]
+
+
+class Clock:
+    """A clock that stands still until it is moved. Called, it returns microseconds, as a storage's ``clock``."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._microseconds = round(now * _MICROSECONDS)
+
+    def __call__(self) -> int:
+        return self._microseconds
+
+    def __repr__(self) -> str:
+        return f"<Clock at {self.now:.6f} s>"
+
+    @property
+    def now(self) -> float:
+        """Seconds, from any origin."""
+        return self._microseconds / _MICROSECONDS
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Let time pass. Parts of a microsecond are rounded up: ``clock.advance(decision.retry_after)`` is enough."""
+        given: object = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
+            raise ValueError(f"clock.advance({seconds!r}): give seconds, 0 or more, or a timedelta")
+        # Rounded to a thousandth first: 18.1 s may be 18100000.000000002 microseconds.
+        self._microseconds += math.ceil(round(given * _MICROSECONDS, 3))
+
+
+class _NotingLimiter(Limiter):
+    """Keeps the keys that were charged."""
+
+    def __init__(self, storage: Any, **options: Any) -> None:
+        super().__init__(storage, **options)
+        self.charged: list[str] = []
+
+    def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
+        return self._noted(super().check(hits, check_id=check_id))
+
+    def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
+        return [self._noted(decision) for decision in super().check_many(many)]
+
+    def wait(self, decision: Decision, *, timeout: float) -> Decision:
+        return self._noted(super().wait(decision, timeout=timeout))
+
+    def _noted(self, decision: Decision) -> Decision:
+        self.charged += (charge.hit.key for charge in decision.charges)
+        return decision
+
+
+@contextmanager
+def freeze(app: Flask) -> Iterator[Clock]:
+    """Let the limits of ``app`` go by a clock that stands still, whether quotas are in memory or in Redis.
+
+    .. code-block:: python
+
+        with freeze(app) as clock:
+            ...
+            clock.advance(60)
+
+    It starts at the time of the storage, so what was charged before still counts. A ``wait=`` does not sleep but
+    moves the clock. At the end the app has its own clock again, and the quotas that were charged meanwhile are whole,
+    as their times never were. Every request of this process to this app goes by it, of whatever thread.
+    """
+    gate = _gate_of(app)
+    limiter = gate.limiter
+    storage = unguarded(limiter.storage)
+    if not isinstance(storage, Clocked):
+        raise ConfigurationError(
+            f"freeze: a {type(storage).__name__} has no clock that can be exchanged; test with "
+            'MULTILIMIT_STORAGE_URI="memory://", or a server of Redis or Valkey'
+        )
+    if isinstance(storage.clock, Clock):
+        raise ConfigurationError(f"freeze: the limits of {app.name!r} are frozen already; use that clock")
+    at = limiter.peek(hits_for(Rule(), scope="flask_multilimit.testing")).at
+    clock, before = Clock(at / _MICROSECONDS), storage.clock
+    frozen = gate.limiter = _NotingLimiter(limiter.storage, sleep=clock.advance, monotonic=lambda: clock.now)
+    storage.clock = clock
+    try:
+        yield clock
+    finally:
+        storage.clock, gate.limiter = before, limiter
+        _forget(gate, frozen.charged)
+
+
+def exhaust(
+    target: Flask | FlaskClient,
+    endpoint: str,
+    *,
+    method: str | None = None,
+    ip: str | None = None,
+    user: object = None,
+    everyone: bool = False,
+    subjects: Mapping[str, str] | None = None,
+) -> Decision:
+    """Use up what is left at ``endpoint``, so that the next request of that subject is refused; the view is not called.
+
+    Without a subject: of the test client (``127.0.0.1``, not logged in) and of everyone. ``ip=``, ``user=``,
+    ``everyone=True`` and ``subjects={"api_key": ...}`` (by the name of the limiter) use up the quotas of these alone.
+
+    Returns the refusal: ``clock.advance(refusal.retry_after)``, and the next request passes. Without :func:`freeze`
+    time goes on, and what comes back by and by (a token bucket's units) may admit a request soon.
+    """
+    app, address = _target(target)
+    gate = _gate_of(app)
+    if not gate.settings.enabled:
+        raise ConfigurationError(
+            "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass all the "
+            "same; switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
+        )
+    given = _given(ip, user, everyone, subjects) or _of_test_client(address)
+    applied = standing_of(gate, endpoint, method, given)
+    _require_hits("exhaust", gate, endpoint, method, applied, given)
+    hits = hits_of(applied)
+    enforced = tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
+    return _use_up(gate, endpoint, enforced)
+
+
+def reset(
+    target: Flask | FlaskClient,
+    endpoint: str | None = None,
+    *,
+    method: str | None = None,
+    ip: str | None = None,
+    user: object = None,
+    everyone: bool = False,
+    subjects: Mapping[str, str] | None = None,
+) -> None:
+    """Make quotas whole again: all of the app, or those at ``endpoint``, chosen as for :func:`exhaust`.
+
+    All of the app are the keys that begin with its prefixes (``MULTILIMIT_KEY_PREFIX``, and ``key=`` of a limiter).
+    Tests that share a server and run at the same time need a prefix each.
+    """
+    app, address = _target(target)
+    gate = _gate_of(app)
+    given = _given(ip, user, everyone, subjects)
+    if endpoint is None:
+        if given:
+            raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, ip=...)")
+        _forget(gate, [stored.key for stored in stored_keys(gate, prefixes_of(gate))])
+        return
+    given = given or _of_test_client(address)
+    applied = standing_of(gate, endpoint, method, given)
+    _require_hits("reset", gate, endpoint, method, applied, given)
+    _forget(gate, [hit.key for hit in hits_of(applied)])
+
+
+@contextmanager
+def enabled(app: Flask, value: bool = True) -> Iterator[None]:
+    """Switch the limits of ``app`` on, or off, for a while, whatever ``MULTILIMIT_ENABLED`` says."""
+    gate = _gate_of(app)
+    before = gate.settings
+    gate.settings = before.model_copy(update={"enabled": value})
+    try:
+        yield
+    finally:
+        gate.settings = before
+
+
+def _gate_of(app: Flask) -> AppGate:
+    if not isinstance(app, Flask):
+        raise ConfigurationError(f"{app!r:.80} is no Flask app: give the app, not the MultiLimit object nor a proxy")
+    gate: AppGate | None = app.extensions.get(EXTENSION)
+    if gate is None:
+        raise ConfigurationError(f"the app {app.name!r} has no MultiLimit: call init_app(app) before")
+    return gate
+
+
+def _target(target: Flask | FlaskClient) -> tuple[Flask, str]:
+    """The app, and the address that its test client has."""
+    if isinstance(target, FlaskClient):
+        return target.application, str(target.environ_base.get("REMOTE_ADDR", "127.0.0.1"))
+    return target, "127.0.0.1"
+
+
+def _given(ip: str | None, user: object, everyone: bool, subjects: Mapping[str, str] | None) -> dict[str, str]:
+    given = dict(subjects or {})
+    if ip is not None:
+        given[LimitType.IP.value] = ip
+    if user is not None:
+        given[LimitType.USER.value] = str(user)
+    if everyone:
+        given[EVERYONE.kind] = EVERYONE.value
+    return given
+
+
+def _of_test_client(address: str) -> dict[str, str]:
+    return {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.kind: EVERYONE.value}
+
+
+def _require_hits(
+    what: str,
+    gate: AppGate,
+    endpoint: str,
+    method: str | None,
+    applied: Sequence[Applied],
+    given: Mapping[str, str],
+) -> None:
+    if applied:
+        return
+    kinds = kinds_of(plan_of(gate, endpoint, method))
+    if not kinds:
+        raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
+    raise ConfigurationError(
+        f'{what}: no limit at "{endpoint}" counts {" or ".join(given)}; it is limited by {", ".join(kinds)}, so give '
+        f"{' or '.join(_argument(kind) for kind in kinds)}"
+    )
+
+
+def _argument(kind: str) -> str:
+    known = {"ip": 'ip="..."', "user": 'user="..."', "default": "everyone=True", "user+ip": 'user="...", ip="..."'}
+    return known.get(kind, f'subjects={{"{kind}": "..."}}')
+
+
+def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:
+    """By as much as the tightest rule has left, until a request would be refused."""
+    used = 0
+    while (decision := gate.limiter.peek(hits)).allowed:
+        units = min(status.remaining for status in decision.statuses)
+        units = max(min(units, *(hit.rule.twin.MAX_COST for hit in hits)), 1)
+        used += units
+        if used > MOST_UNITS:
+            raise ConfigurationError(
+                f'exhaust: more than {MOST_UNITS} units are left at "{endpoint}"; test with a smaller count, for '
+                "instance by MULTILIMIT_LIMITS in the settings of the tests"
+            )
+        gate.limiter.check(replace(hit, cost=units) for hit in hits)
+    return decision
+
+
+def _forget(gate: AppGate, keys: Iterable[str]) -> None:
+    by_slot: dict[str, list[str]] = {}
+    for key in dict.fromkeys(keys):
+        by_slot.setdefault(slot_of(key), []).append(key)
+    for together in by_slot.values():
+        gate.limiter.storage.reset(together)
