@@ -1,0 +1,73 @@
+"""What tests of the engine stand on: a clock that is advanced, and a limiter that goes by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flask_multilimit.engine import Hit, Limiter, Rule, hits_for
+
+if TYPE_CHECKING:
+    import redis
+
+    from flask_multilimit.engine.rules import Rules
+
+SECOND = 1_000_000
+"""In microseconds, the unit of a storage's clock."""
+
+
+class Clock:
+    """Microseconds that pass only when told to, from no round number on; counts how often it is read."""
+
+    def __init__(self, now: int = 1_750_000_003_141_592) -> None:
+        self.now = now
+        self.reads = 0
+
+    def __call__(self) -> int:
+        self.reads += 1
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += microseconds(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A limiter on an empty storage under a clock of the test."""
+
+    limiter: Limiter
+    clock: Clock
+    client: redis.Redis | None
+    """Of the server, if there is one."""
+
+    def stored(self) -> dict[bytes, tuple[bytes | None, int]]:
+        """Every key byte for byte, with the instant it dies; nothing in memory, whose state only a peek can show."""
+        if self.client is None:
+            return {}
+        return {key: (self.client.dump(key), dies_at(self.client, key)) for key in self.client.scan_iter()}
+
+
+def dies_at(client: redis.Redis, key: str | bytes) -> int:
+    """In milliseconds; -2 when it is dead, -1 when it never dies."""
+    return int(client.execute_command("PEXPIRETIME", key))  # type: ignore[no-untyped-call]
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * SECOND)
+
+
+def hits(rules: Rules = "5/minute", *, scope: str = "api", subject: str = "ada", cost: int = 1) -> tuple[Hit, ...]:
+    return hits_for(rules, scope=scope, subject=subject, cost=cost)
+
+
+def rule(algorithm: str, time: float = 10, count: int = 5, name: str | None = None) -> Rule:
+    """One that admits ``count`` units at once, by whatever algorithm: ``gcra`` has to be told to."""
+    return Rule(time, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None, name=name)
+
+
+def exhaust(limiter: Limiter, wanted: tuple[Hit, ...], *, most: int = 1000) -> int:
+    """Check until refused; how many checks were admitted."""
+    for admitted in range(most):
+        if not limiter.check(wanted).allowed:
+            return admitted
+    raise AssertionError(f"{most} checks were admitted, and no end")

@@ -1,0 +1,59 @@
+"""The contract suite runs over every storage and, where a statement holds for all, over every algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import Bench, Clock
+from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from servers import find_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from servers import Binary, Server, Servers
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request: pytest.FixtureRequest) -> str:
+    """Each algorithm in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["memory", *find_binaries()])
+def bench(
+    request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
+) -> Iterator[Bench]:
+    """Each storage in turn, empty, under a clock of the test."""
+    if request.param == "memory":
+        yield Bench(Limiter(MemoryStorage(clock)), clock, None)
+        return
+    with servers.running(server_binaries[request.param]).client() as client:
+        client.flushall()
+        yield Bench(Limiter(RedisStorage(client, clock=clock)), clock, client)
+
+
+@pytest.fixture
+def client(any_server: Server) -> Iterator[redis.Redis]:
+    """A client of each server in turn, which is empty."""
+    with any_server.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def served(any_server: Server) -> Iterator[Limiter]:
+    """A limiter on each server in turn, which is empty; by the server's own clock, as in earnest."""
+    with any_server.client() as own:
+        own.flushall()
+        yield Limiter(own)

@@ -1,0 +1,373 @@
+"""What one check asks and answers: DESIGN.md section 3, statements 1 to 4 and 8."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+
+from bench import exhaust, hits, microseconds, rule
+from flask_multilimit.engine import ConfigurationError, Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    import redis
+
+    from bench import Bench
+    from flask_multilimit.engine import Hit, Limiter
+
+ROOMY = 1000
+
+
+def one_of_each(*, tight: str, cost: int = 1) -> tuple[Hit, ...]:
+    """A plan of every algorithm, with room in all but ``tight``, which admits 2 units."""
+    return tuple(
+        hit
+        for name in ALGORITHMS
+        for hit in hits(rule(name, count=2 if name == tight else ROOMY), scope=name, cost=cost)
+    )
+
+
+# One instant, the storage's
+
+
+def test_the_clock_of_the_storage_is_read_once_for_all_hits(bench: Bench) -> None:
+    decision = bench.limiter.check(hits("5/second; 5/minute; 5/hour"))
+
+    assert decision.at == bench.clock.now
+    assert bench.clock.reads == 1
+
+
+def test_the_clock_of_the_application_has_no_effect(
+    served: Limiter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actual = time.time
+    before = server_microseconds(client)
+    monkeypatch.setattr(time, "time", lambda: actual() - 30)
+    decision = served.check(hits())
+    after = server_microseconds(client)
+
+    assert before <= decision.at <= after
+
+
+def server_microseconds(client: redis.Redis) -> int:
+    seconds, rest = client.time()
+    return int(seconds) * 1_000_000 + int(rest)
+
+
+# All or nothing
+
+
+def test_exactly_the_count_is_admitted_at_one_instant(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, count=5))
+
+    decisions = [bench.limiter.check(plan) for _ in range(7)]
+
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
+    assert [decision.remaining for decision in decisions] == [4, 3, 2, 1, 0, 0, 0]
+
+
+def test_an_allowed_check_charges_every_hit(bench: Bench, algorithm: str) -> None:
+    plan = one_of_each(tight=algorithm)
+
+    assert bench.limiter.check(plan).allowed
+
+    left = {status.hit.key: status.remaining for status in bench.limiter.peek(plan).statuses}
+    assert left == {hit.key: hit.rule.count - 1 for hit in plan}
+
+
+def test_each_hit_is_charged_its_own_cost(bench: Bench, algorithm: str) -> None:
+    plan = (*hits(rule(algorithm), scope="a", cost=3), *hits(rule(algorithm), scope="b", cost=1))
+
+    bench.limiter.check(plan)
+
+    assert [status.remaining for status in bench.limiter.peek(plan).statuses] == [2, 4]
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_refused_check_leaves_all_state_as_it_was(bench: Bench, algorithm: str, position: int) -> None:
+    plan = list(one_of_each(tight="") + hits("100/hour", scope="x") + hits("100/day", scope="y"))
+    plan[position:position] = hits(rule(algorithm, time=60, count=2), scope="tight")
+    wanted = tuple(plan)
+    bench.limiter.check(wanted)
+    bench.limiter.check(wanted)
+    peeked, stored = bench.limiter.peek(wanted), bench.stored()
+
+    decision = bench.limiter.check(wanted)
+
+    assert not decision.allowed
+    assert bench.limiter.peek(wanted).reply == peeked.reply
+    assert bench.stored() == stored
+
+
+def test_a_refused_check_creates_no_key(bench: Bench, algorithm: str) -> None:
+    fresh = hits(rule(algorithm), subject="new")
+    full = hits("1/minute")
+    bench.limiter.check(full)
+    stored = bench.stored()
+
+    assert not bench.limiter.check(fresh + full).allowed
+
+    assert bench.limiter.peek(fresh).remaining == 5
+    assert bench.stored() == stored
+
+
+def test_a_refusal_is_not_made_longer_by_being_asked_again(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    exhaust(bench.limiter, plan)
+
+    replies = {tuple(bench.limiter.check(plan).reply) for _ in range(50)}
+
+    assert len(replies) == 1
+
+
+# Every rule answers
+
+
+def test_every_rule_that_refuses_is_named(bench: Bench, algorithm: str) -> None:
+    full = [rule(algorithm, 2, 1, "first"), rule(algorithm, 50, 1, "last")]
+    plan = hits([full[0], rule(algorithm, 20, 9, "roomy"), full[1]])
+    bench.limiter.check(plan)
+
+    decision = bench.limiter.check(plan)
+
+    assert [status.name for status in decision.violated] == ["first", "last"]
+    assert [status.allowed for status in decision.statuses] == [False, True, False]
+    assert [status.rule for status in decision.violated] == full
+
+
+def test_retry_after_of_a_decision_is_the_largest_of_its_rules(bench: Bench, algorithm: str) -> None:
+    plan = hits([rule(algorithm, 2, 1), rule(algorithm, 50, 1), rule(algorithm, 20, 1)])
+    bench.limiter.check(plan)
+
+    decision = bench.limiter.check(plan)
+
+    waits = [status.retry_after for status in decision.statuses]
+    assert decision.retry_after == max(waits)
+    assert len(set(waits)) == 3
+
+
+def test_an_allowed_decision_asks_for_no_wait(bench: Bench, algorithm: str) -> None:
+    decision = bench.limiter.check(hits(rule(algorithm)))
+
+    assert decision.retry_after == 0
+    assert decision.violated == ()
+    assert all(status.allowed and status.retry_after == 0 for status in decision.statuses)
+
+
+def test_remaining_of_a_decision_is_the_smallest_of_its_rules(bench: Bench, algorithm: str) -> None:
+    plan = hits([rule(algorithm, 10, 5), rule(algorithm, 20, 3), rule(algorithm, 30, 9)])
+
+    decision = bench.limiter.check(plan)
+
+    assert [status.remaining for status in decision.statuses] == [4, 2, 8]
+    assert decision.remaining == 2
+
+
+def test_a_refused_rule_shows_what_is_left_and_an_allowing_one_what_it_keeps(bench: Bench, algorithm: str) -> None:
+    narrow, wide = hits(rule(algorithm, 10, 3)), hits(rule(algorithm, 20, 9))
+    bench.limiter.check(hits(rule(algorithm, 10, 3), cost=2) + wide)
+
+    decision = bench.limiter.check(hits(rule(algorithm, 10, 3), cost=2) + wide)
+
+    assert [status.remaining for status in decision.statuses] == [1, 8]
+    assert bench.limiter.check(narrow).allowed
+
+
+def test_statuses_come_in_the_order_of_the_hits(bench: Bench) -> None:
+    plan = tuple(hit for count in (7, 3, 5) for hit in hits(Rule(60, count), scope=f"s{count}"))
+
+    decision = bench.limiter.check(plan)
+
+    assert [status.hit for status in decision.statuses] == list(plan)
+    assert [status.remaining for status in decision.statuses] == [6, 2, 4]
+
+
+def test_hits_may_come_from_any_iterable(bench: Bench) -> None:
+    assert bench.limiter.check(iter(hits("5/second; 5/minute"))).remaining == 4
+    assert bench.limiter.peek(iter(hits("5/second; 5/minute"))).remaining == 4
+    bench.limiter.reset(iter(hits("5/second; 5/minute")))
+    assert bench.limiter.peek(hits("5/second; 5/minute")).remaining == 5
+
+
+# Ids
+
+
+def test_every_check_has_an_id_of_its_own(bench: Bench) -> None:
+    ids = {bench.limiter.check(hits()).id for _ in range(10)}
+
+    assert len(ids) == 10
+    assert all(isinstance(check_id, UUID) for check_id in ids)
+
+
+def test_a_check_keeps_the_id_it_was_given(bench: Bench) -> None:
+    check_id = uuid4()
+
+    assert bench.limiter.check(hits(), check_id=check_id).id == check_id
+
+
+# Asking without charging
+
+
+def test_a_peek_answers_what_a_check_would_and_charges_nothing(bench: Bench, algorithm: str) -> None:
+    plan = hits([rule(algorithm), rule(algorithm, 3, 2)])
+    for _ in range(3):
+        stored = bench.stored()
+        peeked = bench.limiter.peek(plan)
+        assert bench.stored() == stored
+
+        checked = bench.limiter.check(plan)
+
+        assert peeked.allowed == checked.allowed
+        assert [s.retry_after for s in peeked.statuses] == [s.retry_after for s in checked.statuses]
+        charged = 1 if checked.allowed else 0
+        assert [s.remaining - charged for s in peeked.statuses] == [s.remaining for s in checked.statuses]
+
+
+def test_a_cost_of_zero_is_answered_and_not_charged(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(rule(algorithm)))
+    stored = bench.stored()
+
+    decision = bench.limiter.check(hits(rule(algorithm), cost=0))
+
+    assert decision.allowed
+    assert decision.remaining == 4
+    assert decision.reset_after > 0
+    assert bench.stored() == stored
+
+
+def test_a_cost_of_zero_is_allowed_by_an_exhausted_rule(bench: Bench, algorithm: str) -> None:
+    exhaust(bench.limiter, hits(rule(algorithm)))
+
+    assert bench.limiter.check(hits(rule(algorithm), cost=0)).allowed
+
+
+def test_a_hit_of_cost_zero_does_not_keep_the_others_from_being_charged(bench: Bench, algorithm: str) -> None:
+    asked, charged = hits(rule(algorithm), scope="asked", cost=0), hits(rule(algorithm), scope="charged")
+
+    bench.limiter.check(asked + charged)
+
+    assert [status.remaining for status in bench.limiter.peek(asked + charged).statuses] == [5, 4]
+
+
+# Costs
+
+
+def test_a_cost_is_charged_whole_or_not_at_all(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, count=5), cost=3)
+
+    assert bench.limiter.check(plan).allowed
+    refused = bench.limiter.check(plan)
+
+    assert not refused.allowed
+    assert refused.remaining == 2
+    assert bench.limiter.check(hits(rule(algorithm, count=5), cost=2)).allowed
+
+
+def test_a_cost_of_the_whole_count_is_admitted(bench: Bench, algorithm: str) -> None:
+    decision = bench.limiter.check(hits(rule(algorithm, count=5), cost=5))
+
+    assert decision.allowed
+    assert decision.remaining == 0
+
+
+def test_no_waiting_helps_a_cost_above_the_count(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, count=5), cost=6) + hits("5/minute", subject="bo")
+
+    decision = bench.limiter.check(plan)
+
+    assert not decision.allowed
+    assert decision.retry_after == math.inf
+    assert [status.retry_after for status in decision.statuses] == [math.inf, 0]
+    assert [status.remaining for status in decision.statuses] == [5, 5]
+    assert decision.reset_after == 0
+
+
+def test_a_cost_above_the_count_is_refused_for_ever_also_when_some_is_used(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(rule(algorithm, count=5)))
+
+    decision = bench.limiter.check(hits(rule(algorithm, count=5), cost=6))
+
+    assert decision.retry_after == math.inf
+    assert decision.remaining == 4
+
+
+def test_the_largest_cost_an_algorithm_takes_is_charged_and_given_back(bench: Bench, algorithm: str) -> None:
+    most = min(ALGORITHMS[algorithm].MAX_COST, 10_000)
+    plan = hits(rule(algorithm, 60, 20_000), cost=most)
+
+    decision = bench.limiter.check(plan)
+    assert bench.limiter.peek(plan).remaining == 20_000 - most
+    bench.limiter.refund(decision)
+
+    assert bench.limiter.peek(plan).remaining == 20_000
+
+
+@pytest.mark.parametrize("cost", [-1, 1.0, 1.5, True, "1", None, math.nan])
+def test_a_cost_that_is_no_number_of_units_is_an_error(cost: object) -> None:
+    with pytest.raises(ConfigurationError, match="cost="):
+        hits(cost=cost)  # type: ignore[arg-type]
+
+
+def test_a_cost_beyond_what_the_algorithm_takes_is_an_error(algorithm: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"cost=\d+: " + algorithm):
+        hits(rule(algorithm), cost=ALGORITHMS[algorithm].MAX_COST + 1)
+
+
+# Plans that are none
+
+
+def test_no_hits_are_an_error_since_all_would_pass(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="no hits"):
+        bench.limiter.check(())
+    with pytest.raises(ConfigurationError, match="no hits"):
+        bench.limiter.peek([])
+
+
+def test_two_hits_with_one_key_are_an_error_that_names_it(bench: Bench) -> None:
+    twice = hits(Rule(60, 5)) + hits(Rule(60, 9))
+
+    with pytest.raises(ConfigurationError, match="two hits") as caught:
+        bench.limiter.check(twice)
+
+    assert twice[0].key in str(caught.value)
+    assert bench.limiter.peek(twice[:1]).remaining == 5
+
+
+# Changed rules
+
+
+@pytest.mark.parametrize("algorithm", ["sliding_window"])
+def test_a_changed_count_applies_at_once_to_the_history_there_is(bench: Bench, algorithm: str) -> None:
+    exhaust(bench.limiter, hits(rule(algorithm, count=5)))
+
+    raised = bench.limiter.check(hits(rule(algorithm, count=8)))
+    lowered = bench.limiter.check(hits(rule(algorithm, count=3)))
+
+    assert (raised.allowed, raised.remaining) == (True, 2)
+    assert (lowered.allowed, lowered.remaining) == (False, 0)
+
+
+@pytest.mark.parametrize("algorithm", ["sliding_window"])
+def test_a_lowered_count_is_waited_for_exactly(bench: Bench, algorithm: str) -> None:
+    for _ in range(5):
+        bench.limiter.check(hits(rule(algorithm, 60, 5)))
+        bench.clock.advance(1)
+    lowered = hits(rule(algorithm, 60, 3))
+
+    decision = bench.limiter.check(lowered)
+
+    bench.clock.now += microseconds(decision.retry_after) - 1
+    assert not bench.limiter.peek(lowered).allowed
+    bench.clock.now += 1
+    assert bench.limiter.check(lowered).allowed
+
+
+def test_rules_of_different_windows_and_algorithms_have_histories_of_their_own(bench: Bench) -> None:
+    plans = [hits(rule(name, seconds)) for name in ALGORITHMS for seconds in (10, 20)]
+
+    for plan in plans:
+        assert exhaust(bench.limiter, plan) == 5

@@ -1,0 +1,293 @@
+"""What is undone or not done twice: refund, repeat, reset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from bench import exhaust, hits, microseconds, rule
+from flask_multilimit.engine import Decision
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from bench import Bench
+
+WITNESSES = [name for name, twin in ALGORITHMS.items() if twin.WITNESS]
+"""Algorithms that keep the ids of checks, and so recognise one of them."""
+
+keeps_ids = pytest.mark.parametrize("algorithm", WITNESSES)
+
+
+# Refund
+
+
+@pytest.mark.parametrize("cost", [1, 2, 5])
+def test_a_refund_at_once_restores_the_quota(bench: Bench, algorithm: str, cost: int) -> None:
+    plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=cost)
+    before = bench.limiter.peek(plan)
+
+    bench.limiter.refund(bench.limiter.check(plan))
+
+    assert bench.limiter.peek(plan).reply == before.reply
+
+
+def test_a_refund_takes_back_one_check_and_no_other(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    decisions = [bench.limiter.check(plan) for _ in range(4)]
+
+    bench.limiter.refund(decisions[1])
+
+    assert bench.limiter.peek(plan).remaining == 2
+
+
+def test_a_refunded_unit_can_be_used_by_another(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, count=1))
+    decision = bench.limiter.check(plan)
+    assert not bench.limiter.check(plan).allowed
+
+    bench.limiter.refund(decision)
+
+    assert exhaust(bench.limiter, plan) == 1
+
+
+def test_refunding_a_refused_check_gives_nothing_back(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    exhaust(bench.limiter, plan)
+    refused = bench.limiter.check(plan)
+
+    bench.limiter.refund(refused)
+
+    assert bench.limiter.peek(plan).remaining == 0
+
+
+def test_refunding_a_peek_gives_nothing_back(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    bench.limiter.check(plan)
+    peeked = bench.limiter.peek(plan)
+
+    bench.limiter.refund(peeked)
+
+    assert bench.limiter.peek(plan).remaining == 4
+
+
+def test_refunding_a_check_of_cost_zero_gives_nothing_back(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(rule(algorithm)))
+    asked = bench.limiter.check(hits(rule(algorithm), cost=0))
+
+    bench.limiter.refund(asked)
+
+    assert bench.limiter.peek(hits(rule(algorithm))).remaining == 4
+
+
+@pytest.mark.parametrize("late", [10, 10.000001, 15, 25, 1000])
+def test_a_late_refund_gives_back_nothing_that_others_have_charged(bench: Bench, algorithm: str, late: float) -> None:
+    plan = hits(rule(algorithm, 10, 5))
+    decision = bench.limiter.check(plan)
+    bench.clock.advance(late)
+    exhaust(bench.limiter, plan)
+
+    bench.limiter.refund(decision)
+
+    assert bench.limiter.peek(plan).remaining <= (0 if algorithm in WITNESSES else 1)
+    bench.clock.advance(1000)
+    assert exhaust(bench.limiter, plan) == 5
+
+
+def test_refunds_never_make_a_quota_more_than_whole(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    decisions = [bench.limiter.check(plan) for _ in range(3)]
+
+    for decision in decisions * 4:
+        bench.limiter.refund(decision)
+
+    assert bench.limiter.peek(plan).remaining == 5
+    assert exhaust(bench.limiter, plan) == 5
+
+
+def test_a_refund_after_a_reset_is_harmless(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    decision = bench.limiter.check(plan)
+    bench.limiter.reset(plan)
+
+    bench.limiter.refund(decision)
+
+    assert exhaust(bench.limiter, plan) == 5
+
+
+def test_a_second_refund_gives_nothing_more_back(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm), cost=2)
+    decision = bench.limiter.check(plan)
+    bench.limiter.check(plan)
+
+    for _ in range(3):
+        bench.limiter.refund(decision)
+
+    assert bench.limiter.peek(plan).remaining == 3
+
+
+@keeps_ids
+def test_a_refund_by_two_who_know_the_check_is_one_refund(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm), cost=2)
+    decision = bench.limiter.check(plan)
+    bench.limiter.check(plan)
+    same = Decision.from_reply(decision.id, decision.hits, decision.reply)
+
+    bench.limiter.refund(decision)
+    bench.limiter.refund(same)
+
+    assert bench.limiter.peek(plan).remaining == 3
+
+
+@keeps_ids
+def test_a_refund_takes_back_the_charge_of_its_own_instant(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 10, 3))
+    first = bench.limiter.check(plan)
+    bench.clock.advance(4)
+    second = bench.limiter.check(plan)
+    bench.clock.advance(4)
+
+    bench.limiter.refund(second)
+    assert microseconds(bench.limiter.peek(plan).reset_after) == microseconds(2)
+    bench.limiter.refund(first)
+    assert bench.limiter.peek(plan).reset_after == 0
+
+
+@keeps_ids
+def test_a_refund_among_charges_of_one_instant_takes_its_own(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 10, 9))
+    decisions = [bench.limiter.check(hits(rule(algorithm, 10, 9), cost=cost)) for cost in (1, 3, 2)]
+
+    bench.limiter.refund(decisions[1])
+
+    assert bench.limiter.peek(plan).remaining == 6
+
+
+# Repeat
+
+
+@keeps_ids
+@pytest.mark.parametrize("cost", [1, 3])
+def test_a_check_repeated_with_its_id_is_charged_once(bench: Bench, algorithm: str, cost: int) -> None:
+    plan = hits(rule(algorithm, 10, 9), cost=cost)
+    check_id = uuid4()
+    for _ in range(4):
+        assert bench.limiter.check(plan, check_id=check_id).allowed
+        bench.clock.advance(1)
+
+    assert bench.limiter.peek(plan).remaining == 9 - cost
+
+
+@keeps_ids
+def test_the_check_of_the_last_unit_is_allowed_again_when_repeated(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 10, 1))
+    check_id = uuid4()
+    bench.limiter.check(plan, check_id=check_id)
+
+    repeated = bench.limiter.check(plan, check_id=check_id)
+
+    assert (repeated.allowed, repeated.remaining, repeated.retry_after) == (True, 0, 0)
+    assert repeated.reset_after == 10
+    assert not bench.limiter.check(plan).allowed
+
+
+@keeps_ids
+def test_a_check_without_a_repeat_is_charged_each_time(bench: Bench, algorithm: str) -> None:
+    for _ in range(3):
+        bench.limiter.check(hits(rule(algorithm)), check_id=uuid4())
+
+    assert bench.limiter.peek(hits(rule(algorithm))).remaining == 2
+
+
+@keeps_ids
+def test_a_refused_check_is_asked_anew_when_repeated(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 10, 1))
+    check_id = uuid4()
+    bench.limiter.check(plan)
+    assert not bench.limiter.check(plan, check_id=check_id).allowed
+    bench.clock.advance(10)
+
+    assert bench.limiter.check(plan, check_id=check_id).allowed
+    assert bench.limiter.peek(plan).remaining == 0
+
+
+@keeps_ids
+def test_one_rule_that_keeps_ids_speaks_for_all_others(bench: Bench, algorithm: str) -> None:
+    others = [rule(name, 60, 9) for name in ALGORITHMS if name not in WITNESSES]
+    plan = hits([*others, rule("sliding_window", 10, 5), rule(algorithm, 20, 9)])
+    check_id = uuid4()
+    first = bench.limiter.check(plan, check_id=check_id)
+
+    bench.limiter.check(plan, check_id=check_id)
+
+    left = [status.remaining for status in bench.limiter.peek(plan).statuses]
+    assert left == [status.remaining for status in first.statuses]
+
+
+@keeps_ids
+def test_an_id_is_known_to_the_last_microsecond_of_its_window_and_then_charged_anew(
+    bench: Bench, algorithm: str
+) -> None:
+    plan = hits(rule(algorithm, 10, 2))
+    check_id = uuid4()
+    bench.limiter.check(plan, check_id=check_id)
+
+    bench.clock.now += microseconds(10) - 1
+    assert bench.limiter.check(plan, check_id=check_id).remaining == 1
+    bench.clock.now += 1
+    assert bench.limiter.check(plan, check_id=check_id).remaining == 1
+    assert bench.limiter.peek(plan).reset_after == 10
+
+
+@keeps_ids
+def test_a_refunded_check_is_charged_when_repeated(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm))
+    decision = bench.limiter.check(plan)
+    bench.limiter.refund(decision)
+
+    assert bench.limiter.check(plan, check_id=decision.id).allowed
+    assert bench.limiter.peek(plan).remaining == 4
+
+
+@keeps_ids
+def test_the_decision_of_a_repeated_check_can_be_refunded(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 10, 5), cost=2)
+    check_id = uuid4()
+    bench.limiter.check(plan, check_id=check_id)
+    bench.clock.advance(1)
+    repeated = bench.limiter.check(plan, check_id=check_id)
+
+    bench.limiter.refund(repeated)
+
+    assert bench.limiter.peek(plan).remaining == 5
+
+
+# Reset
+
+
+def test_a_reset_makes_the_quotas_whole_at_once(bench: Bench, algorithm: str) -> None:
+    plan = hits([rule(algorithm), rule(algorithm, 60, 9)])
+    exhaust(bench.limiter, plan)
+
+    bench.limiter.reset(plan)
+
+    assert [status.remaining for status in bench.limiter.peek(plan).statuses] == [5, 9]
+    assert bench.limiter.peek(plan).reset_after == 0
+    assert bench.stored() == {}
+
+
+def test_a_reset_leaves_others_alone(bench: Bench, algorithm: str) -> None:
+    for subject in ("ada", "bo"):
+        exhaust(bench.limiter, hits(rule(algorithm), subject=subject))
+
+    bench.limiter.reset(hits(rule(algorithm)))
+
+    assert bench.limiter.peek(hits(rule(algorithm), subject="bo")).remaining == 0
+
+
+def test_a_reset_of_what_was_never_charged_is_harmless(bench: Bench) -> None:
+    bench.limiter.reset(hits())
+    bench.limiter.reset(())
+
+    assert bench.limiter.peek(hits()).remaining == 5

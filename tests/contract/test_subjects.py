@@ -1,0 +1,101 @@
+"""Subjects and scopes of any content and length are kept apart, in one slot a scope."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.crc import key_slot
+
+from bench import exhaust, hits, rule
+from flask_multilimit.engine import ConfigurationError, hits_for
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from bench import Bench
+    from flask_multilimit.engine import Hit
+
+LONG = "x" * 10_240
+SUBJECTS = [
+    *("", " ", "ada", "Ada", "ADA", "%61da", "ada ", " ada", "ada\n", "ada\r\n", "ada\t"),
+    *("\0", "\0\0", "ada\0", "\\0", "%00", "%", "%25", "*", "**", "+", "?", "#", "&", "="),
+    *("{", "}", "{}", "{ada}", "}ada{", "}:ip:{", ":", "::", "a:b", "a:b:sliding_window:60000"),
+    *("203.0.113.7", "2001:db8::1", "ada@example.org", "/a/b", "../a"),
+    *("é", "e\u0301", "ü", "日本", "😀", "\u200b", "\ufeff", "\u2028"),
+    *("\ud800", "\udfff", "\ud83d\ude00", "a\ud800", "?" * 3, "\ufffd"),
+    *(LONG, LONG + "x", LONG[:-1] + "y", "é" * 5000, "{" * 10_240, "\0" * 10_240, "\ud800" * 5000),
+    *("x" * 48, "x" * 49, "x" * 50, "é" * 8, "é" * 9, "*" + "0" * 40),
+]
+"""Different from each other, however alike some of them look."""
+
+
+@pytest.fixture(params=["subject", "scope"])
+def part(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def hits_of(part: str, text: str, count: int) -> tuple[Hit, ...]:
+    scope, subject = (text, "ada") if part == "scope" else ("api", text)
+    return hits(rule("sliding_window", 60, count), scope=scope, subject=subject)
+
+
+def test_subjects_of_any_content_have_quotas_of_their_own(bench: Bench, part: str) -> None:
+    for count, text in enumerate(SUBJECTS):
+        plan = hits_of(part, text, count + 1)
+        assert exhaust(bench.limiter, plan) == count + 1
+
+    for text in SUBJECTS:
+        assert bench.limiter.peek(hits_of(part, text, 1)).remaining == 0
+
+
+def test_an_empty_subject_shares_one_quota_and_is_not_skipped(bench: Bench, algorithm: str) -> None:
+    assert exhaust(bench.limiter, hits(rule(algorithm), subject="")) == 5
+
+
+def test_scope_type_and_subject_cannot_be_shifted_into_each_other() -> None:
+    texts = ["", "a", "b", "a:b", "a}", "{a", "a}:b:", ":", "}", "}:b:{a"]
+    triples = list(itertools.product(texts, ["ip", "user", "a", "b"], texts))
+
+    keys = {hits_for("1/second", scope=s, type=t, subject=u)[0].key for s, t, u in triples}
+
+    assert len(keys) == len(triples)
+
+
+@pytest.mark.parametrize("scope", SUBJECTS, ids=lambda text: ascii(text)[:20])
+def test_all_keys_of_a_scope_are_short_and_lie_in_one_slot(scope: str) -> None:
+    rules = [rule(name, seconds, 10**9) for name in ALGORITHMS for seconds in (0.001, 400 * 86_400)]
+    keys = [
+        hit.key.encode()
+        for subject in SUBJECTS
+        for hit in hits_for(rules, scope=scope, subject=subject, type="t" * 20, prefix="p" * 32)
+    ]
+
+    assert len({key_slot(key) for key in keys}) == 1
+    assert max(map(len, keys)) <= 200
+    assert all(key.isascii() and key.decode().isprintable() for key in keys)
+
+
+@pytest.mark.parametrize("prefix", ["{", "}", "{x}", "a b", "a\n", "", "é", "x" * 33, "\0"], ids=ascii)
+def test_a_prefix_that_could_move_or_lengthen_keys_is_an_error(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="prefix"):
+        hits_for("5/minute", scope="api", prefix=prefix)
+
+
+@pytest.mark.parametrize("type_", ["", "1ip", "ip:", "ip}", "i p", "ip\n", "é", "t" * 21], ids=ascii)
+def test_a_type_that_is_no_short_identifier_is_an_error(type_: str) -> None:
+    with pytest.raises(ConfigurationError, match="type="):
+        hits_for("5/minute", scope="api", type=type_)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"ada", 1.5])
+def test_a_subject_or_scope_that_is_no_text_is_an_error(part: str, wrong: object) -> None:
+    with pytest.raises(ConfigurationError, match=part):
+        hits(**{part: wrong})  # type: ignore[arg-type]
+
+
+def test_the_key_of_the_design_is_the_key() -> None:
+    hit = hits_for("10 per 50 seconds", scope="api.update", type="ip", subject="203.0.113.7")[0]
+
+    assert hit.key == "rate_limit:{api.update}:ip:203.0.113.7:sliding_window:50000"
+    assert hit.name == "ip-50s"

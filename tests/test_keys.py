@@ -1,0 +1,76 @@
+"""Escaping: whatever a text is, its key is short, plain and its own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from flask_multilimit.engine import hits_for
+from flask_multilimit.engine.keys import MAX_SCOPE, MAX_SUBJECT, escape, escape_scope, escape_subject
+
+LENGTHS = (MAX_SCOPE, MAX_SUBJECT)
+
+any_text = st.text(st.characters(codec=None), max_size=80) | st.text("ab{}:%*\0\n é😀\ud800", max_size=80)
+
+
+@given(any_text, any_text)
+def test_different_texts_stay_different(one: str, other: str) -> None:
+    assume(one != other)
+
+    assert escape_subject(one) != escape_subject(other)
+    assert escape_scope(one) != escape_scope(other)
+
+
+@given(any_text, st.integers(0, 3), st.sampled_from(["%", "*", "{", "}", ":", "\0", "a"]))
+def test_texts_that_differ_in_one_character_stay_different(text: str, place: int, inserted: str) -> None:
+    other = text[:place] + inserted + text[place:]
+
+    assert escape_subject(text) != escape_subject(other)
+
+
+@given(any_text)
+def test_an_escaped_text_is_not_taken_for_another_text(text: str) -> None:
+    """Escaping what is escaped already gives something else, unless nothing had to be escaped."""
+    escaped = escape_subject(text)
+
+    assert escaped == text or escape_subject(escaped) != escaped
+
+
+@given(any_text | any_text.map(lambda text: text * 200))
+def test_escaped_texts_are_short_and_have_no_braces_colons_or_blanks(text: str) -> None:
+    for escaped, longest in ((escape_subject(text), MAX_SUBJECT), (escape_scope(text), MAX_SCOPE)):
+        assert len(escaped.encode()) <= longest
+        assert escaped.isascii()
+        assert not set(escaped) & set("{}: \t\r\n\0")
+
+
+@given(st.text("abcXYZ019._~@/-", max_size=MAX_SUBJECT))
+def test_a_plain_text_stays_readable(text: str) -> None:
+    assert escape_subject(text) == text
+
+
+@pytest.mark.parametrize("longest", LENGTHS)
+def test_a_text_is_digested_only_when_it_would_not_fit(longest: int) -> None:
+    assert escape("x" * longest, longest) == "x" * longest
+    assert escape("x" * (longest + 1), longest).startswith("*")
+    assert escape("é" * (longest // 6), longest) == "%C3%A9" * (longest // 6)
+    assert escape("é" * (longest // 6 + 1), longest).startswith("*")
+
+
+@given(any_text, any_text, any_text, any_text)
+def test_no_two_pairs_of_scope_and_subject_give_one_key(a: str, b: str, c: str, d: str) -> None:
+    assume((a, b) != (c, d))
+
+    first, second = (hits_for("1/second", scope=scope, subject=subject)[0].key for scope, subject in ((a, b), (c, d)))
+
+    assert first != second
+
+
+@given(any_text, any_text)
+def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: str) -> None:
+    key = hits_for("1/second", scope=scope, subject=subject)[0].key
+
+    assert key.count("{") == key.count("}") == 1
+    assert 0 < key.index("{") + 1 < key.index("}")
+    assert len(key.encode()) <= 200

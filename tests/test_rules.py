@@ -1,0 +1,332 @@
+"""Rules: what is taken, what is refused, and what the refusal says."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from flask_multilimit.engine import ConfigurationError, Rule, hits_for
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.rules import rules_from
+
+DAY = 86_400
+LONGEST = 400 * DAY
+MOST = 10**9
+HUGE = 10**5000
+
+# Good input
+
+
+def test_a_rule_left_out_is_a_hundred_a_minute_by_the_sliding_window() -> None:
+    assert (Rule().time, Rule().count, Rule().algorithm, Rule().name) == (60, 100, "sliding_window", None)
+
+
+@pytest.mark.parametrize(
+    ("given_time", "seconds", "milliseconds"),
+    [
+        (1, 1, 1000),
+        (60.0, 60, 60_000),
+        (0.001, 0.001, 1),
+        (0.3, 0.3, 300),
+        (1.001, 1.001, 1001),
+        (1.1 + 2.2, 3.3, 3300),
+        (LONGEST, LONGEST, 34_560_000_000),
+        (LONGEST - 0.001, LONGEST - 0.001, 34_559_999_999),
+        (timedelta(minutes=1), 60, 60_000),
+        (timedelta(milliseconds=1), 0.001, 1),
+        (timedelta(days=400), LONGEST, 34_560_000_000),
+    ],
+)
+def test_a_time_is_seconds_or_a_timedelta_in_whole_milliseconds(
+    given_time: float | timedelta, seconds: float, milliseconds: int
+) -> None:
+    rule = Rule(given_time)
+
+    assert rule.time == pytest.approx(seconds, rel=1e-12)
+    assert rule.window_ms == milliseconds
+    assert rule.quota.window == milliseconds * 1000
+
+
+@given(st.integers(1, LONGEST * 1000))
+def test_every_number_of_milliseconds_is_kept_exactly(milliseconds: int) -> None:
+    assert Rule(milliseconds / 1000).window_ms == milliseconds
+    assert Rule(timedelta(milliseconds=milliseconds)).window_ms == milliseconds
+
+
+@pytest.mark.parametrize("count", [1, 2, MOST])
+def test_a_count_is_kept(count: int) -> None:
+    assert Rule(count=count).count == Rule(count=count).quota.count == count
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_can_be_asked_for_by_its_name(algorithm: str) -> None:
+    assert Rule(algorithm=algorithm).algorithm == algorithm
+    assert Rule(algorithm=algorithm).twin is ALGORITHMS[algorithm]
+
+
+@pytest.mark.parametrize("name", ["a", "ip-50s", "A.b_c:d*e/f", "x" * 64])
+def test_a_name_is_kept(name: str) -> None:
+    assert Rule(name=name).name == name
+
+
+# Bad input
+
+
+def brief(value: object) -> str:
+    """As the name of a test; an int of so many digits has no repr."""
+    return "10**5000" if value == HUGE else repr(value)[:30]
+
+
+BAD_NUMBERS: list[Any] = [
+    *(0, -1, -0.5, 0.0, -math.inf, math.inf, math.nan, 10**400, -(10**400), HUGE, 1e300),
+    *(True, False, None, "", "60", "5/min", b"60", [60], (60,), {60}, {}, object(), 1j, Decimal(60), Rule),
+]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        *BAD_NUMBERS,
+        *(0.0009, 0.0005, 0.0015, 1e-9, 5e-324, 1000.0005, 34_559_999.9995),
+        *(LONGEST + 0.001, LONGEST + 1, 10**9),
+        *(timedelta(0), timedelta(seconds=-1), timedelta(microseconds=1), timedelta(microseconds=1500)),
+        *(timedelta(days=401), timedelta.max),
+    ],
+    ids=brief,
+)
+def test_a_time_that_is_none_is_an_error(time: Any) -> None:
+    with pytest.raises(ConfigurationError, match="time"):
+        Rule(time=time)
+
+
+@pytest.mark.parametrize("count", [*BAD_NUMBERS, 1.0, 1.5, 100.0, MOST + 1, "100/minute"], ids=brief)
+def test_a_count_that_is_none_is_an_error(count: Any) -> None:
+    with pytest.raises(ConfigurationError, match="count"):
+        Rule(count=count)
+
+
+@pytest.mark.parametrize("algorithm", ["", "SLIDING_WINDOW", "sliding window", "nonsense", None, 1, True, ["gcra"], {}])
+def test_an_algorithm_that_is_none_is_an_error_that_lists_those_there_are(algorithm: Any) -> None:
+    with pytest.raises(ConfigurationError, match="algorithm") as caught:
+        Rule(algorithm=algorithm)
+
+    assert all(name in str(caught.value) for name in ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("slidingwindow", "sliding_window"), ("sliding-window", "sliding_window"), ("sliding", "sliding")],
+)
+def test_an_algorithm_misspelt_is_an_error_that_suggests_the_nearest(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}"):
+        Rule(algorithm=wrong)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\n", "é", "x" * 65, 'a"b', "a;b", 7, True, b"a", ["a"]])
+def test_a_name_that_no_header_could_carry_is_an_error(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="name"):
+        Rule(name=name)
+
+
+def test_an_error_names_the_rule_the_argument_the_value_and_the_remedy() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Rule(time=0, count=-5)
+
+    message = str(caught.value)
+    assert message.startswith("Rule(time=0, count=-5): ")
+    assert "time must be between 0.001 (1 ms) and 34560000 (400 days) seconds, got 0" in message
+    assert "count must be a whole number from 1 to 1000000000, got -5" in message
+
+
+def test_an_error_is_short_however_long_the_value() -> None:
+    for value in ("x" * 10_000, 10**400, HUGE, ["x"] * 10_000):
+        with pytest.raises(ConfigurationError) as caught:
+            Rule(time=value)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 500
+
+
+def test_a_configuration_error_is_a_value_error() -> None:
+    with pytest.raises(ValueError):
+        Rule(count=0)
+
+
+# Value
+
+
+def test_a_rule_is_frozen() -> None:
+    for name, value in {"time": 1, "count": 1, "algorithm": "gcra", "name": "x"}.items():
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(Rule(), name, value)
+
+
+def test_equal_rules_are_one_in_a_set() -> None:
+    used = Rule(60, 5)
+    assert used.quota.count == 5
+
+    assert {used, Rule(60.0, 5), Rule(timedelta(minutes=1), 5), Rule.parse("5/minute")} == {Rule(60, 5)}
+
+
+def test_rules_that_differ_in_anything_are_different() -> None:
+    rules = [Rule(60, 5), Rule(61, 5), Rule(60, 6), Rule(60, 5, name="x"), Rule(60, 5, algorithm=list(ALGORITHMS)[-1])]
+
+    assert len(set(rules)) == len(rules)
+
+
+def test_a_rule_survives_copying_and_pickling() -> None:
+    rule = Rule(0.3, 7, name="x")
+    assert rule.quota.window == 300_000
+
+    for other in (copy.copy(rule), copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
+        assert other == rule
+        assert hash(other) == hash(rule)
+        assert other.quota == rule.quota
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "window"),
+    [(Rule(60, 5), "5 per 60s", "60s"), (Rule(1.5, 5), "5 per 1500ms", "1500ms"), (Rule(0.001, 1), "1 per 1ms", "1ms")],
+)
+def test_a_rule_as_text(rule: Rule, text: str, window: str) -> None:
+    assert str(rule) == text
+    assert rule.window == window
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    ("text", "time", "count"),
+    [
+        ("100/minute", 60, 100),
+        ("100 per minute", 60, 100),
+        ("10 per 20 seconds", 20, 10),
+        ("10/20 seconds", 20, 10),
+        ("10/20seconds", 20, 10),
+        ("10/2minutes", 120, 10),
+        ("  7  /  3   hours  ", 3 * 3600, 7),
+        ("1/second", 1, 1),
+        ("1 per 1 second", 1, 1),
+        ("5/Minute", 60, 5),
+        ("5/HOURS", 3600, 5),
+        ("5/day", DAY, 5),
+        ("5/week", 7 * DAY, 5),
+        ("5/month", 30 * DAY, 5),
+        ("5/year", 365 * DAY, 5),
+        ("1000000000/400 days", LONGEST, MOST),
+        ("007/minute", 60, 7),
+    ],
+)
+def test_a_rule_written_as_text(text: str, time: int, count: int) -> None:
+    assert Rule.parse(text) == Rule(time=time, count=count)
+
+
+BAD_TEXTS = [
+    *("", " ", "/", "per", "minute", "/minute", "100", "100/", "100 per", "100/minute/second", "100 minute"),
+    *("5/min", "5/s", "5/m", "5/h", "5/d", "5/secs", "5/minutess", "5/fortnight", "5/\u0441\u0435\u043a"),
+    *("-1/minute", "0/minute", "+5/minute", "1.5/minute", "1e3/minute", "1,000/minute", "nan/minute", "inf/minute"),
+    *("True/minute", "x/minute", "5/0 seconds", "5/-1 seconds", "5/1.5 seconds", "0x10/minute", "1_000/minute"),
+    *("5/401 days", "5/14 months", "5/2 years", "1000000001/minute", "5perminute", "5 perminute", "\u0665/minute"),
+    *("9" * 400 + "/minute", "9" * 5000 + "/minute", "5/" + "9" * 400 + " seconds", "5/" + "9" * 5000 + " seconds"),
+    *("5/minute per user", "5\0/minute", "5/minute\0", "5//minute", "5/minute;", ";", ",", "5/minute;;6/hour"),
+]
+
+
+@pytest.mark.parametrize("text", BAD_TEXTS, ids=brief)
+def test_a_text_that_is_no_rule_is_an_error_never_no_limit(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="rule") as caught:
+        rules_from(text)
+
+    assert len(str(caught.value)) < 500
+
+
+@given(st.text(max_size=30) | st.text("0159/ per;,minutesecondhoyar-+.", max_size=30))
+def test_any_text_is_rules_or_a_configuration_error(text: str) -> None:
+    try:
+        rules = rules_from(text)
+    except ConfigurationError:
+        return
+    assert rules
+    assert all(0.001 <= rule.time <= LONGEST and 1 <= rule.count <= MOST for rule in rules)
+
+
+def test_an_unknown_unit_is_an_error_that_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"'5/min'.*unknown unit 'min'.*did you mean 'minute'"):
+        Rule.parse("5/min")
+
+
+def test_a_text_out_of_range_is_an_error_that_shows_text_and_range() -> None:
+    with pytest.raises(ConfigurationError, match=r"'5/2 years'.*400 days"):
+        Rule.parse("5/2 years")
+
+
+# Several
+
+
+@pytest.mark.parametrize(
+    "given_rules",
+    [
+        "5/second; 100/minute",
+        "5/second,100/minute",
+        " 5 per second ;100 per 60 seconds ",
+        ["5/second", "100/minute"],
+        ("5/second", Rule(60, 100)),
+        ["5/second; 100/minute"],
+        (rule for rule in [Rule(1, 5), Rule(60, 100)]),
+    ],
+)
+def test_several_rules_may_be_given_in_many_ways(given_rules: Any) -> None:
+    assert rules_from(given_rules) == (Rule(1, 5), Rule(60, 100))
+
+
+def test_one_rule_needs_no_list() -> None:
+    assert rules_from(Rule(1, 5)) == rules_from("5/second") == (Rule(1, 5),)
+
+
+@pytest.mark.parametrize("none", [[], (), set(), iter([])])
+def test_no_rules_are_an_error_since_nothing_would_be_limited(none: Any) -> None:
+    with pytest.raises(ConfigurationError, match="none given"):
+        rules_from(none)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 7, True, math.nan, b"5/minute", [None], [7], [[Rule()]], [Rule], Rule, {"time": 60}, [b"5/minute"]]
+)
+def test_what_is_no_rule_is_an_error(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="rule"):
+        rules_from(wrong)
+    with pytest.raises(ConfigurationError, match="rule"):
+        hits_for(wrong, scope="api")
+
+
+# Burst and max_delay, for the algorithms that take them
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("name", "value"), [("burst", 3), ("max_delay", 2)])
+def test_a_parameter_is_taken_by_its_algorithms_and_else_an_error(algorithm: str, name: str, value: int) -> None:
+    if name in ALGORITHMS[algorithm].PARAMETERS:
+        assert getattr(Rule(60, 5, algorithm=algorithm, **{name: value}), name) == value  # type: ignore[arg-type]
+        return
+    with pytest.raises(ConfigurationError, match=f"{name} .*{algorithm}"):
+        Rule(60, 5, algorithm=algorithm, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("burst", [each for each in BAD_NUMBERS if each is not None] + [1.0, MOST + 1], ids=brief)
+def test_a_burst_that_is_none_is_an_error(burst: Any) -> None:
+    with pytest.raises(ConfigurationError, match="burst"):
+        Rule(60, 5, algorithm="token_bucket", burst=burst)
+
+
+@pytest.mark.parametrize("delay", [each for each in BAD_NUMBERS if each is not None] + [0.0005, LONGEST + 1], ids=brief)
+def test_a_max_delay_that_is_none_is_an_error(delay: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_delay"):
+        Rule(60, 5, algorithm="leaky_bucket", max_delay=delay)
