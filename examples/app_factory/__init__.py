@@ -1,0 +1,38 @@
+"""An application factory with blueprints. All limits stand in one file, ``limits.json``, where an operator sees them.
+
+    flask --app examples/app_factory run
+
+    curl -i 'http://localhost:5000/shop/search?q=pear'
+
+A name in that file that no endpoint, blueprint or pattern answers to is an error at the first request. Every setting
+can be given from outside as well: FLASK_MULTILIMIT_STORAGE_URI=redis://localhost:6379/0 makes all processes
+share the quotas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Flask
+
+from . import admin, shop
+from .extensions import multilimit
+
+
+def create_app(config: Mapping[str, Any] | None = None) -> Flask:
+    app = Flask(__name__)
+    app.config.from_file("limits.json", load=json.load)
+    app.config.from_prefixed_env()
+    app.config.from_mapping(config)
+    multilimit.init_app(app)
+
+    app.register_blueprint(shop.blueprint, url_prefix="/shop")
+    app.register_blueprint(admin.blueprint, url_prefix="/admin")
+
+    @app.get("/health")
+    def health() -> str:
+        return "well\n"
+
+    return app

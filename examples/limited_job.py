@@ -1,0 +1,35 @@
+"""A batch job that keeps to limits without any Flask app: it waits where it may, and skips where waiting is no use.
+
+    python examples/limited_job.py
+    python examples/limited_job.py redis://localhost:6379/0
+
+Nobody gets more than two mails a day, which is asked for all of them in one round trip. The mail server takes three
+mails in any half second, so the job waits for its turn. With a server of Redis or Valkey, all running jobs share both.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from flask_multilimit.engine import Limiter, Rule, hits_for
+
+RECIPIENTS = ["ann", "bob", "ann", "eve", "ann", "bob", "ida"]
+MAIL_SERVER = hits_for(Rule(time=0.5, count=3), scope="mail-server")
+
+
+def main() -> None:
+    limiter = Limiter(sys.argv[1] if len(sys.argv) > 1 else "memory://")
+    wanted = [hits_for("2/day", scope="newsletter", type="user", subject=name) for name in RECIPIENTS]
+    for name, decision in zip(RECIPIENTS, limiter.check_many(wanted), strict=True):
+        if not decision.allowed:
+            print(f"{name}: had enough for today")
+        elif limiter.acquire(MAIL_SERVER, timeout=10).allowed:
+            print(f"{name}: sent")
+        else:
+            limiter.refund(decision)
+            print(f"{name}: the mail server is busy, tomorrow again")
+    limiter.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,659 @@
+"""The guard by itself, around a storage in memory that fails when told to."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from bench import Clock, hits, rule
+from flask_multilimit.engine import (
+    ConfigurationError,
+    Decision,
+    GuardedStorage,
+    Health,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    StorageDenied,
+    StorageError,
+    hits_for,
+)
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.workers import count_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from flask_multilimit.engine.decision import Charge, OnStorageError
+
+Policy = Literal["local", "allow", "deny", "raise"]
+
+
+class Shared(MemoryStorage):
+    """What all workers share; `error` is raised in place of every answer."""
+
+    shared = True
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.error: StorageError | None = None
+        self.loses_replies = False
+        self.asked: list[float] = []
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        self.asked.append(time.monotonic())
+        self._may_fail()
+        decision = super().check(hits, check_id)
+        if self.loses_replies:
+            error = StorageError("the reply was lost")
+            error.check_id = decision.id
+            raise error
+        return decision
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        self._may_fail()
+        return super().peek(hits)
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._may_fail()
+        super().refund(check_id, charges)
+
+    def _may_fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Workers:
+    """Some processes' guards around one storage, under one clock of the test."""
+
+    def __init__(self, many: int, on_error: OnStorageError = "local") -> None:
+        self.clock = Clock()
+        self.storage = Shared(self.clock)
+        self.changes: list[Health] = []
+        self.limiters = [
+            Limiter(
+                GuardedStorage(
+                    self.storage, on_error=on_error, workers=many, on_change=self.changes.append, clock=self.clock
+                )
+            )
+            for _ in range(many)
+        ]
+
+    def break_down(self) -> None:
+        self.storage.error = StorageError("it is broken")
+
+    def mend(self) -> None:
+        self.storage.error = None
+        self.storage.loses_replies = False
+        self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def admitted(self, plan: tuple[Hit, ...], tries: int = 40) -> list[int]:
+        """Of how many tries, in turn, each worker admits how many."""
+        return [sum(limiter.check(plan).allowed for _ in range(tries)) for limiter in self.limiters]
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Workers]]:
+    made: list[Workers] = []
+
+    def make(many: int = 1, on_error: OnStorageError = "local") -> Workers:
+        made.append(Workers(many, on_error))
+        return made[-1]
+
+    yield make
+    for workers in made:
+        for limiter in workers.limiters:
+            limiter.close()
+
+
+# What becomes of a check
+
+
+def test_local_limits_as_before(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+
+    decisions = [workers.limiters[0].check(hits("5/minute")) for _ in range(7)]
+
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
+    assert {decision.degraded for decision in decisions} == {"local"}
+    assert decisions[0].hits == hits("5/minute")
+    assert decisions[0].remaining == 4
+    assert decisions[-1].retry_after == 60
+
+
+def test_allow_lets_everything_pass(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="allow")
+    workers.break_down()
+
+    decisions = [workers.limiters[0].check(hits("1/minute")) for _ in range(7)]
+
+    assert all(decision.allowed for decision in decisions)
+    assert {decision.degraded for decision in decisions} == {"allow"}
+    assert decisions[0].remaining == 1
+
+
+def test_deny_refuses_with_an_error_of_its_own(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="deny")
+    workers.break_down()
+
+    for _ in range(3):
+        with pytest.raises(StorageDenied, match="it is broken") as caught:
+            workers.limiters[0].check(hits("1/minute"))
+        assert caught.value.retry_after == 1
+
+
+def test_raise_gives_the_error_on(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="raise")
+    workers.break_down()
+
+    for _ in range(3):
+        with pytest.raises(StorageError, match="it is broken") as caught:
+            workers.limiters[0].check(hits("1/minute"))
+        assert not isinstance(caught.value, StorageDenied)
+
+
+@pytest.mark.parametrize(
+    ("policies", "outcome"),
+    [
+        (("allow", "local"), "refused"),
+        (("local", "allow"), "refused"),
+        (("allow", "allow"), "allowed"),
+        (("deny", "local"), StorageDenied),
+        (("local", "deny"), StorageDenied),
+        (("deny", "raise"), StorageError),
+        (("allow", "raise"), StorageError),
+        ((None, "allow"), StorageDenied),
+    ],
+)
+def test_the_strictest_of_the_hits_decides(
+    make: Callable[..., Workers], policies: tuple[Policy, Policy], outcome: str | type[StorageError]
+) -> None:
+    workers = make(on_error="deny")
+    workers.break_down()
+    limiter = workers.limiters[0]
+    both = tuple(
+        hit
+        for scope, policy in zip(("a", "b"), policies, strict=True)
+        for hit in hits_for("1/minute", scope=scope, on_storage_error=policy)
+    )
+
+    if isinstance(outcome, type):
+        with pytest.raises(outcome) as caught:
+            limiter.check(both)
+        assert type(caught.value) is outcome
+    else:
+        assert limiter.check(both).allowed
+        assert limiter.check(both).allowed is (outcome == "allowed")
+
+
+@pytest.mark.parametrize("policy", ["raise", "deny"])
+def test_a_shadow_never_refuses(make: Callable[..., Workers], policy: Policy) -> None:
+    workers = make()
+    workers.break_down()
+    shadow = hits_for("1/minute", scope="x", shadow=True, on_storage_error=policy)
+
+    assert [workers.limiters[0].check(shadow).allowed for _ in range(3)] == [True] * 3
+
+
+def test_a_peek_is_decided_alike_and_charges_nothing(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    limiter.check(hits("5/minute"))
+    workers.break_down()
+
+    assert [limiter.peek(hits("5/minute")).remaining for _ in range(2)] == [4, 4]
+    workers.mend()
+    assert limiter.peek(hits("5/minute")).remaining == 4
+
+
+def test_many_checks_are_decided_alike(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+    plans = [hits("1/minute", subject="ada"), hits("1/minute", subject="bob"), hits("1/minute", subject="ada")]
+
+    assert [decision.allowed for decision in workers.limiters[0].check_many(plans)] == [True, True, False]
+
+
+# The share of a worker
+
+
+@pytest.mark.parametrize(("many", "each"), [(1, 10), (2, 5), (3, 3), (4, 2), (10, 1), (11, 0)])
+def test_each_worker_admits_its_share(make: Callable[..., Workers], many: int, each: int) -> None:
+    workers = make(many)
+    workers.break_down()
+
+    assert workers.admitted(hits("10/minute"), 11) == [each] * many
+
+
+def test_who_has_no_share_is_told_to_come_back_soon(make: Callable[..., Workers]) -> None:
+    workers = make(3)
+    workers.break_down()
+
+    decision = workers.limiters[0].check(hits("2/hour"))
+
+    assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
+
+
+@pytest.mark.parametrize("many", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("algorithm", "burst"),
+    [
+        (name, burst)
+        for name, twin in ALGORITHMS.items()
+        for burst in ([None, 1, 4, 25] if "burst" in twin.PARAMETERS else [None])
+    ],
+)
+def test_together_they_admit_no_more_than_the_rule_in_any_window(
+    make: Callable[..., Workers], algorithm: str, burst: int | None, many: int
+) -> None:
+    takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
+    plan = hits(Rule(10, 20, algorithm=algorithm, burst=burst))
+    workers = make(many)
+    workers.break_down()
+    times: list[int] = []
+
+    for _ in range(30):
+        times += [workers.clock.now] * sum(workers.admitted(plan, 26 // many + 1))
+        workers.clock.advance(1.5)
+
+    quota = plan[0].rule.quota
+    most = quota.count * {"fixed_window": 2}.get(algorithm, 1) + (quota.burst if takes_burst else 0)
+    assert max(sum(start <= at < start + 10_000_000 for at in times) for start in times) <= most
+    assert len(times) <= most + quota.count * 4.5
+
+
+@pytest.mark.parametrize("many", [1, 2, 3])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_outage_is_no_fresh_quota(make: Callable[..., Workers], algorithm: str, many: int) -> None:
+    plan = hits(rule(algorithm, 10, 12))
+    workers = make(many)
+    before = 0
+    for _ in range(3):
+        before += sum(limiter.check(plan).allowed for limiter in workers.limiters)
+    workers.break_down()
+
+    during = workers.admitted(plan)
+
+    assert before + sum(during) <= 12 + (many - 1)  # what each has last seen may be so old
+    assert before + sum(during) >= 12 - 2 * many
+
+
+def test_a_quota_that_was_used_up_is_whole_again_when_it_would_have_been(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    for _ in range(3):
+        limiter.check(hits("3/minute"))
+    workers.clock.advance(20)
+    workers.break_down()
+
+    assert workers.admitted(hits("3/minute")) == [0]
+    workers.clock.advance(39.9)
+    assert workers.admitted(hits("3/minute")) == [0]
+    workers.clock.advance(0.2)
+    assert workers.admitted(hits("3/minute")) == [3]
+
+
+def test_a_storage_that_fails_again_and_again_gives_no_fresh_quota_either(make: Callable[..., Workers]) -> None:
+    workers = make()
+    admitted = 0
+    for _ in range(2):
+        workers.break_down()
+        admitted += sum(workers.limiters[0].check(hits("10/minute")).allowed for _ in range(4))
+        workers.mend()
+    workers.break_down()
+
+    assert admitted + workers.admitted(hits("10/minute"))[0] == 10
+
+
+# When the storage is back
+
+
+def test_what_was_admitted_is_charged(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    plan = hits("10/minute; 15/hour", cost=2)
+    assert workers.limiters[0].check(plan).allowed
+    workers.break_down()
+    assert workers.admitted(plan) == [2, 2]
+
+    workers.mend()
+
+    assert [status.remaining for status in workers.limiters[0].peek(plan).statuses] == [0, 5]
+
+
+def test_what_has_left_its_window_is_not_charged(make: Callable[..., Workers]) -> None:
+    workers = make()
+    plan = hits("10/minute; 15/hour")
+    workers.break_down()
+    assert workers.limiters[0].check(plan).allowed
+    workers.clock.advance(61)
+
+    workers.mend()
+
+    assert [status.remaining for status in workers.limiters[0].peek(plan).statuses] == [10, 14]
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
+def test_a_bucket_is_charged_as_far_as_it_goes(make: Callable[..., Workers], algorithm: str) -> None:
+    workers = make()
+    plan = hits(rule(algorithm, 10, 5))
+    workers.break_down()
+    assert workers.admitted(plan) == [5]
+    MemoryStorage.check(workers.storage, hits(rule(algorithm, 10, 5), cost=3))
+
+    workers.mend()
+
+    assert workers.limiters[0].peek(plan).remaining == 0
+
+
+def test_a_lost_reply_is_charged_once(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.storage.loses_replies = True
+    assert workers.limiters[0].check(hits("5/minute")).allowed
+    assert workers.storage.peek(hits("5/minute")).remaining == 4
+
+    workers.mend()
+
+    assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
+
+
+@pytest.mark.parametrize("mended_first", [False, True])
+def test_a_refund_finds_the_charge_wherever_it_is(make: Callable[..., Workers], *, mended_first: bool) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    workers.break_down()
+    decision = limiter.check(hits("5/minute"))
+    limiter.check(hits("5/minute"))
+    if mended_first:
+        workers.mend()
+
+    limiter.refund(decision)
+
+    if not mended_first:
+        assert limiter.peek(hits("5/minute")).remaining == 4
+        workers.mend()
+    assert limiter.peek(hits("5/minute")).remaining == 4
+
+
+def test_a_refund_of_before_the_outage_is_made_up_for(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    decision = limiter.check(hits("5/minute"))
+    workers.break_down()
+    limiter.check(hits("5/minute", subject="bob"))
+
+    limiter.refund(decision)
+    workers.mend()
+
+    assert limiter.peek(hits("5/minute")).remaining == 5
+
+
+def test_a_reset_while_it_is_away_is_an_error(make: Callable[..., Workers]) -> None:
+    workers = make()
+    plan = hits("5/minute")
+    limiter = workers.limiters[0]
+    limiter.check(plan)
+    limiter.reset(plan)
+
+    assert limiter.check(plan).remaining == 4
+
+
+def test_no_check_falls_between_two_stools(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    stop = threading.Event()
+    admitted: list[int] = []
+
+    def ask() -> None:
+        while not stop.is_set():
+            admitted.append(limiter.check(hits("100000/hour")).allowed)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    workers.break_down()
+    workers.until(lambda: limiter.health().state == "failed")
+    time.sleep(0.05)
+    workers.mend()
+    time.sleep(0.05)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    workers.until(lambda: limiter.health().pending == 0)
+
+    assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
+
+
+def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    first, second = workers.limiters
+    plan = hits("10/minute")
+    for limiter in workers.limiters:
+        limiter.check(plan)
+    workers.break_down()
+    for _ in range(2):
+        assert first.check(plan).allowed
+        assert second.check(plan).allowed
+    workers.storage.error = None
+    workers.until(lambda: first.health().state == "working")
+
+    admitted = sum(first.check(plan).allowed for _ in range(10)) + sum(second.check(plan).allowed for _ in range(10))
+
+    assert admitted <= 4
+    time.sleep(1.6)
+    workers.mend()
+    assert admitted + sum(first.check(plan).allowed for _ in range(10)) == 4
+
+
+# The breaker
+
+
+def test_nobody_but_the_probe_asks_a_storage_that_is_away_and_it_once_a_second(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        workers.limiters[0].check(hits())
+        time.sleep(0.001)
+
+    first, *probes = workers.storage.asked
+
+    assert 2 <= len(probes) <= 3
+    assert probes[0] - first < 1
+    assert all(later - earlier > 0.99 for earlier, later in itertools.pairwise(probes))
+
+
+def test_two_first_failures_at_once_are_told_once_and_never_an_error(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    barrier = threading.Barrier(8)
+    outcomes: list[bool] = []
+
+    def fail_together(*_: object) -> Decision:
+        barrier.wait(10)
+        raise StorageError("all at once")
+
+    workers.storage.check = fail_together  # type: ignore[method-assign, assignment]
+    threads = [threading.Thread(target=lambda: outcomes.append(limiter.check(hits()).allowed)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    barrier.abort()
+
+    assert sorted(outcomes) == [False] * 3 + [True] * 5
+    assert [change.state for change in workers.changes] == ["failed"]
+
+
+def test_changes_are_told_and_logged_once_each(make: Callable[..., Workers], caplog: pytest.LogCaptureFixture) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    assert limiter.health().state == "working"
+    with caplog.at_level(logging.INFO):
+        workers.break_down()
+        for _ in range(5):
+            limiter.check(hits())
+        failed = limiter.health()
+        workers.mend()
+        workers.until(lambda: len(workers.changes) == 2)
+
+    assert (failed.state, failed.breaker, failed.pending, failed.fallback_keys) == ("failed", "open", 5, 1)
+    assert str(failed.error) == "it is broken"
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "it is broken, asked about rate_limit:{api}. Until the storage is back" in caplog.text
+    assert "ada" not in caplog.text
+    assert "5 checks admitted meanwhile were charged to it, 0 not" in caplog.text
+
+
+def test_who_is_told_and_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def complain(_: Health) -> None:
+        raise RuntimeError("I do not want to know")
+
+    storage = Shared(Clock())
+    storage.error = StorageError("it is broken")
+    limiter = Limiter(GuardedStorage(storage, workers=1, on_change=complain))
+
+    assert limiter.check(hits()).allowed
+    assert "I do not want to know" in caplog.text
+    limiter.close()
+
+
+def test_what_fails_one_check_alone_leaves_the_others_to_the_storage(
+    make: Callable[..., Workers], caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    error = StorageError("WRONGTYPE")
+    error.only_this = True
+    workers.storage.error = error
+
+    assert [limiter.check(hits("3/minute")).allowed for _ in range(4)] == [True] * 3 + [False]
+    workers.storage.error = None
+
+    assert limiter.check(hits("3/minute", subject="bob")).degraded is None
+    assert limiter.health().state == "working"
+    assert workers.changes == []
+    assert len(caplog.records) == 1
+
+
+def test_the_probe_leaves_nothing_behind(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="allow")
+    workers.break_down()
+    workers.limiters[0].check(hits())
+    workers.mend()
+    workers.clock.advance(2)
+    workers.storage.check(hits(subject="bob"))
+
+    assert [stored.key for stored in workers.storage.keys("")] == [hits(subject="bob")[0].key]
+
+
+def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.guard.MOST_PENDING", 10)
+    workers = make()
+    workers.break_down()
+    assert workers.admitted(hits("30/minute")) == [30]
+
+    health = workers.limiters[0].health()
+
+    assert (health.pending, health.given_up) == (10, 20)
+
+
+def test_a_child_asks_by_itself_and_leaves_to_the_parent_what_is_its(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    workers.break_down()
+    limiter.check(hits())
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            assert limiter.health().pending == 0
+            limiter.check(hits())
+            workers.mend()
+            os._exit(0 if limiter.check(hits()).degraded is None else 1)
+        finally:
+            os._exit(2)
+
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert limiter.health().pending == 1
+
+
+def test_a_storage_of_this_process_is_always_well() -> None:
+    assert Limiter().health().state == "working"
+
+
+def test_a_limiter_without_a_guard_knows_no_health() -> None:
+    with pytest.raises(ConfigurationError, match="Shared is not guarded"):
+        Limiter(Shared(Clock())).health()
+
+
+# How many there are
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        (["/usr/bin/gunicorn", "-w", "4", "app:app"], {}, 4),
+        (["gunicorn", "-w4", "app:app"], {}, 4),
+        (["gunicorn", "--workers=4", "-k", "gthread", "app:app"], {}, 4),
+        (["/x/gunicorn/__main__.py", "--workers", "4"], {}, 4),
+        (["gunicorn", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
+        (["gunicorn", "app:app"], {"GUNICORN_CMD_ARGS": "--bind=[::]:80 --workers=5"}, 5),
+        (["gunicorn", "-w", "2", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
+        (["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6),
+    ],
+)
+def test_the_number_of_workers_is_found(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], expected: int
+) -> None:
+    workers = count_workers(environment=environment, arguments=arguments, proc=tmp_path)
+
+    assert (workers.count, workers.certain) == (expected, True)
+
+
+def test_a_number_that_is_given_holds() -> None:
+    assert count_workers(7, environment={"WEB_CONCURRENCY": "9"}).count == 7
+
+
+def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path) -> None:
+    parent = os.getppid()
+    for pid, ppid, command in [
+        ("self", parent, "serve"),
+        ("11", parent, "serve"),
+        ("12", parent, "serve"),
+        ("13", parent, "other"),
+        ("14", 1, "serve"),
+    ]:
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_bytes(command.encode())
+        (tmp_path / pid / "stat").write_text(f"{pid} (a ) name) S {ppid} 0 0")
+
+    workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
+
+    assert (workers.count, workers.certain) == (2, True)
+
+
+def test_where_nothing_tells_it_is_more_than_there_are_likely_to_be(tmp_path: Path) -> None:
+    workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
+
+    assert workers.count > (os.cpu_count() or 1)
+    assert not workers.certain

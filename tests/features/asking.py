@@ -1,0 +1,52 @@
+"""Short ways to ask an app, and to read what it answers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+    from flask import Flask
+    from werkzeug.test import TestResponse
+
+
+def view() -> Callable[[], str]:
+    """A new one at each call, for limits cling to functions."""
+    return lambda: "ok"
+
+
+def ask(app: Flask, path: str = "/", *, method: str = "GET", **options: Any) -> TestResponse:
+    """One request by a client without history."""
+    return app.test_client().open(path, method=method, **options)
+
+
+def statuses(app: Flask, *paths: str, method: str = "GET", **options: Any) -> list[int]:
+    """The status of a request to each path, one after the other."""
+    return [ask(app, path, method=method, **options).status_code for path in paths]
+
+
+def policy(response: TestResponse) -> list[str]:
+    """The names of the rules that a response tells of."""
+    field = response.headers.get("RateLimit-Policy", "")
+    return [item.split('"')[1] for item in field.split(", ") if item]
+
+
+@contextmanager
+def commands(client: redis.Redis) -> Iterator[list[str]]:
+    """The names of all commands the server is sent by others meanwhile, those within scripts left out."""
+    with client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        client.ping()  # opens the connection, which sends commands of its own
+        seen: list[str] = []
+        yield seen
+        client.ping()
+        pings = 0
+        for command in monitor.listen():
+            name = command["command"].split(" ", 1)[0].upper()
+            pings += name == "PING"
+            if pings == 2:
+                break
+            if pings and name != "PING" and command["client_type"] != "lua":
+                seen.append(name)

@@ -1,0 +1,153 @@
+"""The straight wire to the server: nobody reads what was meant for another, and it survives what a pool survives."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from flask_multilimit.engine import Limiter, StorageError, hits_for
+from flask_multilimit.engine.storage.wire import Wire, command_of, wire_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servers import Server
+
+
+@pytest.fixture
+def wire(redis_client: redis.Redis) -> Iterator[Wire]:
+    wire = wire_of(redis_client)
+    assert wire is not None
+    yield wire
+    wire.close()
+
+
+def test_a_reply_is_that_of_the_command(wire: Wire) -> None:
+    assert [wire.ask(command_of(b"ECHO", word)) for word in (b"", b"one", b"\r\n\0")] == [b"", b"one", b"\r\n\0"]
+
+
+def test_after_an_error_of_the_server_the_next_reply_is_ones_own(wire: Wire) -> None:
+    wire.ask(command_of(b"SET", b"text", b"x"))
+    with pytest.raises(redis.ResponseError):
+        wire.ask(command_of(b"ZADD", b"text", b"1", b"x"))
+
+    assert wire.ask(command_of(b"ECHO", b"mine")) == b"mine"
+
+
+def test_after_a_time_out_the_late_reply_is_read_by_nobody(server: Server) -> None:
+    client = server.client(socket_timeout=0.1)
+    wire = wire_of(client)
+    assert wire is not None
+    wire.ask(command_of(b"PING"))
+    with pytest.raises(redis.TimeoutError):
+        wire.ask(command_of(b"BLPOP", b"nothing", b"0.3"))
+
+    assert wire.ask(command_of(b"ECHO", b"mine")) == b"mine"
+
+
+def test_after_an_interrupt_the_late_reply_is_read_by_nobody(wire: Wire) -> None:
+    wire.ask(command_of(b"PING"))
+    line = wire._idle.pop()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    wire._idle.append(line._replace(receive=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        wire.ask(command_of(b"ECHO", b"not mine"))
+
+    assert wire.ask(command_of(b"ECHO", b"mine")) == b"mine"
+
+
+def test_a_connection_that_the_server_has_closed_is_noticed_before_anything_is_sent(
+    wire: Wire, redis_client: redis.Redis
+) -> None:
+    wire.ask(command_of(b"PING"))
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    assert wire.ask(command_of(b"ECHO", b"mine")) == b"mine"
+
+
+def test_each_thread_reads_its_own_replies(wire: Wire) -> None:
+    wrong: list[bytes] = []
+
+    def ask(name: bytes) -> None:
+        replies = (wire.ask(command_of(b"ECHO", name)) for _ in range(300))
+        wrong.extend(reply for reply in replies if reply != name)
+
+    threads = [threading.Thread(target=ask, args=[b"%d" % number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> None:
+    limiter = Limiter(server.url)
+    wanted = hits_for("1000000/hour", scope="forked")
+    limiter.reset(wanted)
+    limiter.check(wanted)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        ids = b"".join(limiter.check(wanted).check_id for _ in range(100))
+        os.write(write, ids)
+        os._exit(0)
+    ours = {limiter.check(wanted).check_id for _ in range(100)}
+    os.waitpid(child, 0)
+    theirs = os.read(read, 1600)
+    os.close(read)
+    os.close(write)
+
+    assert not ours & {theirs[i : i + 16] for i in range(0, 1600, 16)}
+    assert limiter.peek(wanted).remaining == 1_000_000 - 201
+    limiter.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry": Retry(NoBackoff(), 1)},
+        {"retry_on_error": [redis.BusyLoadingError]},
+        {"protocol": 3},
+        {"health_check_interval": 30},
+        {"single_connection_client": True},
+    ],
+    ids=str,
+)
+def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, options: dict[str, object]) -> None:
+    settings: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), **options}
+    client = redis.Redis(unix_socket_path=str(server.folder / "socket"), **settings)
+    wanted = hits_for("5/minute", scope="not-plain")
+
+    assert wire_of(client) is None
+    Limiter(client).reset(wanted)
+    assert Limiter(client).check(wanted).remaining == 4
+    client.close()
+
+
+def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
+    client = server.client(max_connections=1)
+    limiter = Limiter(client)
+    limiter.check(hits_for("5/minute", scope="given-back"))
+
+    limiter.close()
+
+    assert client.ping()
+
+
+def test_a_server_that_is_gone_is_a_storage_error(server: Server) -> None:
+    limiter = Limiter(server.client(), sleep=lambda _: None)
+    limiter.storage.client.connection_pool.connection_kwargs["path"] = "/nowhere"  # type: ignore[attr-defined]
+
+    with pytest.raises(StorageError):
+        limiter.check(hits_for("5/minute", scope="gone"))

@@ -1,0 +1,95 @@
+"""The sample project is not ours to run: it runs in an environment of its own (`nox -s userproject`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask.testing import FlaskClient
+
+collect_ignore = ["userproject"]
+
+
+def make_app(**settings: Any) -> Flask:
+    app = Flask("kit")
+    app.config.from_mapping(settings)
+    MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+    calls = app.extensions["calls"] = []
+
+    @app.get("/ip")
+    @rate_limiter(type=IP, rules="3/minute; 5/hour")
+    def by_ip() -> str:
+        calls.append("ip")
+        return "ok"
+
+    @app.post("/user")
+    @rate_limiter(type=USER, rules="2/day")
+    @rate_limiter(rules="10/day")
+    def by_user() -> str:
+        return "ok"
+
+    @app.get("/bucket")
+    @rate_limiter(rules=Rule(60, 60, algorithm="token_bucket", burst=5))
+    def bucket() -> str:
+        return "ok"
+
+    @app.get("/cost")
+    @rate_limiter(rules="10/minute", cost=3)
+    def cost() -> str:
+        return "ok"
+
+    @app.get("/waits")
+    @rate_limiter(rules="1/minute", wait=120)
+    def waits() -> str:
+        return "ok"
+
+    @app.get("/shadow")
+    @rate_limiter(rules="1/minute", shadow=True)
+    def shadow() -> str:
+        return "ok"
+
+    @app.get("/key")
+    @rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules=lambda: "2/minute")
+    def by_key() -> str:
+        return "ok"
+
+    @app.get("/pair")
+    @rate_limiter(type=(USER, IP), rules="2/minute")
+    def pair() -> str:
+        return "ok"
+
+    @app.get("/huge")
+    @rate_limiter(rules="100000000/minute")
+    def huge() -> str:
+        return "ok"
+
+    @app.get("/open")
+    def without_limits() -> str:
+        return "ok"
+
+    return app
+
+
+@pytest.fixture(params=["memory", "server"])
+def app(request: pytest.FixtureRequest) -> Iterator[Flask]:
+    """On memory and on a real server."""
+    uri = "memory://"
+    if request.param == "server":
+        server = request.getfixturevalue("server")
+        server.client().flushall()
+        uri = server.url
+    app = make_app(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5)
+    yield app
+    app.extensions["multilimit"].limiter.close()
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    return app.test_client()
