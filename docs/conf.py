@@ -1,0 +1,44 @@
+"""How the documentation is built: sphinx-build -W --keep-going -b html docs docs/_build/html."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as version_of
+
+project = "flask-multilimit"
+author = "flask-multilimit contributors"
+project_copyright = author
+version = release = version_of("flask-multilimit")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+nitpicky = True
+nitpick_ignore_regex = [
+    # Other projects' names, and aliases that a signature spells out: there is no page here to link to.
+    ("py:.*", r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|typing)\..*"),
+    ("py:.*", r"(Any|Flask|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)"),
+    ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|T|U)"),
+    ("py:.*", r"flask_multilimit\.\w+\..*"),
+]
+
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+python_maximum_signature_line_length = 88
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = "flask-multilimit"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0b6e6e", "color-brand-content": "#0b6e6e"},
+    "dark_css_variables": {"color-brand-primary": "#5cc4c0", "color-brand-content": "#5cc4c0"},
+}

@@ -1,0 +1,49 @@
+"""Pages are run against the first server, which is empty at the beginning of each test."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from docs.snippets import FIRST, ROOT, run_example
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import redis
+
+    from servers import Server
+
+
+@pytest.fixture
+def run(
+    server: Server, redis_client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run one example of a page, as in ``run("docs/tutorial.md", "handler")``; returns its namespace."""
+    url = server.tcp_url
+    assert redis_client.dbsize() == 0
+    limiters = []
+    monkeypatch.syspath_prepend(tmp_path)
+    algorithms, modules = dict(ALGORITHMS), set(sys.modules)
+
+    def run(page: str, example: str = FIRST) -> dict[str, Any]:
+        namespace = run_example(ROOT / page, example, server_url=url, folder=tmp_path)
+        app = namespace.get("app")
+        if app is not None and "multilimit" in app.extensions:
+            limiters.append(app.extensions["multilimit"].limiter)
+        if hasattr(namespace.get("limiter"), "close"):  # Flask-Limiter's has none
+            limiters.append(namespace["limiter"])
+        return namespace
+
+    yield run
+    for limiter in limiters:
+        limiter.close()
+    ALGORITHMS.clear()
+    ALGORITHMS.update(algorithms)
+    for file in tmp_path.glob("*.py"):
+        if file.stem not in modules:
+            sys.modules.pop(file.stem, None)

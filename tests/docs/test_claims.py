@@ -1,0 +1,410 @@
+"""What pages say about their examples is so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+import flask_multilimit
+from docs.snippets import ROOT
+from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from servers import Server
+
+    Run = Callable[..., dict[str, Any]]
+
+
+def statuses(app: Flask, path: str, times: int, **options: Any) -> list[int]:
+    client = app.test_client()
+    return [client.open(path, **options).status_code for _ in range(times)]
+
+
+def from_address(address: str) -> dict[str, Any]:
+    return {"environ_base": {"REMOTE_ADDR": address}}
+
+
+def _keys(client: redis.Redis) -> list[str]:
+    found: Any = client.keys()
+    return sorted(key.decode() for key in found)
+
+
+def _members(client: redis.Redis) -> dict[str, Any]:
+    return {key: client.zrange(key, 0, -1, withscores=True) for key in _keys(client)}
+
+
+class TestCheck:
+    def test_keys_are_those_of_the_page(self, run: Run, redis_client: redis.Redis) -> None:
+        page = (ROOT / "docs/explanation/check.md").read_text()
+        shown = re.search(r"% keys: update\n```text\n(.*?)```", page, re.DOTALL)
+        app = run("docs/explanation/check.md", "update")["app"]
+
+        statuses(app, "/update", 1, **from_address("203.0.113.7"))
+
+        assert shown is not None
+        assert _keys(redis_client) == sorted(shown[1].split())
+
+    def test_a_refusal_writes_nothing(self, run: Run, redis_client: redis.Redis) -> None:
+        app = run("docs/explanation/check.md", "update")["app"]
+        statuses(app, "/update", 5, **from_address("203.0.113.7"))
+        before = _members(redis_client)
+
+        assert statuses(app, "/update", 1, **from_address("203.0.113.7")) == [429]
+
+        assert _members(redis_client) == before
+        assert [len(members) for members in before.values()] == [5, 5, 5]
+
+    def test_the_warning_reads_as_shown(self) -> None:
+        page = (ROOT / "docs/explanation/check.md").read_text()
+        shown = re.search(r"% warning: idle\n```text\nConfigurationWarning: (.*?)```", page, re.DOTALL)
+
+        def update() -> None: ...
+
+        update.__module__, update.__qualname__ = "app", "update"
+        with pytest.warns(ConfigurationWarning) as warned:
+            rate_limiter(type=IP, rules=[Rule(50, 100), Rule(20, 10)])(update)
+
+        assert shown is not None
+        assert str(warned[0].message).split() == shown[1].split()
+
+    def test_rules_that_the_page_recommends_do_not_warn(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            rate_limiter(type=IP, rules="10 per 20 seconds; 100/hour")(lambda: None)
+
+
+class TestReadme:
+    def test_costs_of_a_type_of_ones_own(self, run: Run) -> None:
+        app = run("README.md", "own-type")["app"]
+        assert statuses(app, "/report?full", 11, headers={"X-Api-Key": "a"}) == [200] * 10 + [429]
+        assert statuses(app, "/report", 1, headers={"X-Api-Key": "b"}) == [200]
+
+    def test_stacking(self, run: Run) -> None:
+        app = run("README.md", "stacking")["app"]
+        assert statuses(app, "/messages", 6, method="POST") == [201] * 5 + [429]
+        assert app.test_client().post("/messages").get_json()["detail"] == "Slow down, please."
+
+    def test_signals(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        app = run("README.md", "signals")["app"]
+        statuses(app, "/", 2)
+        assert re.fullmatch(r"index refused by ip-60s, retry in \d+\.\d s", caplog.messages[0])
+
+
+class TestTutorial:
+    def test_handler(self, run: Run) -> None:
+        client = run("docs/tutorial.md", "handler")["app"].test_client()
+        *_, answer = [client.get("/quote") for _ in range(4)]
+        assert answer.get_json()["error"] == "You are fast. Please slow down."
+        assert 9 < answer.get_json()["wait"] <= 10
+
+    def test_keys(self, run: Run, redis_client: redis.Redis) -> None:
+        statuses(run("docs/tutorial.md", "server")["app"], "/quote", 1)
+        page = (ROOT / "docs/tutorial.md").read_text()
+        assert all(key in page for key in _keys(redis_client))
+        assert redis_client.dbsize() == 2
+
+
+class TestRedis:
+    def test_a_user_with_the_rights_shown_can_check_by_every_algorithm(self, server: Server, run: Run) -> None:
+        page = (ROOT / "docs/how-to/redis.md").read_text()
+        shown = re.search(r"ACL SETUSER limiter on >PASSWORD (.*)", page)
+        assert shown is not None
+        run("docs/how-to/redis.md", "uri")
+        with server.client() as admin:
+            admin.execute_command("ACL", "SETUSER", "limiter", "on", ">PASSWORD", *shown[1].split())
+            with server.client(url=server.tcp_url, username="limiter", password="PASSWORD") as client:
+                limiter = flask_multilimit.Limiter(client)
+                for algorithm in _algorithms():
+                    hits = flask_multilimit.hits_for(Rule(60, 2, algorithm=algorithm), scope="acl")
+                    limiter.refund(limiter.check(hits))
+                    limiter.reset(hits)
+            admin.execute_command("ACL", "DELUSER", "limiter")
+
+    def test_password_does_not_show_in_errors(self) -> None:
+        with pytest.raises(flask_multilimit.ConfigurationError) as raised:
+            flask_multilimit.storage_from_uri("rediss://limiter:secret@cache.example.com:port")
+        assert "secret" not in str(raised.value)
+
+    def test_a_failing_server_is_503(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        app = run("docs/how-to/redis.md", "failing")["app"]
+        answer = app.test_client().get("/")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert "index" in caplog.text
+
+
+class TestProxies:
+    def test_the_last_entry_counts(self, run: Run) -> None:
+        app = run("docs/how-to/proxies.md", "proxy")["app"]
+        forwarded = [{"X-Forwarded-For": f"198.51.100.{n}, 203.0.113.7"} for n in range(3)]
+        assert [statuses(app, "/", 1, headers=headers)[0] for headers in forwarded] == [200, 200, 429]
+        assert statuses(app, "/", 1, headers={"X-Forwarded-For": "203.0.113.8"}) == [200]
+
+    def test_ipv6(self, run: Run) -> None:
+        app = run("docs/how-to/proxies.md", "proxy")["app"]
+        same = ["2001:db8:1:2::1", "2001:db8:1:2:ffff::7", "2001:db8:1:2::3"]
+        assert [statuses(app, "/", 1, **from_address(address))[0] for address in same] == [200, 200, 429]
+        assert statuses(app, "/", 1, **from_address("::ffff:203.0.113.7")) == [200]
+
+    def test_without_the_field_all_share_one_quota(self, run: Run) -> None:
+        app = run("docs/how-to/proxies.md", "cdn")["app"]
+        assert statuses(app, "/", 101)[-1] == 429
+        assert statuses(app, "/", 1, headers={"Cf-Connecting-Ip": "203.0.113.7"}) == [200]
+
+
+class TestUsers:
+    def test_session(self, run: Run) -> None:
+        client = run("docs/how-to/users.md", "loader")["app"].test_client()
+        anonymous = [client.get("/inbox").status_code for _ in range(4)]
+        with client.session_transaction() as session:
+            session["user_id"] = 7
+        assert anonymous == [200, 200, 200, 429]
+        assert client.get("/inbox").status_code == 200
+
+    def test_flask_login(self, run: Run) -> None:
+        app = run("docs/how-to/users.md", "flask-login")["app"]
+        ann, bob = app.test_client(), app.test_client()
+        ann.post("/login/ann")
+        bob.post("/login/bob")
+        assert [ann.get("/inbox").status_code for _ in range(4)] == [200, 200, 200, 429]
+        assert bob.get("/inbox").status_code == 200
+
+    def test_token(self, run: Run) -> None:
+        app = run("docs/how-to/users.md", "token")["app"]
+        ann, bob = ({"Authorization": f"Bearer token-of-{name}"} for name in ("ann", "bob"))
+        assert statuses(app, "/inbox", 4, headers=ann) == [200, 200, 200, 429]
+        assert statuses(app, "/inbox", 1, headers=bob) == [200]
+        assert statuses(app, "/inbox", 1, headers={"Authorization": "Bearer forged"}) == [401]
+
+    def test_exempt(self, run: Run) -> None:
+        app = run("docs/how-to/users.md", "exempt")["app"]
+        assert statuses(app, "/search", 3) == [200, 200, 429]
+        assert statuses(app, "/search", 5, headers={"X-User": "ann"}) == [200] * 5
+
+    def test_login_form(self, run: Run) -> None:
+        app = run("docs/how-to/users.md", "login-form")["app"]
+        machines = [from_address(f"203.0.113.{n}") for n in range(6)]
+        tried = [app.test_client().post("/login", data={"name": "Ann"}, **machine) for machine in machines]
+        assert [answer.status_code for answer in tried] == [401] * 5 + [429]
+
+
+class TestManyEndpoints:
+    PAGE = "docs/how-to/many-endpoints.md"
+
+    def test_blueprint(self, run: Run) -> None:
+        app = run(self.PAGE, "blueprint")["app"]
+        assert statuses(app, "/api/users", 4) == [200, 200, 200, 429]
+        assert statuses(app, "/api/export", 2) == [200, 429]
+
+    def test_app_and_defaults(self, run: Run) -> None:
+        app = run(self.PAGE, "app")["app"]
+        assert statuses(app, "/", 3) == [200, 200, 429]
+        assert statuses(app, "/news", 4) == [200, 200, 200, 429]  # 2 + 3 are the 5 of the app
+        assert statuses(app, "/nowhere", 4, **from_address("203.0.113.7")) == [404, 404, 404, 429]
+
+    def test_configuration(self, run: Run) -> None:
+        app = run(self.PAGE, "configuration")["app"]
+        assert statuses(app, "/search", 3) == [200, 200, 429]
+        assert statuses(app, "/admin/users", 21)[-1] == 429
+        assert "RateLimit" not in app.test_client().get("/health").headers
+
+    def test_exempt(self, run: Run) -> None:
+        assert statuses(run(self.PAGE, "exempt")["app"], "/health", 3) == [200] * 3
+
+
+class TestWhatCounts:
+    PAGE = "docs/how-to/what-counts.md"
+
+    def test_methods(self, run: Run) -> None:
+        app = run(self.PAGE, "methods")["app"]
+        assert statuses(app, "/notes", 2, method="POST") == [200, 429]
+        assert statuses(app, "/notes", 5) == [200] * 4 + [429]
+
+    def test_cost(self, run: Run) -> None:
+        client = run(self.PAGE, "cost")["app"].test_client()
+        pages = [4, 7, 6, 1]
+        assert [client.get(f"/render?pages={n}").status_code for n in pages] == [200, 429, 200, 429]
+
+    def test_a_cost_above_the_count(self, run: Run) -> None:
+        answer = run(self.PAGE, "cost")["app"].test_client().get("/render?pages=11")
+        assert answer.status_code == 429
+        assert "Retry-After" not in answer.headers
+
+    def test_failures(self, run: Run) -> None:
+        app = run(self.PAGE, "failures")["app"]
+        assert statuses(app, "/login", 5, method="POST", data={"password": "right"}) == [200] * 5
+        assert statuses(app, "/login", 4, method="POST") == [401, 401, 401, 429]
+
+    def test_exempt(self, run: Run) -> None:
+        app = run(self.PAGE, "exempt")["app"]
+        assert statuses(app, "/", 3, **from_address("10.0.0.7")) == [200] * 3
+        assert statuses(app, "/", 2) == [200, 429]
+
+    def test_together(self, run: Run) -> None:
+        app = run(self.PAGE, "together")["app"]
+        assert statuses(app, "/documents/a", 2) == [200, 429]
+        assert statuses(app, "/documents/b", 1) == [200]
+        assert statuses(app, "/documents/a", 1, **from_address("203.0.113.7")) == [200]
+
+
+class TestChangingRules:
+    def test_plans(self, run: Run) -> None:
+        app = run("docs/how-to/changing-rules.md", "plans")["app"]
+        assert statuses(app, "/answer", 2, headers={"X-User": "ann"}) == [200, 429]
+        assert statuses(app, "/answer", 4, headers={"X-User": "bob", "X-Plan": "paid"}) == [200, 200, 200, 429]
+        assert statuses(app, "/answer", 1, headers={"X-User": "ann", "X-Plan": "paid"}) == [200]
+
+    def test_shadow(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        app = run("docs/how-to/changing-rules.md", "shadow")["app"]
+        assert statuses(app, "/quote", 3) == [200] * 3
+        assert caplog.messages == ["quote would be refused by ip-60s"]
+        assert "ip-60s" not in app.test_client().get("/quote").headers["RateLimit"]
+
+
+class TestResponses:
+    PAGE = "docs/how-to/responses.md"
+
+    @pytest.mark.parametrize(
+        ("accept", "kind"),
+        [
+            ("*/*", "application/problem+json"),
+            ("application/json", "application/problem+json"),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", "text/html"),
+            ("text/plain", "text/plain"),
+        ],
+    )
+    def test_negotiation(self, run: Run, accept: str, kind: str) -> None:
+        app = run(self.PAGE, "body")["app"]
+        statuses(app, "/", 2)
+        assert app.test_client().get("/", headers={"Accept": accept}).mimetype == kind
+
+    def test_message(self, run: Run) -> None:
+        client = run(self.PAGE, "message")["app"].test_client()
+        client.get("/")
+        assert client.get("/").get_json(force=True)["detail"] == "Come back in 10 s."
+
+    def test_handler(self, run: Run) -> None:
+        client = run(self.PAGE, "handler")["app"].test_client()
+        client.get("/")
+        answer = client.get("/")
+        assert "Refused by ip-60s." in answer.text
+        assert answer.headers["Retry-After"] == "60"
+
+    def test_problem(self, run: Run) -> None:
+        client = run(self.PAGE, "problem")["app"].test_client()
+        client.get("/")
+        answer = client.get("/")
+        assert answer.mimetype == "application/problem+json"
+        assert answer.get_json()["instance"] == "/"
+
+    def test_on_rejected(self, run: Run) -> None:
+        client = run(self.PAGE, "on-rejected")["app"].test_client()
+        client.get("/download")
+        assert client.get("/download").location == "/waiting-room"
+
+    def test_cors(self, run: Run) -> None:
+        client = run(self.PAGE, "cors")["app"].test_client()
+        preflight = client.options("/")
+        client.get("/")
+        refused = client.get("/")
+        assert (preflight.status_code, refused.status_code) == (200, 429)
+        exposed = refused.headers["Access-Control-Expose-Headers"].split(", ")
+        assert all(name in refused.headers for name in exposed)
+
+
+class TestLogging:
+    PAGE = "docs/how-to/logging-rejections.md"
+
+    def test_lines(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        statuses(run(self.PAGE, "log")["app"], "/quote", 2)
+        line = r"rate limit: quote refused by ip-60s, retry in \d\d\.\d s, check [0-9a-f-]{36}"
+        assert re.fullmatch(line, caplog.messages[0])
+        assert re.search(line, (ROOT / self.PAGE).read_text())
+
+    def test_pseudonyms(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        statuses(run(self.PAGE, "pseudonyms")["app"], "/quote", 2)
+        line = r"rate limit: quote refused for ip=[0-9a-f]{12}"
+        assert re.fullmatch(line, caplog.messages[0])
+        assert re.search(line, (ROOT / self.PAGE).read_text())
+
+    def test_count(self, run: Run) -> None:
+        namespace = run(self.PAGE, "count")
+        statuses(namespace["app"], "/quote", 3)
+        assert namespace["checks"] == {("quote", "allowed"): 1, ("quote", "refused"): 2}
+
+
+class TestServices:
+    PAGE = "docs/how-to/services.md"
+
+    def test_service(self, run: Run) -> None:
+        app = run(self.PAGE, "service")["app"]
+        assert statuses(app, "/invite/ann", 4, method="POST") == [200, 200, 202, 202]
+
+    def test_scope(self, run: Run) -> None:
+        namespace = run(self.PAGE, "scope")
+        with namespace["app"].app_context():
+            namespace["send_mail"]("ann")
+            namespace["send_text"]("ann")
+            with pytest.raises(flask_multilimit.RateLimitExceeded):
+                namespace["send_mail"]("ann")
+
+    def test_method(self, run: Run) -> None:
+        namespace = run(self.PAGE, "method")
+        with namespace["app"].app_context():
+            namespace["Exporter"]().export()
+            with pytest.raises(flask_multilimit.RateLimitExceeded):
+                namespace["Exporter"]().export()
+
+    def test_inline(self, run: Run) -> None:
+        app = run(self.PAGE, "inline")["app"]
+        assert statuses(app, "/rooms/red/messages", 3, method="POST") == [200, 200, 429]
+        assert statuses(app, "/rooms/blue/messages", 1, method="POST") == [200]
+        client = app.test_client()
+        assert [client.post("/search").text for _ in range(2)] == ["all results", "cached results"]
+
+    def test_command(self, run: Run) -> None:
+        runner = run(self.PAGE, "command")["app"].test_cli_runner()
+        assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
+        assert runner.invoke(args=["rebuild"]).output == "too soon, wait 60 s\n"
+
+
+class TestEngine:
+    def test_send(self, run: Run) -> None:
+        send = run("docs/how-to/without-flask.md")["send"]
+        assert [send("m", "ann")[:4] for _ in range(3)] == ["sent", "sent", "wait"]
+
+    def test_async_view(self, run: Run) -> None:
+        assert statuses(run("docs/how-to/async.md", "view")["app"], "/ask", 3) == [200, 200, 429]
+
+    def test_in_a_thread(self, run: Run) -> None:
+        allowed = run("docs/how-to/async.md", "thread")["allowed"]
+
+        async def three() -> list[bool]:
+            return [await allowed("ann") for _ in range(3)]
+
+        assert asyncio.run(three()) == [True, True, False]
+
+
+class TestOwnAlgorithm:
+    PAGE = "docs/how-to/own-algorithm.md"
+
+    def test_the_twins_agree(self, run: Run, redis_client: redis.Redis) -> None:
+        run(self.PAGE)["test_the_twins_agree"](redis_client)
+
+    def test_three_then_quiet(self, run: Run) -> None:
+        app = run(self.PAGE)["app"]
+        assert statuses(app, "/reset-password", 4, method="POST") == [200, 200, 200, 429]
+
+
+def _algorithms() -> list[str]:
+    from flask_multilimit.engine.algorithms import ALGORITHMS
+
+    return list(ALGORITHMS)

@@ -1,0 +1,52 @@
+"""Nothing public is missing from the reference, and no link in README leads nowhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+from blinker import NamedSignal
+
+import flask_multilimit
+from docs.snippets import ROOT
+from flask_multilimit.config import PREFIX, Settings
+
+REFERENCE = ROOT / "docs" / "reference"
+SETTINGS = {PREFIX + name.upper(): field for name, field in Settings.model_fields.items()}
+
+
+def _sections() -> dict[str, str]:
+    """The text of each setting."""
+    _, *parts = re.split(r"^## `(\w+)`$", (REFERENCE / "configuration.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    assert sorted(_sections()) == sorted(SETTINGS)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_documented_with_its_default(name: str) -> None:
+    shown = re.search(r"^Default\n: `(.+)`$", _sections().get(name, ""), re.MULTILINE)
+    assert shown is not None
+    assert ast.literal_eval(shown[1]) == SETTINGS[name].get_default(call_default_factory=True)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_choices_of_a_setting_are_all_documented(name: str) -> None:
+    choices = getattr(SETTINGS[name].annotation, "__args__", ())
+    section = _sections().get(name, "")
+    assert not [choice for choice in choices if isinstance(choice, str) and f'`"{choice}"`' not in section]
+
+
+@pytest.mark.parametrize("name", flask_multilimit.__all__)
+def test_a_public_name_is_in_the_reference(name: str) -> None:
+    is_signal = isinstance(getattr(flask_multilimit, name), NamedSignal)
+    page = (REFERENCE / ("signals.md" if is_signal else "api.md")).read_text()
+    assert re.search(rf"^(?:\.\. (?:auto|py:)\w+:: | {{13}}){name}(?:\(\))?$", page, re.MULTILINE)
+
+
+def test_links_in_the_readme_lead_to_files() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]

@@ -1,0 +1,70 @@
+"""The responses that pages show are those that their examples give."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from docs.snippets import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from werkzeug.test import TestResponse
+
+SHOWN = [
+    # page, example, path, calls before the one that is shown
+    ("README.md", "quick-start", "/update", 10),
+    ("docs/tutorial.md", "one-limit", "/quote", 3),
+    ("docs/tutorial.md", "two-limits", "/quote", 4),
+    ("docs/explanation/check.md", "update", "/update", 5),
+    ("docs/how-to/responses.md", "body", "/", 2),
+    ("docs/how-to/responses.md", "names", "/", 0),
+]
+
+
+@pytest.mark.parametrize(("page", "example", "path", "before"), SHOWN)
+def test_status_and_fields(run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int) -> None:
+    status, *fields = _block_after("response", page, example).splitlines()
+
+    response = _call(run(page, example)["app"], path, before)
+
+    assert status == f"HTTP/1.1 {response.status}"
+    shown = dict(field.split(": ", 1) for field in fields)
+    assert {name: response.headers.get(name) for name in shown} == shown
+
+
+def test_body(run: Callable[..., dict[str, Any]]) -> None:
+    page, example = "docs/how-to/responses.md", "body"
+
+    response = _call(run(page, example)["app"], "/", 2)
+
+    assert response.get_json(force=True) == json.loads(_block_after("body", page, example))
+
+
+def test_every_response_that_is_shown_is_checked() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    marks = [
+        (str(page.relative_to(ROOT)), example)
+        for page in pages
+        for example in re.findall(r"^(?:%|<!--) response: ([\w-]+)", page.read_text(), re.MULTILINE)
+    ]
+    assert sorted(marks) == sorted((page, example) for page, example, *_ in SHOWN)
+
+
+def _call(app: Any, path: str, before: int) -> TestResponse:
+    client = app.test_client()
+    for _ in range(before):
+        client.get(path)
+    response: TestResponse = client.get(path)
+    return response
+
+
+def _block_after(mark: str, page: str, example: str) -> str:
+    pattern = rf"^(?:%|<!--) {mark}: {example}(?: -->)?\n```\w+\n(.*?)^```"
+    match = re.search(pattern, (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert match is not None
+    return match[1]

@@ -1,0 +1,43 @@
+"""Every piece of Python in README and documentation runs, and every session answers what the page says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from docs.snippets import PAGES, ROOT, Block, blocks_of, examples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLES = [(str(page.relative_to(ROOT)), example) for page in PAGES for example in examples_of(page)]
+LANGUAGES = {"", "python", "pycon", "lua", "console", "text", "http", "json", "toctree", "eval-rst", "include", "raw"}
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page}-{example}" for page, example in EXAMPLES])
+def test_an_example_runs(run: Callable[..., dict[str, Any]], page: str, example: str) -> None:
+    run(page, example)
+
+
+def test_no_block_has_a_language_that_nobody_checks() -> None:
+    blocks = [block for page in PAGES for block in blocks_of(page)]
+    assert not [str(block) for block in blocks if block.language not in LANGUAGES]
+
+
+def test_files_that_commands_name_exist() -> None:
+    missing = [
+        f"{block}: {word}" for page in PAGES for block in blocks_of(page) for word in _files(block) if not _exists(word)
+    ]
+    assert not missing
+
+
+def _files(block: Block) -> list[str]:
+    if block.language != "console":
+        return []
+    folders = ("examples/", "tests/", "benchmarks/", "flask_multilimit/")
+    return [word for word in block.text.split() if word.startswith(folders)]
+
+
+def _exists(name: str) -> bool:
+    return (ROOT / name).exists() or (ROOT / f"{name}.py").exists()
