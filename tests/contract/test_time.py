@@ -212,13 +212,6 @@ def test_sliding_window_entries_in_the_future_do_not_count_and_are_dropped_by_a_
     assert bench.limiter.peek(plan).remaining == 4
 
 
-dropped_by_a_charge_only = pytest.mark.xfail(
-    strict=True,
-    reason="what lies in the future is dropped by the next charge; until then it is there when its time comes",
-)
-
-
-@dropped_by_a_charge_only
 @stepping_back
 def test_a_wait_promised_after_a_step_back_is_kept_although_units_lie_in_the_future(
     bench: Bench, algorithm: str
@@ -232,7 +225,6 @@ def test_a_wait_promised_after_a_step_back_is_kept_although_units_lie_in_the_fut
     assert_admitted_at_the_promised_instant(bench, full + future)
 
 
-@dropped_by_a_charge_only
 @stepping_back
 def test_sliding_window_a_wait_promised_after_a_step_back_is_kept_for_several_units(bench: Bench) -> None:
     bench.limiter.check(hits(rule("sliding_window", 50, 2)))

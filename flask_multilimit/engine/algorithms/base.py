@@ -51,7 +51,8 @@ class Algorithm(Protocol):
     """The Python twin: a module with these names. ``NAME.lua`` beside it defines the same functions.
 
     ``state`` is whatever the algorithm keeps for one key, ``None`` before the first charge and after its
-    ``reset_after`` has passed. Only :meth:`charge` and :meth:`refund` may change it.
+    ``reset_after`` has passed. Only :meth:`charge`, :meth:`refund` and
+    :meth:`drop_future` may change it.
     """
 
     @property
@@ -81,6 +82,10 @@ class Algorithm(Protocol):
 
     def reset_after(self, state: Any, quota: Quota, now: int, seen: Any, /) -> int:
         """Microseconds until the quota is whole again if nobody comes."""
+
+    def drop_future(self, state: Any, quota: Quota, now: int, /) -> Any:
+        """Drop what lies in the future (the clock stepped back), lest it count again when its time comes; return the
+        new state. Asked when a check does not charge this key; :meth:`charge` drops it by itself."""
 
     def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: bytes, /) -> Any:
         """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""

@@ -32,6 +32,8 @@ algorithms.fixed_window = {
     return seen[2] > 0 and seen[1] + hit.window - now or 0
   end,
 
+  drop_future = drop_future_numbers,
+
   -- Exact within the window of the charge; nothing once that is over.
   refund = function(hit, until_, now)
     local start, used = load_numbers(hit.key)

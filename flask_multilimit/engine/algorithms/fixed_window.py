@@ -41,6 +41,10 @@ def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int
     return start + quota.window - now if used else 0
 
 
+def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
+    return None if state is not None and state[0] > now else state
+
+
 def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State | None:
     """Exact within the window of the charge; nothing once that is over."""
     start, used = state

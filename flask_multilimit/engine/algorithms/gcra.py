@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from .base import COUNTED, Quota, recognise_nothing
-from .rate import charge, evaluate, refund, reset_after
+from .rate import charge, drop_future, evaluate, refund, reset_after
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
@@ -22,6 +22,7 @@ __all__ = [
     "PARAMETERS",
     "WITNESS",
     "charge",
+    "drop_future",
     "evaluate",
     "quota",
     "recognise",

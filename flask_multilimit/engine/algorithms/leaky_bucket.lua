@@ -22,5 +22,6 @@ algorithms.leaky_bucket = {
   end,
   charge = rate.charge,
   reset_after = rate.reset_after,
+  drop_future = rate.drop_future,
   refund = rate.refund,
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from . import rate
 from .base import COUNTED, NEVER, Outcome, Quota, recognise_nothing
-from .rate import charge, refund, reset_after
+from .rate import charge, drop_future, refund, reset_after
 
 PARAMETERS = frozenset({"burst", "max_delay"})
 MAX_COST = COUNTED
@@ -33,6 +33,7 @@ __all__ = [
     "PARAMETERS",
     "WITNESS",
     "charge",
+    "drop_future",
     "evaluate",
     "quota",
     "recognise",

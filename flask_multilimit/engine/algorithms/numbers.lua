@@ -7,6 +7,14 @@ local function load_numbers(key)
   end
 end
 
+-- Where the first number is an instant that only a clock that stepped back has ahead of it.
+local function drop_future_numbers(hit, now)
+  local first = load_numbers(hit.key)
+  if first and first > now then
+    call('DEL', hit.key)
+  end
+end
+
 -- `left` is how long they matter, in microseconds.
 local function store_numbers(key, left, first, second, third)
   local text = string.format('%.0f %.0f', first, second)

@@ -69,6 +69,13 @@ local rate = {
     return up(seen[1], seen[2])
   end,
 
+  drop_future = function(hit, now)
+    local whole, rest = behind(hit, now)
+    if whole == 0 and rest == 0 then
+      call('DEL', hit.key)
+    end
+  end,
+
   -- Take back of the charge what has not come back by itself; exact when nobody came in between, never more.
   refund = function(hit, until_, now)
     local whole, rest = behind(hit, now)

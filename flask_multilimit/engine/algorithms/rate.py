@@ -40,6 +40,10 @@ def reset_after(state: Instant | None, quota: Quota, now: int, seen: int) -> int
     return -(-seen // quota.count)
 
 
+def drop_future(state: Instant | None, quota: Quota, now: int) -> Instant | None:
+    return state if _behind(state, quota, now) else None
+
+
 def refund(state: Instant, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Instant | None:
     """Take back of the charge what has not come back by itself; exact when nobody came in between, never more."""
     behind = _behind(state, quota, now)

@@ -44,6 +44,14 @@ local function score_at(key, rank)
   return tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2])
 end
 
+local function drop_future(hit, now, most)
+  local future = call('ZCOUNT', hit.key, now + 1, '+inf')
+  if future > 0 then
+    call('ZREMRANGEBYRANK', hit.key, -math.min(future, most), -1)
+  end
+  return future
+end
+
 -- `dead` entries lie outside the window: drop the expired ones from the front, the future ones from the end.
 local function trim(hit, now, dead)
   local most = TRIM + hit.cost
@@ -54,10 +62,7 @@ local function trim(hit, now, dead)
     end
     return
   end
-  local future = call('ZCOUNT', hit.key, now + 1, '+inf')
-  if future > 0 then
-    call('ZREMRANGEBYRANK', hit.key, -math.min(future, most), -1)
-  end
+  local future = drop_future(hit, now, most)
   if dead > future then
     call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, most) - 1)
   end
@@ -95,6 +100,10 @@ algorithms.sliding_window = {
       return 0
     end
     return score_at(hit.key, count_expired(hit, now) + used - 1) + hit.window - now
+  end,
+
+  drop_future = function(hit, now)
+    drop_future(hit, now, TRIM)
   end,
 
   refund = function(hit, until_, now, id)

@@ -1,7 +1,7 @@
 """Sliding window log: exact, O(count) memory. At most ``count`` units in ANY ``window``.
 
 A unit charged at ``s`` counts at ``now`` while ``now - window < s <= now``. Scores in the future (the clock
-stepped back) do not count and are dropped by the next charge. Twin of ``sliding_window.lua``.
+stepped back) do not count and are dropped by the next check. Twin of ``sliding_window.lua``.
 """
 
 from __future__ import annotations
@@ -127,6 +127,12 @@ def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) 
     if log is None or first == end:
         return 0
     return log.times[end - 1] + quota.window - now
+
+
+def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
+    if log is not None and log.times and log.times[-1] > now:
+        log.drop_last(min(len(log.times) - bisect_right(log.times, now, log.head), TRIM))
+    return log
 
 
 def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:

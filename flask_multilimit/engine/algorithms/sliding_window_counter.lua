@@ -59,6 +59,8 @@ algorithms.sliding_window_counter = {
     return seen[3] > 0 and seen[1] + hit.window - now or 0
   end,
 
+  drop_future = drop_future_numbers,
+
   -- Exact while the window of the charge is the current one or the one before; nothing after that.
   refund = function(hit, until_, now)
     local start, current, previous = load_numbers(hit.key)

@@ -55,6 +55,10 @@ def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int
     return start + quota.window - now if previous else 0
 
 
+def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
+    return None if state is not None and state[0] > now else state
+
+
 def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State:
     """Exact while the window of the charge is the current one or the one before; nothing after that."""
     start, current, previous = state

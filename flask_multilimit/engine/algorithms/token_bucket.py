@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from .base import COUNTED, Quota, recognise_nothing
-from .rate import charge, evaluate, refund, reset_after
+from .rate import charge, drop_future, evaluate, refund, reset_after
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
@@ -21,6 +21,7 @@ __all__ = [
     "PARAMETERS",
     "WITNESS",
     "charge",
+    "drop_future",
     "evaluate",
     "quota",
     "recognise",

@@ -48,6 +48,9 @@ for i, hit in ipairs(hits) do
     reply[3 * i] = reply[3 * i] - hit.cost
     reply[3 * i + 2] = hit.algorithm.charge(hit, now, seen[i], id)
   else
+    if mode ~= 'peek' and not repeated then
+      hit.algorithm.drop_future(hit, now)
+    end
     reply[3 * i + 2] = hit.algorithm.reset_after(hit, now, seen[i])
   end
 end

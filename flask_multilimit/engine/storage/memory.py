@@ -95,7 +95,7 @@ class MemoryStorage:
                     allowed = False
                 if outcome[2]:
                     delays.append(outcome[2])
-        charging = charging and allowed
+        asking, charging = charging, charging and allowed
         reply = [now, max(delays)]
         for (key, quota, cost, _, _, charge, reset_after, rule), (state, outcome) in zip(steps, found, strict=True):
             remaining, retry_after, _, seen = outcome
@@ -105,7 +105,9 @@ class MemoryStorage:
                     self._written_by(rule, key, now + whole_after)
                 reply += (remaining - cost, 0, whole_after)
             else:
-                reply += (remaining, retry_after, reset_after(state, quota, now, seen))
+                if asking and state is not None:
+                    states[key] = rule.twin.drop_future(state, quota, now)
+                reply += (remaining, retry_after, reset_after(states.get(key), quota, now, seen))
         return Decision(check_id, hits, allowed, reply)
 
     def _refund(self, charge: Charge, now: int, check_id: bytes) -> None:

@@ -51,6 +51,8 @@ class Wire:
         self._pool = pool
         self._idle: list[_Line] = []
         _wires.add(self)
+        # A storage that is dropped without being closed must not keep the pool's connections.
+        weakref.finalize(self, _give_back, pool, self._idle).atexit = False
 
     def ask(self, command: bytes) -> Any:
         """The reply to ``command``. Raises redis-py's errors, after which the connection is not used again: nobody
@@ -74,12 +76,11 @@ class Wire:
 
     def close(self) -> None:
         """Give all connections back to the pool."""
-        while self._idle:
-            self._drop(self._idle.pop().connection)
+        _give_back(self._pool, self._idle)
 
     def forget(self) -> None:
         """Drop what belongs to the parent process."""
-        self._idle = []
+        self._idle.clear()
 
     def _take(self) -> _Line:
         """The line used last, unless the server has closed it meanwhile, or has something to say unasked."""
@@ -99,6 +100,13 @@ class Wire:
     def _drop(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)
+
+
+def _give_back(pool: Any, idle: list[_Line]) -> None:
+    while idle:
+        connection = idle.pop().connection
+        connection.disconnect()
+        pool.release(connection)
 
 
 def wire_of(client: Any) -> Wire | None:
