@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-algorithm.md"
 FILE = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-MODULES = ["cooldown", "limits", "app", "test_cooldown"]
+MODULES = ["cooldown", "my_limits", "app", "test_cooldown"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     scripts.script.cache_clear()
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    importlib.import_module("limits")
+    importlib.import_module("my_limits")
     yield
     del ALGORITHMS["cooldown"]
     scripts.script.cache_clear()
@@ -51,7 +51,7 @@ def cooldown(time: float = 10, count: int = 3) -> Rule:
 def test_the_page_has_each_of_its_files_once() -> None:
     names = [match["name"] for match in FILE.finditer(PAGE.read_text(encoding="utf-8"))]
 
-    assert sorted(names) == ["app.py", "cooldown.lua", "cooldown.py", "limits.py", "test_cooldown.py"]
+    assert sorted(names) == ["app.py", "cooldown.lua", "cooldown.py", "my_limits.py", "test_cooldown.py"]
 
 
 def test_its_app_limits() -> None:

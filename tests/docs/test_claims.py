@@ -189,12 +189,6 @@ class TestUsers:
         assert statuses(app, "/search", 3) == [200, 200, 429]
         assert statuses(app, "/search", 5, headers={"X-User": "ann"}) == [200] * 5
 
-    def test_login_form(self, run: Run) -> None:
-        app = run("docs/how-to/users.md", "login-form")["app"]
-        machines = [from_address(f"203.0.113.{n}") for n in range(6)]
-        tried = [app.test_client().post("/login", data={"name": "Ann"}, **machine) for machine in machines]
-        assert [answer.status_code for answer in tried] == [401] * 5 + [429]
-
 
 class TestManyEndpoints:
     PAGE = "docs/how-to/many-endpoints.md"
@@ -238,11 +232,6 @@ class TestWhatCounts:
         assert answer.status_code == 429
         assert "Retry-After" not in answer.headers
 
-    def test_failures(self, run: Run) -> None:
-        app = run(self.PAGE, "failures")["app"]
-        assert statuses(app, "/login", 5, method="POST", data={"password": "right"}) == [200] * 5
-        assert statuses(app, "/login", 4, method="POST") == [401, 401, 401, 429]
-
     def test_exempt(self, run: Run) -> None:
         app = run(self.PAGE, "exempt")["app"]
         assert statuses(app, "/", 3, **from_address("10.0.0.7")) == [200] * 3
@@ -255,18 +244,38 @@ class TestWhatCounts:
         assert statuses(app, "/documents/a", 1, **from_address("203.0.113.7")) == [200]
 
 
-class TestChangingRules:
-    def test_plans(self, run: Run) -> None:
-        app = run("docs/how-to/changing-rules.md", "plans")["app"]
-        assert statuses(app, "/answer", 2, headers={"X-User": "ann"}) == [200, 429]
-        assert statuses(app, "/answer", 4, headers={"X-User": "bob", "X-Plan": "paid"}) == [200, 200, 200, 429]
-        assert statuses(app, "/answer", 1, headers={"X-User": "ann", "X-Plan": "paid"}) == [200]
+class TestLoginProtection:
+    PAGE = "docs/how-to/login-protection.md"
 
-    def test_shadow(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-        app = run("docs/how-to/changing-rules.md", "shadow")["app"]
-        assert statuses(app, "/quote", 3) == [200] * 3
-        assert caplog.messages == ["quote would be refused by ip-60s"]
-        assert "ip-60s" not in app.test_client().get("/quote").headers["RateLimit"]
+    def test_only_failures_count(self, run: Run) -> None:
+        client = run(self.PAGE, "login")["app"].test_client()
+        right, wrong = ({"account": "ann", "password": password} for password in ("correct-horse", "guess"))
+        assert [client.post("/login", data=right).status_code for _ in range(8)] == [200] * 8
+        assert [client.post("/login", data=wrong).status_code for _ in range(6)] == [401] * 5 + [429]
+
+    def test_many_machines_cannot_guess_one_account(self, run: Run) -> None:
+        app = run(self.PAGE, "login")["app"]
+        machines = [from_address(f"203.0.113.{n}") for n in range(6)]
+        tried = [app.test_client().post("/login", data={"account": "Ann"}, **machine) for machine in machines]
+        assert [answer.status_code for answer in tried] == [401] * 5 + [429]
+
+
+class TestDynamicRules:
+    def test_plans(self, run: Run) -> None:
+        namespace = run("docs/how-to/dynamic-rules.md", "plans")
+        app, ann, bob = namespace["app"], {"X-Api-Key": "key-of-ann"}, {"X-Api-Key": "key-of-bob"}
+        assert statuses(app, "/items", 4, headers=ann) == [200, 200, 200, 429]
+        assert statuses(app, "/items", 31, headers=bob) == [200] * 30 + [429]
+        namespace["CUSTOMERS"]["key-of-ann"] = "gold"
+        assert statuses(app, "/items", 28, headers=ann) == [200] * 27 + [429]
+
+
+class TestShadow:
+    def test_a_limit_on_trial(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        app = run("docs/how-to/shadow.md", "shadow")["app"]
+        assert statuses(app, "/search", 3) == [200] * 3
+        assert caplog.messages == ["trial-10s would have refused at search"] * 2
+        assert "trial" not in app.test_client().get("/search").headers["RateLimit"]
 
 
 class TestResponses:
@@ -363,17 +372,20 @@ class TestServices:
             with pytest.raises(flask_multilimit.RateLimitExceeded):
                 namespace["Exporter"]().export()
 
-    def test_inline(self, run: Run) -> None:
-        app = run(self.PAGE, "inline")["app"]
-        assert statuses(app, "/rooms/red/messages", 3, method="POST") == [200, 200, 429]
-        assert statuses(app, "/rooms/blue/messages", 1, method="POST") == [200]
-        client = app.test_client()
-        assert [client.post("/search").text for _ in range(2)] == ["all results", "cached results"]
-
     def test_command(self, run: Run) -> None:
         runner = run(self.PAGE, "command")["app"].test_cli_runner()
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
         assert runner.invoke(args=["rebuild"]).output == "too soon, wait 60 s\n"
+
+
+class TestLimitsInViews:
+    def test_inside(self, run: Run) -> None:
+        client = run("docs/how-to/limits-in-views.md", "inside")["app"].test_client()
+        mails = [client.post("/mail", data={"to": "ann"}).status_code for _ in range(3)]
+        assert mails == [200, 200, 429]
+        assert client.post("/mail", data={"to": "bob"}).status_code == 200
+        reports = [client.post("/report").text for _ in range(2)]
+        assert reports == ["a new report", "the old report; a new one in 10 s"]
 
 
 class TestEngine:

@@ -148,7 +148,7 @@ class TestDefaultLimits:
         (tmp_path / "a.txt").write_text("a")
         app = Flask("shop", static_folder=str(tmp_path), static_url_path="/static")
         app.register_blueprint(
-            Blueprint("docs", "docs", static_folder=str(tmp_path), static_url_path="/static", url_prefix="/docs")
+            Blueprint("docs", "shop", static_folder=str(tmp_path), static_url_path="/static", url_prefix="/docs")
         )
         MultiLimit(app, storage=storage, default_limits="1/minute")
 

@@ -53,7 +53,7 @@ def test_signatures_are_kept() -> None:
     assert_type(free(item=1), str)
     assert_type(half_free(item=1), str)
     assert_type(rate_limiter()(Blueprint("api", "api")), Blueprint)
-    assert_type(exempt(Blueprint("docs", "docs")), Blueprint)
+    assert_type(exempt(Blueprint("docs", "shop")), Blueprint)
     with app.test_request_context():
         assert_type(view(2, size="l"), list[str])
         assert_type(Items().get(1), str)
