@@ -79,13 +79,14 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Run each example, and ask for the page of each app, which builds its limits."""
-    session.install(".[test]")
+    """Run each example, ask for the page of each app, which builds its limits, and draw the picture of the docs."""
+    session.install(".[test,plot]")
     found = sorted(Path("examples").glob("*.py"))
     if not found:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
+    session.run("pytest", "tests/algorithms/test_compare_example.py")
 
 
 @nox.session
