@@ -65,9 +65,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types."""
-    session.install(".[test]", "mypy", "nox")
+    """Check the types, and that all that is public has one."""
+    session.install(".[test]", "basedpyright", "mypy", "nox")
     session.run("mypy", *session.posargs)
+    session.run("basedpyright", "--verifytypes", "flask_multilimit", "--ignoreexternal")
 
 
 @nox.session

@@ -41,7 +41,7 @@ SCHEMA = 1
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-multilimit = AppGroup("multilimit", help="Look at the rate limits of the app.")
+multilimit: AppGroup = AppGroup("multilimit", help="Look at the rate limits of the app.")
 
 
 # What the commands share
@@ -75,7 +75,7 @@ def _print_json(**fields: Any) -> None:
     click.echo(json.dumps({"schema": SCHEMA, **fields}, indent=2, ensure_ascii=False))
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
+as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
