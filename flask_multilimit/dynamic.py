@@ -39,9 +39,13 @@ class DynamicRules:
             rules = rules_from(self._give_rules())
         except Exception as error:
             self._report(subject, error)
-            return self._good.get(subject, self._latest)
+            return self.last(subject)
         self._keep(subject, rules)
         return rules
+
+    def last(self, subject: str) -> tuple[Rule, ...]:
+        """What held last for ``subject`` in this process, for whom the callable cannot be asked now."""
+        return self._good.get(subject, self._latest)
 
     def _keep(self, subject: str, rules: tuple[Rule, ...]) -> None:
         with self._lock:

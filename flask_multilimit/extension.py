@@ -34,6 +34,8 @@ class MultiLimit:
         ``None`` for nobody. Without one, flask-login is asked when the app has a login manager.
     :param application_limits: limits that the whole app shares: text, a :class:`Rule`, a ``rate_limiter(...)``, a
         dict of its options, or a list of these. Those of ``MULTILIMIT_APPLICATION_LIMITS`` hold as well.
+    :param limits: limits by endpoint, blueprint or pattern: ``{"api.*": "100/minute"}``. Those of ``MULTILIMIT_LIMITS``
+        hold as well.
     :param default_limits: limits of each endpoint for which nothing else is declared, written alike.
     :param unmatched_limits: limits of requests that match no route or not its methods, written alike.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
@@ -47,6 +49,7 @@ class MultiLimit:
         *,
         storage: Any = None,
         user_loader: UserLoader | None = None,
+        limits: Mapping[str, Any] | None = None,
         application_limits: Any = None,
         default_limits: Any = None,
         unmatched_limits: Any = None,
@@ -58,6 +61,7 @@ class MultiLimit:
             self.user_loader(user_loader)
         if on_rejected is not None:
             check_callable("on_rejected", on_rejected, "the Decision")
+        self._limits = limits
         self._application_limits = application_limits
         self._default_limits = default_limits
         self._unmatched_limits = unmatched_limits
@@ -69,6 +73,7 @@ class MultiLimit:
         self,
         app: Flask,
         *,
+        limits: Mapping[str, Any] | None = None,
         application_limits: Any = None,
         default_limits: Any = None,
         unmatched_limits: Any = None,
@@ -92,6 +97,7 @@ class MultiLimit:
                 application=(self._application_limits, application_limits),
                 default=(self._default_limits, default_limits),
                 unmatched=(self._unmatched_limits, unmatched_limits),
+                limits=(self._limits, limits),
             ),
             subjects=Subjects(
                 app,

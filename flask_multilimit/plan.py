@@ -22,6 +22,8 @@ from .wrapping import functions_below
 
 HITS_REMEMBERED = 1024
 """Subjects whose hits are kept ready, of all limiters together."""
+LONGEST_REMEMBERED = 256
+"""Characters of a subject that is kept: clients, who make some of them up, shall not fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +36,13 @@ class PlannedLimiter:
     """Each with its name; empty when they depend on the request."""
     dynamic: DynamicRules | None
 
-    def hits(self, subject: Subject, cost: int) -> tuple[Hit, ...]:
-        """The hits of ``subject``."""
+    def hits(self, subject: Subject, cost: int, *, asking: bool = True) -> tuple[Hit, ...]:
+        """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
         escaped = escape_subject(subject.value)
         if self.dynamic is None:
             return _remembered_hits(self, subject.kind, escaped, cost)
-        rules = self.dynamic(f"{subject.kind}:{escaped}")
+        known = f"{subject.kind}:{escaped}"
+        rules = self.dynamic(known) if asking else self.dynamic.last(known)
         return self.make_hits(
             tuple((_name(self.declaration, rule), rule) for rule in rules), subject.kind, escaped, cost
         )
@@ -147,7 +150,10 @@ class Plan:
         for type_, name in self._places:
             if (id(type_), name) not in resolved:
                 resolved[id(type_), name] = resolve(type_, name)
-        return _remembered_limits(self, tuple(resolved.values()))
+        subjects = tuple(resolved.values())
+        if any(subject is not None and len(subject.value) > LONGEST_REMEMBERED for subject in subjects):
+            return AppliedLimits(self.apply_to(subjects))
+        return _remembered_limits(self, subjects)
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
         """The limiters of a steady plan for ``subjects``, one a type in the order of the types."""
@@ -167,7 +173,7 @@ class Plan:
             subject = resolved[place]
             if subject is not None:
                 cost = declared.cost if not callable(declared.cost) else declared.cost() if conditions else 1
-                applied.append(Applied(declared, subject, limiter.hits(subject, cost)))
+                applied.append(Applied(declared, subject, limiter.hits(subject, cost, asking=conditions)))
         return applied
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from flask import Flask
@@ -28,11 +29,13 @@ class Sources:
     default: tuple[Declaration, ...]
     unmatched: tuple[Declaration, ...]
     configured: tuple[tuple[str, tuple[Declaration, ...]], ...]
-    """By the name or pattern of ``MULTILIMIT_LIMITS``, in its order."""
+    """By the name or pattern of ``MULTILIMIT_LIMITS`` and of ``limits``, in their order."""
     exempt: tuple[str, ...]
 
     @classmethod
-    def of(cls, app: Flask, settings: Settings, *, application: Any, default: Any, unmatched: Any) -> Sources:
+    def of(
+        cls, app: Flask, settings: Settings, *, application: Any, default: Any, unmatched: Any, limits: Iterable[Any]
+    ) -> Sources:
         """What the settings say, and after it what was given to the extension."""
         return cls(
             app=app,
@@ -41,8 +44,9 @@ class Sources:
             ),
             default=_collected("default_limits", settings.default_limits, default),
             unmatched=_collected("unmatched_limits", settings.unmatched_limits, unmatched),
-            configured=tuple(
-                (name, _some_from(limits, f'{PREFIX}LIMITS["{name}"]')) for name, limits in settings.limits.items()
+            configured=(
+                *_by_name(settings.limits, f"{PREFIX}LIMITS"),
+                *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
             ),
             exempt=tuple(settings.exempt),
         )
@@ -71,13 +75,13 @@ class Sources:
 
     def reject_unknown_names(self) -> None:
         """Raise :class:`ConfigurationError` for a name or pattern in the settings that no endpoint answers to."""
-        for setting, names in (("LIMITS", [name for name, _ in self.configured]), ("EXEMPT", self.exempt)):
-            for name in names:
-                if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions):
-                    raise ConfigurationError(
-                        f'{PREFIX}{setting}: no endpoint or blueprint is called "{name}", nor does one match it; '
-                        "`flask routes` lists the endpoints"
-                    )
+        configured = ((name, declarations[0].where) for name, declarations in self.configured)
+        for name, where in (*configured, *((name, f"{PREFIX}EXEMPT") for name in self.exempt)):
+            if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions):
+                raise ConfigurationError(
+                    f'{where}: no endpoint or blueprint is called "{name}", nor does one match it; '
+                    "`flask routes` lists the endpoints"
+                )
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
         return tuple(
@@ -120,6 +124,12 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
     if given is None:
         return ()
     return (_limiter_from(given, where).at(where),)
+
+
+def _by_name(limits: Any, where: str) -> list[tuple[str, tuple[Declaration, ...]]]:
+    if not isinstance(limits, Mapping):
+        raise ConfigurationError(f'{where}={limits!r:.80}: give a dict such as {{"api.*": "100/minute"}}')
+    return [(str(name), _some_from(given, f'{where}["{name}"]')) for name, given in limits.items()]
 
 
 def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:

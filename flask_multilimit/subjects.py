@@ -37,6 +37,9 @@ SubjectType = SingleType | tuple[SingleType, ...]
 """A :class:`LimitType`; a callable of one's own, where ``None`` says that the limiter does not apply; or several of
 these, which together are one subject."""
 
+LONGEST_ADDRESS = 64
+"""Characters; an IPv6 address with a zone has fewer. (A proxy that is trusted too far hands on anything.)"""
+
 ANONYMOUS = "anonymous"
 RESERVED_NAMES = frozenset({*(kind.value for kind in LimitType), "global", ANONYMOUS})
 """What a type of one's own cannot be called."""
@@ -163,12 +166,16 @@ def _text(value: object, source: str) -> str:
     raise ConfigurationError(f"{source} returned {value!r:.80}: return a str, an int, a UUID, or None")
 
 
-@lru_cache(maxsize=4096)
 def network_of(address: str, ipv6_prefix: int) -> str:
     """The client that ``address`` stands for, spelled in one way: an IPv4 address, or a network of IPv6.
 
     What is no address (a unix socket's peer, say) stays as it is: one subject.
     """
+    return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
+
+
+@lru_cache(maxsize=4096)
+def _network_of(address: str, ipv6_prefix: int) -> str:
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -118,6 +118,22 @@ class TestPeek:
             assert remaining(multilimit.peek("items", ip="127.0.0.1")) == {"ip-60s": 5, "ip-3600s": 7}
             assert remaining(multilimit.peek("items", method="PUT", ip="127.0.0.1")) == {"ip-3600s": 7}
 
+    def test_goes_by_the_rules_that_a_subject_had_last_where_they_depend_on_the_request(
+        self, app: Flask, multilimit: MultiLimit
+    ) -> None:
+        def tier() -> str:
+            return "100/hour" if request.headers["X-User"] == "paying" else "2/minute"
+
+        limiter = rate_limiter(type=lambda: request.headers["X-User"], name="customer", rules=tier)
+        app.add_url_rule("/", "view", limiter(view()))
+        for user in ("free", "paying"):
+            ask(app, headers={"X-User": user})
+
+        with app.app_context():
+            stands = [multilimit.peek("view", subjects={"customer": user}) for user in ("free", "paying")]
+
+        assert [decision.remaining for decision in stands if decision] == [1, 99]
+
     def test_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
         statuses(app, "/login", method="POST", headers={"X-User": "ann"})
         multilimit_peeks = isinstance(app.extensions["multilimit"].limiter.storage, RedisStorage)

@@ -22,6 +22,33 @@ def windows(storage: RecordingStorage) -> list[list[float]]:
     return [sorted(of_one) for of_one in storage.windows]
 
 
+class TestLimitsByName:
+    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
+    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
+        limits = {"sh*": "1/minute"}
+        if place == "constructor":
+            MultiLimit(app, storage=storage, limits=limits)
+        elif place == "init_app":
+            MultiLimit(storage=storage).init_app(app, limits=limits)
+        else:
+            app.config["MULTILIMIT_LIMITS"] = limits
+            MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "show", view())
+
+        assert statuses(app, "/", "/") == [200, 429]
+
+    def test_that_nothing_answers_to_are_an_error_that_names_where_they_were_given(self, app: Flask) -> None:
+        MultiLimit(app, limits={"shwo": "1/minute"})
+        app.add_url_rule("/", "show", view())
+
+        with pytest.raises(ConfigurationError, match=r'limits\["shwo"\]: no endpoint or blueprint is called "shwo"'):
+            ask(app)
+
+    def test_of_another_shape_are_an_error(self, app: Flask) -> None:
+        with pytest.raises(ConfigurationError, match=r"limits=.*give a dict"):
+            MultiLimit(app, limits=["1/minute"])  # type: ignore[arg-type]
+
+
 class TestApplicationLimits:
     def test_are_one_quota_for_the_whole_app(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, application_limits="2/minute")
@@ -305,7 +332,7 @@ class TestConfiguredLimits:
         shop.config[f"MULTILIMIT_{setting}"] = {"api.itmes": "5/minute"} if setting == "LIMITS" else ["api.itmes"]
         MultiLimit(shop)
 
-        with pytest.raises(ConfigurationError, match=rf'MULTILIMIT_{setting}: .*"api.itmes"'):
+        with pytest.raises(ConfigurationError, match=rf'MULTILIMIT_{setting}.*: .*"api.itmes"'):
             ask(shop)
 
 

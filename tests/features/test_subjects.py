@@ -10,7 +10,7 @@ from flask import Flask, request
 from werkzeug.wrappers import Response
 
 from features.asking import ask, statuses, view
-from flask_multilimit import LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit import LimitType, MemoryStorage, MultiLimit, plan, rate_limiter, subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,3 +137,23 @@ class TestAppsAndStorages:
 
         assert statuses(outer, "/", "/") == [400, 429]
         assert len(kept) == 1
+
+
+def test_subjects_that_clients_make_long_are_not_kept(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    limiter = rate_limiter(type=api_key, name="api_key", rules="1/minute")
+    app.add_url_rule("/", "view", limiter(view()))
+    kept = plan._remembered_limits.cache_info().currsize
+
+    keys = [f"{n}" * 10_000 for n in range(5)]
+    assert [ask(app, headers={"X-Api-Key": key}).status_code for key in keys * 2] == [200] * 5 + [429] * 5
+
+    assert plan._remembered_limits.cache_info().currsize == kept
+
+
+def test_addresses_that_are_none_are_not_kept_when_they_are_long() -> None:
+    before = subjects._network_of.cache_info().currsize
+
+    assert subjects.network_of("x" * 10_000, 64) == "x" * 10_000
+
+    assert subjects._network_of.cache_info().currsize == before
