@@ -9,7 +9,7 @@ import pytest
 from blinker import NamedSignal
 
 import flask_multilimit
-from docs.snippets import ROOT
+from docs.snippets import ROOT, blocks_of
 from flask_multilimit.config import PREFIX, Settings
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -47,6 +47,15 @@ def test_a_public_name_is_in_the_reference(name: str) -> None:
     assert re.search(rf"^(?:\.\. (?:auto|py:)\w+:: | {{13}}){name}(?:\(\))?$", page, re.MULTILINE)
 
 
-def test_links_in_the_readme_lead_to_files() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+READMES = ["README.md", "README.zh-CN.md"]
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_links_in_a_readme_lead_to_files(readme: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / readme).read_text(encoding="utf-8"))
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+def test_the_readmes_show_the_same_code() -> None:
+    english, chinese = ([block.text for block in blocks_of(ROOT / readme)] for readme in READMES)
+    assert chinese == english

@@ -60,7 +60,7 @@ PLACE = r'^limiter on ".*test_startup:view": '
         ),
         ({"rules": [Rule(60, 5), Rule(60, 5)]}, "would share one key"),
         # type and name
-        ({"type": "ip"}, "type='ip': give a LimitType, a callable that returns the subject, or a tuple of these"),
+        ({"type": "ip"}, "type='ip': give a LimitType such as LimitType.IP, a callable that returns"),
         ({"type": ()}, "type=(): give at least one type"),
         ({"type": (LimitType.IP, "user")}, "type='user': give a LimitType"),
         ({"type": 7}, "type=7: give a LimitType"),
