@@ -257,7 +257,8 @@ def _check_type(type_: object, name: object) -> None:
     for part in own:
         if not callable(part):
             raise ConfigurationError(
-                f"type={part!r}: give a LimitType such as LimitType.IP, a callable that returns the subject, or a tuple of these"
+                f"type={part!r}: give a LimitType such as LimitType.IP, a callable that returns the subject, or a "
+                "tuple of these"
             )
     if not own:
         return

@@ -35,17 +35,23 @@ class DynamicRules:
         self._lock = Lock()
 
     def __call__(self, subject: str) -> tuple[Rule, ...]:
-        try:
-            rules = rules_from(self._give_rules())
-        except Exception as error:
-            self._report(subject, error)
-            return self.last(subject)
+        """For ``subject``, who makes the current request."""
+        rules = self._ask(subject)
+        if rules is None:
+            return self._good.get(subject, self._latest)
         self._keep(subject, rules)
         return rules
 
-    def last(self, subject: str) -> tuple[Rule, ...]:
-        """What held last for ``subject`` in this process, for whom the callable cannot be asked now."""
-        return self._good.get(subject, self._latest)
+    def of(self, subject: str) -> tuple[Rule, ...]:
+        """For ``subject``, whoever asks: what held last in this process, else what the callable says to who asks."""
+        return self._good.get(subject) or self._ask(subject) or self._latest
+
+    def _ask(self, subject: str) -> tuple[Rule, ...] | None:
+        try:
+            return rules_from(self._give_rules())
+        except Exception as error:
+            self._report(subject, error)
+            return None
 
     def _keep(self, subject: str, rules: tuple[Rule, ...]) -> None:
         with self._lock:

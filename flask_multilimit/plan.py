@@ -42,7 +42,7 @@ class PlannedLimiter:
         if self.dynamic is None:
             return _remembered_hits(self, subject.kind, escaped, cost)
         known = f"{subject.kind}:{escaped}"
-        rules = self.dynamic(known) if asking else self.dynamic.last(known)
+        rules = self.dynamic(known) if asking else self.dynamic.of(known)
         return self.make_hits(
             tuple((_name(self.declaration, rule), rule) for rule in rules), subject.kind, escaped, cost
         )
