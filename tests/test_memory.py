@@ -149,7 +149,7 @@ def test_a_key_that_is_reset_time_and_again_is_kept_once(
         tracemalloc.stop()
 
     assert len(storage) == 2
-    assert grown < 20_000
+    assert grown < 100_000  # 2000 entries of that list would be three times as much
 
 
 @pytest.fixture

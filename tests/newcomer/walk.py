@@ -20,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ TIMES = re.compile(r"(?<=;t=)\d+|(?<=Retry-After: )\d+|\d+\.\d+")
 """What depends on how fast one is."""
 
 
-class Lost(Exception):
+class LostError(Exception):
     """The page says one thing, and another one happened."""
 
 
@@ -93,7 +94,7 @@ class Newcomer:
         deadline = time.monotonic() + SECONDS
         while not _listens(self._port):
             if self._app.poll() is not None or time.monotonic() > deadline:
-                raise Lost(f"the app is not served:\n{(self.folder / 'flask.log').read_text()}")
+                raise LostError(f"the app is not served:\n{(self.folder / 'flask.log').read_text()}")
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -116,7 +117,7 @@ class Newcomer:
             check=False,
         )
         if done.returncode:
-            raise Lost(f"ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise LostError(f"ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         pairs = (pair.partition("=") for pair in exported.read_text().rstrip("\0").split("\0"))
         self._environment = {name: text for name, _, text in pairs}
         return done.stdout
@@ -146,22 +147,22 @@ def _call_until_refused(newcomer: Newcomer, _: str) -> None:
         newcomer.run(QUOTE)
         if _status(newcomer) == 429:
             return
-    raise Lost("nobody is refused")
+    raise LostError("nobody is refused")
 
 
 def _wait_and_call_again(newcomer: Newcomer, _: str) -> None:
     _call(newcomer)
     wait = re.search(r"^Retry-After: (\d+)", newcomer.answer, re.MULTILINE)
     if _status(newcomer) != 429 or wait is None:
-        raise Lost(f"it passes earlier:\n{newcomer.answer}")
+        raise LostError(f"it passes earlier:\n{newcomer.answer}")
     time.sleep(int(wait[1]))
     _call(newcomer)
     if _status(newcomer) != 200:
-        raise Lost(f"it does not pass:\n{newcomer.answer}")
+        raise LostError(f"it does not pass:\n{newcomer.answer}")
 
 
 PHRASES: dict[str, Callable[[Newcomer, str], None]] = {
-    r"Stop the server \(Ctrl\+C\), start it again|\bRestart\b|Nothing else changes": _restart,
+    r"Stop the server \(Ctrl\+C\), start it again|\bRestart\b": _restart,
     r"call (three|four|five|six) times": _call,
     r"call until you are refused": _call_until_refused,
     r"Wait so long and call again: it passes, and not earlier": _wait_and_call_again,
@@ -171,20 +172,20 @@ PHRASES: dict[str, Callable[[Newcomer, str], None]] = {
 
 
 def walk(page: Path, newcomer: Newcomer) -> None:
-    """Follow ``page``. Raises :class:`Lost`, which names the line."""
+    """Follow ``page``. Raises :class:`LostError`, which names the line."""
     lines = page.read_text(encoding="utf-8").splitlines()
     unread = set(PHRASES)
     at = 0
     for block in [*blocks_of(page), None]:
         opening = block.line - 1 if block else len(lines) + 1
         for number, phrase, detail in _asked(lines[at : opening - 1], at + 1):
-            _take_step(page, number, lambda do=PHRASES[phrase], detail=detail: do(newcomer, detail))
+            _take_step(page, number, partial(PHRASES[phrase], newcomer, detail))
             unread.discard(phrase)
         if block is not None:
             _follow(page, block, newcomer)
             at = next(number for number in range(opening, len(lines)) if lines[number].startswith("```")) + 1
     if unread:
-        raise Lost(f"{page.name} does not say any more: {'; '.join(sorted(unread))}")
+        raise LostError(f"{page.name} does not say any more: {'; '.join(sorted(unread))}")
 
 
 def _asked(prose: list[str], first: int) -> Iterator[tuple[int, str, str]]:
@@ -201,12 +202,12 @@ def _follow(page: Path, block: Block, newcomer: Newcomer) -> None:
     elif block.language == "console":
         for part in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
             line = block.line + block.text.count("\n", 0, part.start())
-            _take_step(page, line, lambda command=part[1]: newcomer.run(command), f"$ {part[1]}")
-            _take_step(page, line, lambda shown=part[2]: _compare(shown, newcomer.answer))
+            _take_step(page, line, partial(newcomer.run, part[1]), f"$ {part[1]}")
+            _take_step(page, line, partial(_compare_last, part[2], newcomer))
     elif block.language == "http":
         _take_step(page, block.line, lambda: _compare(block.text, newcomer.answer, among=True))
     else:
-        raise Lost(f"{page.name}:{block.line}: nobody knows what to do with {block.language or 'this block'}")
+        raise LostError(f"{page.name}:{block.line}: nobody knows what to do with {block.language or 'this block'}")
 
 
 def _take_step(page: Path, line: int, step: Callable[[], object], what: str = "") -> None:
@@ -214,8 +215,12 @@ def _take_step(page: Path, line: int, step: Callable[[], object], what: str = ""
         print(f"{page.name}:{line}: {what}", flush=True)  # noqa: T201
     try:
         step()
-    except (Lost, OSError, subprocess.SubprocessError) as error:
-        raise Lost(f"{page.name}:{line}: {error}") from error
+    except (LostError, OSError, subprocess.SubprocessError) as error:
+        raise LostError(f"{page.name}:{line}: {error}") from error
+
+
+def _compare_last(shown: str, newcomer: Newcomer) -> None:
+    _compare(shown, newcomer.answer)
 
 
 def _compare(shown: str, printed: str, *, among: bool = False) -> None:
@@ -228,7 +233,7 @@ def _compare(shown: str, printed: str, *, among: bool = False) -> None:
         patterns = [re.escape(line).replace(r"\.\.\.", ".*") for line in wanted]
         alike = re.fullmatch("\n".join(patterns), "\n".join(lines)) is not None
     if wanted and not alike:
-        raise Lost(f"shown is\n{shown}but this came\n{printed}")
+        raise LostError(f"shown is\n{shown}but this came\n{printed}")
 
 
 def _status(newcomer: Newcomer) -> int:
@@ -261,7 +266,7 @@ def _curl(*arguments: str) -> str:
 
 def _redis_cli(url: str, *arguments: str) -> str:
     if arguments[:2] != ("--scan", "--pattern"):
-        raise Lost(f"redis-cli is missing, and there is nothing in its place for {shlex.join(arguments)}")
+        raise LostError(f"redis-cli is missing, and there is nothing in its place for {shlex.join(arguments)}")
     with redis.Redis.from_url(url) as client:
         return "".join(f"{key.decode()}\n" for key in client.scan_iter(arguments[2]))
 
@@ -270,7 +275,7 @@ def main(page: str, wheel: str) -> None:
     with tempfile.TemporaryDirectory(prefix="multilimit-") as folder, ExitStack() as stack:
         try:
             walk(Path(page), Newcomer(Path(folder), Path(wheel), stack))
-        except Lost as error:
+        except LostError as error:
             sys.exit(f"error: {error}")
 
 

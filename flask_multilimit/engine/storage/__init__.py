@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from ..errors import ConfigurationError
 from .base import Clocked, Inspectable, Storage, StoredKey, unguarded
@@ -43,11 +43,19 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
     """A storage as it is, a URI's, or one around an existing client object of ``redis``."""
     if isinstance(given, str):
         return storage_from_uri(given, timeout=timeout)
-    if isinstance(given, Storage) and not isinstance(given, type):
-        return given
+    if _is_storage(given):
+        return cast("Storage", given)
     if hasattr(given, "evalsha") and not isinstance(given, type):
         return RedisStorage(given)
     raise ConfigurationError(f"storage={given!r}: give a URI, a client object of redis, or a Storage")
+
+
+_MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
+
+
+def _is_storage(given: object) -> bool:
+    """``isinstance`` would not find what an object hands on by ``__getattr__``, from Python 3.12 on."""
+    return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
 
 
 __all__ = [
