@@ -57,6 +57,16 @@ def oldest(session: nox.Session) -> None:
 
 
 @nox.session
+def coverage(session: nox.Session) -> None:
+    """Tell which lines and branches of the package no test reaches."""
+    session.install(".[test]")
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format."""
     session.install("ruff")
