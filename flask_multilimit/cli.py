@@ -20,7 +20,6 @@ from .decorators import EXTENSION
 from .doctor import Finding, Level, examine
 from .engine import Decision, Hit, Limiter, MultiLimitError, Rule, RuleStatus
 from .engine.rules import UNITS
-from .engine.storage import unguarded
 from .gate import AppGate
 from .listing import (
     ListedEndpoint,
@@ -54,7 +53,7 @@ def _gate() -> AppGate:
 
 def _limiter(gate: AppGate) -> Limiter:
     """Of the storage itself: what a process decides by itself while it fails is of no use here."""
-    return Limiter(unguarded(gate.limiter.storage))
+    return Limiter(gate.limiter.storage)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from .config import PREFIX
 from .engine import ConfigurationError, Decision, Hit, Limiter, RedisStorage, Rule, StorageError, hits_for
 from .engine.algorithms import ALGORITHMS
-from .engine.storage import unguarded
 from .gate import AppGate
 from .listing import ListedEndpoint, endpoints_of, unmatched_of
 from .screen import duration, plural
@@ -159,7 +158,7 @@ def _limits_by(kind: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) 
 
 
 def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
-    storage = unguarded(gate.limiter.storage)
+    storage = gate.limiter.storage
     client = getattr(storage, "client", None)
     if client is None:
         yield from _in_this_process(storage)

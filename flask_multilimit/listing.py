@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .engine import ConfigurationError, Hit, Limiter, Rule, StorageError
 from .engine.rules import MAX_COUNT
-from .engine.storage import Inspectable, StoredKey, unguarded
+from .engine.storage import Inspectable, StoredKey
 from .gate import AppGate
 from .plan import Plan, PlannedLimiter
 from .sources import UNMATCHED_SCOPE
@@ -128,7 +128,7 @@ def prefixes_of(gate: AppGate) -> tuple[str, ...]:
 
 def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None) -> list[StoredKey]:
     """What lies in storage under ``prefixes``, at most ``limit`` keys. Raises :class:`StorageError`."""
-    storage = unguarded(gate.limiter.storage)
+    storage = gate.limiter.storage
     if not isinstance(storage, Inspectable):
         raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
     found: list[StoredKey] = []
@@ -184,7 +184,7 @@ def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:
 
 
 def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
-    limiter = Limiter(unguarded(gate.limiter.storage))
+    limiter = Limiter(gate.limiter.storage)
     by_slot: dict[str, list[Hit]] = {}
     for hit in hits:
         by_slot.setdefault(slot_of(hit.key), []).append(hit)

@@ -18,7 +18,7 @@ from flask.testing import FlaskClient
 
 from .decorators import EXTENSION
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
-from .engine.storage import Clocked, unguarded
+from .engine.storage import Clocked
 from .gate import AppGate
 from .listing import prefixes_of, slot_of, stored_keys
 from .plan import Applied, hits_of
@@ -96,7 +96,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     """
     gate = _gate_of(app)
     limiter = gate.limiter
-    storage = unguarded(limiter.storage)
+    storage = limiter.storage
     if not isinstance(storage, Clocked):
         raise ConfigurationError(
             f"freeze: a {type(storage).__name__} has no clock that can be exchanged; test with "

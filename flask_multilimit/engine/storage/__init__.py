@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from ..errors import ConfigurationError
-from .base import Clocked, Inspectable, Storage, StoredKey, unguarded
+from .base import Clocked, Inspectable, Storage, StoredKey
 from .guard import GuardedStorage, Health
 from .memory import MemoryStorage
 from .redis import RedisStorage, redacted
@@ -70,5 +70,4 @@ __all__ = [
     "StoredKey",
     "storage_from",
     "storage_from_uri",
-    "unguarded",
 ]

@@ -69,10 +69,3 @@ class Clocked(Protocol):
 
     clock: Any
     """Returns microseconds, from any origin; ``None``: the server's own clock."""
-
-
-def unguarded(storage: Storage) -> Storage:
-    """``storage`` itself, below whatever answers in its place when it fails."""
-    while (guarded := getattr(storage, "guarded", None)) is not None:
-        storage = guarded
-    return storage
