@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
 from typing import Any, cast
-from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from flask import Flask, Response, current_app, g, has_request_context, request
+from flask import Flask, Request, Response, current_app, g, has_request_context, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.local import LocalProxy
 
@@ -22,12 +21,16 @@ from .declaration import Declaration, Message, Reaction, reject_unknown_options
 from .decorators import Stack, rate_limiter
 from .dynamic import DynamicRules
 from .engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
+from .engine.decision import PEEKED
 from .messages import Messages, messages_for
-from .plan import Applied, Plan, hits_of, reject_misplaced, view_exemptions, view_stack
+from .plan import Applied, AppliedLimits, Plan, reject_misplaced, view_exemptions, view_stack
 from .responses import RateLimitExceeded, StorageUnavailable
 from .signals import limits_checked, notify, request_rejected, shadow_rejected
 from .sources import UNMATCHED_SCOPE, Sources
 from .subjects import LimitType, Resolve, Subjects
+
+_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+"""The request itself: each attribute of the proxy would look for it again."""
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -50,9 +53,13 @@ def _record(app: Flask) -> Record:
     Of each app, too: one may hand its request on to another with the same environment.
     """
     place = f"{_RECORD}.{id(app)}"
-    if has_request_context():
-        return cast("Record", request.environ.setdefault(place, Record([], [])))
-    return cast("Record", g.setdefault(place, Record([], [])))
+    if not has_request_context():
+        return cast("Record", g.setdefault(place, Record([], [])))
+    environ = _current_request().environ
+    record = environ.get(place)
+    if record is None:
+        record = environ[place] = Record([], [])
+    return cast("Record", record)
 
 
 def _latest_decision() -> Decision:
@@ -98,18 +105,19 @@ class AppGate:
         if not self._started:
             self._start()
         if self.settings.enabled:
-            plan = self._plan_before(request.endpoint, request.method)
+            asked = _current_request()
+            plan = self._plan_before(asked.endpoint, asked.method)
             if plan is not None and plan.stack is None:
                 self.check(plan, self._subjects.resolve)
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check what ``stack`` declares, with all else that applies; raise unless the call may pass."""
         if not self.settings.enabled:
-            return frozenset(stack.declarations)
+            return stack.covered
         plan = self._plan_of(stack)
         self.check(plan, self._subjects.resolve)
         # Also those that do not serve this method: that they do not apply is settled.
-        return frozenset((plan.stack or stack).declarations)
+        return (plan.stack or stack).covered
 
     def after_request(self, response: Response) -> Response:
         record = _record(self.app)
@@ -170,9 +178,9 @@ class AppGate:
             nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
             raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
 
-    def decide(self, scope: str, applied: Sequence[Applied]) -> Decision | None:
+    def decide(self, scope: str, applied: AppliedLimits) -> Decision | None:
         """Ask storage, keep the answer on record, and signal it."""
-        hits = hits_of(applied)
+        hits = applied.hits
         if not hits:
             return None
         reserved = _reserved(applied)
@@ -195,7 +203,7 @@ class AppGate:
             raise StorageUnavailable(self._messages().failed, retry_after=math.ceil(error.retry_after)) from error
 
     def _signal(self, decision: Decision, scope: str, applied: Sequence[Applied]) -> None:
-        if not any(signal.receivers for signal in (limits_checked, shadow_rejected, request_rejected)):
+        if not (limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers):
             return
         subjects = {each.subject.kind: each.subject.value for each in applied}
         arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
@@ -240,7 +248,8 @@ class AppGate:
     def plan_for(self, endpoint: str, method: str) -> Plan:
         """What applies to ``endpoint`` when called with ``method``."""
         place = (endpoint, method)
-        if place not in self._plans:
+        plan = self._plans.get(place)
+        if plan is None:
             view = self.app.view_functions.get(endpoint)
             stack = view_stack(view, method)
             own = stack.declarations if stack else ()
@@ -252,7 +261,7 @@ class AppGate:
             plan = self._planned(endpoint, declarations, method, reached)
             self._require_users(plan)
             self._plans[place] = plan
-        return self._plans[place]
+        return plan
 
     def _start(self) -> None:
         """Plan every endpoint there is, so that what is wrong shows at the first request and not at the hundredth."""
@@ -308,8 +317,9 @@ class AppGate:
         return self._unmatched_plans[known]
 
     def _plan_of(self, stack: Stack) -> Plan:
-        if has_request_context() and request.endpoint is not None:
-            plan = self.plan_for(request.endpoint, request.method)
+        asked = _current_request() if has_request_context() else None
+        if asked is not None and asked.endpoint is not None:
+            plan = self.plan_for(asked.endpoint, asked.method)
             if plan.stack is not None and plan.stack.declarations[0] is stack.declarations[0]:
                 return plan
         plans = self._service_plans.setdefault(stack, {})
@@ -347,10 +357,10 @@ def _method_for(stack: Stack) -> str | None:
     return _known(request.method) if asks and has_request_context() else None
 
 
-def _unasked(applied: Sequence[Applied]) -> Decision:
+def _unasked(applied: AppliedLimits) -> Decision:
     """The decision where nothing is limited: everything passes, and no quota has been touched."""
-    hits = hits_of(applied)
-    return MemoryStorage().peek(hits) if hits else Decision.from_reply(uuid4(), (), (0, 0))
+    hits = applied.hits
+    return MemoryStorage().peek(hits) if hits else Decision.from_reply(PEEKED, (), (0, 0))
 
 
 def _wait(decision: Decision, applied: Sequence[Applied]) -> float:
@@ -362,9 +372,9 @@ def _wait(decision: Decision, applied: Sequence[Applied]) -> float:
     return min(waits) if keys else max(waits, default=0)
 
 
-def _reserved(applied: Sequence[Applied]) -> Sequence[Applied]:
+def _reserved(applied: AppliedLimits) -> Sequence[Applied]:
     """Those whose charge depends on the response."""
-    reserved = [each for each in applied if each.declaration.charge_when is not None]
+    reserved = applied.reserved
     if reserved and not has_request_context():
         raise ConfigurationError(
             f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '

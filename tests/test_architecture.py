@@ -36,7 +36,7 @@ FACE = (
     {"extension"},
 )
 
-FOREIGN_TO_THE_ENGINE = {"pydantic", "redis"}
+FOREIGN_TO_THE_ENGINE = {"pydantic", "redis", "hiredis"}
 """What the engine needs from outside the standard library: all of it, so no Flask."""
 
 

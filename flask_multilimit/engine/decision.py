@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from .errors import ConfigurationError
@@ -135,8 +135,7 @@ def hits_for(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RuleStatus:
+class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as long to make, several a request
     """How one rule stands after the check. Durations are seconds."""
 
     hit: Hit
@@ -205,18 +204,18 @@ class Decision:
     is then not charged itself.)"""
     reply: Sequence[int] = field(repr=False)
     """As storage gives it, in microseconds: now, delay, then remaining, retry_after, reset_after of each hit."""
-    refunded: set[str] = field(default_factory=set, compare=False)
+    refunded: frozenset[str] = field(default=frozenset(), compare=False)
     """Keys whose charge :meth:`Limiter.refund` has taken back."""
     degraded: Literal["local", "allow"] | None = field(default=None, compare=False)
     """What decided in place of a storage that gave no answer (``on_storage_error``); ``None``: the storage did."""
 
     @classmethod
-    def from_reply(cls, check_id: UUID | bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
+    def from_reply(cls, check_id: bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
         refusals = reply[3::3]
         allowed = not any(refusals) or not any(
             retry_after for hit, retry_after in zip(hits, refusals, strict=True) if not hit.shadow
         )
-        return cls(check_id if isinstance(check_id, bytes) else check_id.bytes, hits, allowed, reply)
+        return cls(check_id, hits, allowed, reply)
 
     @property
     def id(self) -> UUID:
@@ -247,16 +246,20 @@ class Decision:
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
         """One a hit, in the order of the hits."""
-        reply = self.reply
+        reply, refunded = self.reply, self.refunded
         return tuple(
-            RuleStatus(
-                hit,
-                reply[i + 1] == 0,
-                max(reply[i], 0) + (hit.cost if hit.key in self.refunded else 0),
-                _seconds(reply[i + 1]),
-                reply[i + 2] / _MICROSECONDS,
-            )
-            for i, hit in zip(range(2, len(reply), 3), self.hits, strict=True)
+            [
+                RuleStatus(
+                    hit,
+                    retry_after == 0,
+                    max(remaining, 0) + (hit.cost if hit.key in refunded else 0),
+                    retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
+                    reset_after / _MICROSECONDS,
+                )
+                for hit, remaining, retry_after, reset_after in zip(
+                    self.hits, reply[2::3], reply[3::3], reply[4::3], strict=True
+                )
+            ]
         )
 
     @property
@@ -289,5 +292,3 @@ class Decision:
         return max(self.reply[4::3]) / _MICROSECONDS
 
 
-def _seconds(microseconds: int) -> float:
-    return math.inf if microseconds < 0 else microseconds / _MICROSECONDS

@@ -61,15 +61,15 @@ class Limiter:
         long as one of its rules is a ``sliding_window``, which remembers ids for the length of its window.
         Raises :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
         """
-        return self._storage.check(_checked(hits), check_id)
+        return self._storage.check(hits if isinstance(hits, Hits) else Hits(hits), check_id)
 
     def peek(self, hits: Iterable[Hit]) -> Decision:
         """What :meth:`check` would answer now, without charging anything."""
-        return self._storage.peek(_checked(hits))
+        return self._storage.peek(hits if isinstance(hits, Hits) else Hits(hits))
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
-        return self._storage.check_many([_checked(hits) for hits in many])
+        return self._storage.check_many([hits if isinstance(hits, Hits) else Hits(hits) for hits in many])
 
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.
@@ -103,7 +103,7 @@ class Limiter:
         keys = None if hits is None else {hit.key for hit in hits}
         charges = [charge for charge in decision.charges if keys is None or charge.hit.key in keys]
         if charges:
-            decision.refunded.update(charge.hit.key for charge in charges)
+            decision.refunded |= {charge.hit.key for charge in charges}
             self._storage.refund(decision.id, charges)
 
     def reset(self, hits: Iterable[Hit]) -> None:
@@ -113,7 +113,3 @@ class Limiter:
     def close(self) -> None:
         """Give back the connections the storage has opened itself."""
         self._storage.close()
-
-
-def _checked(hits: Iterable[Hit]) -> Hits:
-    return hits if isinstance(hits, Hits) else Hits(hits)

@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-_PUNCTUAL = 0.75
+PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
 
 
@@ -22,20 +22,20 @@ class Deadline(threading.local):
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
-        self._until = math.inf
+        self.started = math.inf
+        """By ``time.monotonic``."""
 
-    def start(self) -> None:
-        """A question begins."""
-        if self.seconds is not None:
-            self._until = monotonic() + self.seconds
+    def start(self, started: float | None = None) -> None:
+        """A question begins, or has begun when ``started`` says."""
+        self.started = monotonic() if started is None else started
 
     def stop(self) -> None:
         """What follows is none of our questions: it goes by the time-outs of the sockets."""
-        self._until = math.inf
+        self.started = math.inf
 
     def left(self) -> float:
         """Seconds left. Raises :class:`TimeoutError` when there are none."""
-        left = self._until - monotonic()
+        left = math.inf if self.seconds is None else self.started + self.seconds - monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
         return left
@@ -45,33 +45,33 @@ class TimedSocket:
     """A socket, plain or of TLS, whose reads and writes end at the deadline."""
 
     def __init__(self, socket: Any, deadline: Deadline) -> None:
-        self._socket = socket
+        self.plain = socket
         self._deadline = deadline
-        self._in_time = (deadline.seconds or 0) * _PUNCTUAL
+        self._in_time = (deadline.seconds or 0) * PUNCTUAL
         self._hurried = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
+        return getattr(self.plain, name)
 
     def recv_into(self, *arguments: Any) -> int:
         self._hurry()
-        return int(self._socket.recv_into(*arguments))
+        return int(self.plain.recv_into(*arguments))
 
     def recv(self, *arguments: Any) -> bytes:
         self._hurry()
-        return bytes(self._socket.recv(*arguments))
+        return bytes(self.plain.recv(*arguments))
 
     def sendall(self, *arguments: Any) -> None:
         self._hurry()
-        self._socket.sendall(*arguments)
+        self.plain.sendall(*arguments)
 
     def _hurry(self) -> None:
         left = self._deadline.left()
         if left < self._in_time:
-            self._socket.settimeout(left)
+            self.plain.settimeout(left)
             self._hurried = True
         elif self._hurried:
-            self._socket.settimeout(self._deadline.seconds)
+            self.plain.settimeout(self._deadline.seconds)
             self._hurried = False
 
 

@@ -12,12 +12,18 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from ..decision import Decision, Hit
+from ..decision import Decision, Hit, worked_out
 from ..rules import LONGEST, Rule
 from .memory import MemoryStorage, monotonic_microseconds
 
 REMEMBERED = 8192
-"""Keys whose latest state is kept at least; at most twice as many are."""
+"""Checks whose latest answer is kept at least; at most twice as many are."""
+
+NOTED = 256
+"""Answers that are noted down before they are sorted in."""
+
+GATHERED_FOR = 1_000_000
+"""Microseconds for which what those answers say of each key is good, while more of them come in."""
 
 COME_BACK = 1_000_000
 """Microseconds after which a key without a share is worth trying again: the storage may be back by then."""
@@ -31,6 +37,8 @@ class Known(NamedTuple):
 
     at: int
     decision: Decision
+    before: Decision | None
+    """Of the same keys, the time before."""
 
 
 class Fallback:
@@ -41,24 +49,31 @@ class Fallback:
         self.now = clock
         self._past: int | None = None
         self._memory = MemoryStorage(lambda: self.now() if self._past is None else self._past)
+        self._heard: list[tuple[int, Decision]] = []
         self._recent: dict[str, Known] = {}
-        self._before: dict[str, Known] = {}
         self._older: dict[str, Known] = {}
+        self._by_key: dict[str, Known] = {}
+        self._gathered_at: int | None = None
 
     def __len__(self) -> int:
         return len(self._memory)
 
     def remember(self, decision: Decision) -> None:
-        """The storage has answered: at every request, so in a microsecond."""
-        known = Known(self.now(), decision)
-        recent, before = self._recent, self._before
-        for hit in decision.hits:
-            key = hit.key
-            if key in recent:
-                before[key] = recent[key]
-            recent[key] = known
+        """The storage has answered: at every request, so only noted down here."""
+        heard = self._heard
+        heard.append((self.now(), decision))
+        if len(heard) > NOTED:
+            self._sort_in()
+
+    def _sort_in(self) -> None:
+        heard, self._heard = self._heard, []
+        recent = self._recent
+        for at, decision in heard:
+            place = worked_out(decision.hits, _joined_keys)
+            last = recent.get(place)
+            recent[place] = Known(at, decision, None if last is None else last.decision)
         if len(recent) > REMEMBERED:
-            self._older, self._recent, self._before = recent, {}, {}
+            self._older, self._recent = recent, {}
 
     def decide(
         self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
@@ -80,20 +95,23 @@ class Fallback:
     def refund(self, local: Decision, keys: set[str]) -> None:
         """Take back what :meth:`decide` has charged to ``keys``."""
         charges = [charge for charge in local.charges if charge.hit.key in keys]
-        local.refunded.update(keys)
+        local.refunded |= keys
         self._memory.refund(local.id, charges)
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``, and what was known of them."""
         self._memory.reset(keys)
-        for key in keys:
-            self._recent.pop(key, None)
-            self._before.pop(key, None)
-            self._older.pop(key, None)
+        self._sort_in()
+        forgotten = set(keys)
+        for remembered in (self._recent, self._older):
+            for place, known in list(remembered.items()):
+                if any(hit.key in forgotten for hit in known.decision.hits):
+                    del remembered[place]
+        self._gathered_at = None
 
     def _take_what_is_known(self, hit: Hit) -> None:
         """Charge what others have taken, so that no more is left here than our share of what was left there."""
-        known = self._recent.get(hit.key) or self._older.get(hit.key)
+        known = self._known().get(hit.key)
         share = _share_of_rule(hit.rule, self.workers)
         if known is None or share is None:
             return
@@ -107,14 +125,22 @@ class Fallback:
         here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
         self._charge(hit.key, share, here - left, whole_at if here == burst else None)
 
+    def _known(self) -> dict[str, Known]:
+        """The latest of each key, whichever check it was a part of."""
+        if self._gathered_at is None or (self._heard and self.now() - self._gathered_at > GATHERED_FOR):
+            self._gathered_at = self.now()
+            self._sort_in()
+            found = sorted([*self._older.copy().values(), *self._recent.copy().values()], key=lambda known: known.at)
+            self._by_key = {hit.key: known for known in found for hit in known.decision.hits}
+        return self._by_key
+
     def _taken_unseen(self, key: str, known: Known) -> int:
         """What other workers may have taken since the storage said what is known: by experience, at most twice what
         they took between that and the time before."""
-        before = self._before.get(key)
-        if self.workers == 1 or before is None:
+        if self.workers == 1 or known.before is None:
             return 0
         ours = sum(charge.hit.cost for charge in known.decision.charges if charge.hit.key == key)
-        return 2 * max(_standing(before.decision, key)[0] - _standing(known.decision, key)[0] - ours, 0)
+        return 2 * max(_standing(known.before, key)[0] - _standing(known.decision, key)[0] - ours, 0)
 
     def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
         """Charge ``units``, if any; to a key of which nothing is used, so that they come back at ``whole_at``."""
@@ -136,6 +162,10 @@ def unlimited(hit: Hit) -> Hit:
     charged only if it fits.
     """
     return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
+
+
+def _joined_keys(hits: tuple[Hit, ...]) -> str:
+    return "\n".join(hit.key for hit in hits)
 
 
 def _standing(decision: Decision, key: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import islice
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -41,12 +42,14 @@ class RedisStorage:
 
     shared = True
 
-    def __init__(self, client: Any, *, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, client: Any, *, clock: Callable[[], int] | None = None, deadline: Deadline | None = None
+    ) -> None:
         self._client = client
-        self._wire = wire_of(client)
+        self._deadline = deadline or Deadline(None)
+        self._wire = wire_of(client, self._deadline)
         self.clock = clock
         self._owns_client = False
-        self._deadline = Deadline(None)
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float) -> RedisStorage:
@@ -70,24 +73,26 @@ class RedisStorage:
             _check_database(url)
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"storage URI {redacted(url)!r}: {_why_malformed(url, error)}") from None
-        storage = cls(client)
+        storage = cls(client, deadline=deadline)
         storage._owns_client = True
-        storage._deadline = deadline
         return storage
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        self._deadline.start()
+        started = monotonic()
         if check_id is not None:
+            self._deadline.start(started)
             return self._ask(b"repeat", hits, check_id.bytes)
         new = new_id()
         try:
-            return _decision(new, hits, self._check(hits, new))
-        except StorageError as error:
-            error.check_id = UUID(bytes=new)
-            # The connection was lost, before or after the charge: only the script can tell, by the id.
-            if type(error.__cause__) is RedisConnectionError and _has_witness(hits):
-                return self._repeat(hits, new)
-            raise
+            if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
+                packed, safe_to_repeat = worked_out(hits, _packed_check)
+                command = b"%b$16\r\n%b\r\n" % (packed, new)
+                return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
+            self._deadline.start(started)
+            return self._ask(b"check", hits, new)
+        except (RedisError, OSError, StorageError) as error:
+            self._deadline.start(started)
+            return self._once_more(error, hits, new)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.start()
@@ -114,7 +119,9 @@ class RedisStorage:
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()
         if keys and self._wire is not None:
-            self._command(self._wire.ask, command_of(b"UNLINK", *[key.encode() for key in keys]))
+            self._command(
+                self._wire.ask, command_of(b"UNLINK", *[key.encode() for key in keys]), self._deadline.started
+            )
         elif keys:
             self._command(self._client.unlink, *keys)
 
@@ -145,26 +152,25 @@ class RedisStorage:
         if self._owns_client:
             self._client.close()
 
-    def _check(self, hits: tuple[Hit, ...], check_id: bytes) -> Any:
-        """The way of every request: over the wire, when there is one, all is packed but for the id."""
-        if self._wire is None or self.clock is not None:
-            return self._run("check", hits, b"check", check_id)
+    def _once_more(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        """Ask again, if that may help: with the script, or with an id that tells whether the charge was made before
+        the connection was lost."""
         try:
-            return self._wire.ask(b"%b$16\r\n%b\r\n" % (worked_out(hits, _packed_check), check_id))
-        except NoScriptError:
-            return self._run("check", hits, b"check", check_id, loaded=False)
-        except (RedisError, OSError) as error:
-            raise storage_error(error) from error
-
-    def _repeat(self, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+            if isinstance(error, NoScriptError):
+                return self._ask(b"check", hits, check_id, loaded=False)
+            raise error if isinstance(error, StorageError) else storage_error(error) from error
+        except StorageError as failure:
+            if type(failure.__cause__) is not RedisConnectionError or not _has_witness(hits):
+                failure.check_id = UUID(bytes=check_id)
+                raise
         try:
             return self._ask(b"repeat", hits, check_id)
-        except StorageError as error:
-            error.check_id = UUID(bytes=check_id)
+        except StorageError as failure:
+            failure.check_id = UUID(bytes=check_id)
             raise
 
-    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
-        return _decision(check_id, hits, self._run("check", hits, mode, check_id))
+    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
+        return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
 
     def _run(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
@@ -181,7 +187,7 @@ class RedisStorage:
 
     def _call(self, name: bytes, script: str, *arguments: bytes) -> Any:
         if self._wire is not None:
-            return self._wire.ask(command_of(name, script.encode(), *arguments))
+            return self._wire.ask(command_of(name, script.encode(), *arguments), self._deadline.started)
         call = self._client.evalsha if name == b"EVALSHA" else self._client.eval
         return call(script, *arguments)
 
@@ -207,10 +213,10 @@ def _call_of(driver: str, hits: tuple[Hit, ...], mode: bytes, now: bytes) -> tup
     return script, [b"%d" % len(hits), *keys, mode, now, b"".join([hit.packed for hit in hits])]
 
 
-def _packed_check(hits: tuple[Hit, ...]) -> bytes:
-    """The whole command but for its last argument, the id."""
+def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
+    """The whole command but for its last argument, the id; and whether that will be recognised."""
     script, arguments = _call_of("check", hits, b"check", SERVER_CLOCK)
-    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1)
+    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1), _has_witness(hits)
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:

@@ -3,7 +3,7 @@
 redis-py takes a connection from its pool, polls it, packs the command, and runs it inside of retries, events and
 metrics: half of what a check costs the caller. Here the connections are redis-py's too, from the client's own pool,
 so that TLS, unix sockets, passwords, time-outs and limits are as configured; but they stay at hand between two checks,
-and the command comes packed.
+and the command comes packed. Where the socket is the system's own and hiredis is there, the bytes go straight to it.
 
 Only for plain clients of protocol 2 that do not try again: everything else (Cluster, Sentinel, subclasses, retries,
 push messages) has reasons of its own to be between us and the server.
@@ -11,21 +11,30 @@ push messages) has reasons of its own to be between us and the server.
 
 from __future__ import annotations
 
+import _socket
 import functools
 import inspect
+import math
 import os
 import select
+import socket
+import struct
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import Any, Protocol
 
 from redis import Redis
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.utils import HIREDIS_AVAILABLE
 
-from .deadline import TIMED_CONNECTIONS
+from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
+
+if HIREDIS_AVAILABLE:
+    import hiredis
 
 _PLAIN_CONNECTIONS = (Connection, SSLConnection, UnixDomainSocketConnection, *TIMED_CONNECTIONS.values())
 _ASKS_FOR_COMMAND = (
@@ -33,45 +42,64 @@ _ASKS_FOR_COMMAND = (
 )
 """Whether this redis-py (before 5.3) wants to be told what a connection is for."""
 
+_CHUNK = 4096
+"""Bytes read at once: the reply to some hundred rules."""
+_MORE = object()
+"""In place of a reply that is not complete yet."""
 
-class _Line(NamedTuple):
-    """A connection with nothing under way, and how to use it."""
+
+class _Line(Protocol):
+    """A connection with nothing under way."""
 
     connection: Any
-    send: Callable[[bytes], object]
-    receive: Callable[[], Any]
-    has_news: Callable[[], object]
-    """Tells at once whether there is something to read."""
+
+    def has_news(self) -> object:
+        """Tells at once whether there is something to read."""
+
+    def ask(self, command: bytes, started: float, /) -> Any:
+        """The reply to ``command``, where a question that began at ``started`` has time left."""
 
 
 class Wire:
     """Sends packed commands through the pool of a client. Safe for threads, greenlets and forks."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, deadline: Deadline) -> None:
         self._pool = pool
+        self._deadline = deadline
         self._idle: list[_Line] = []
         _wires.add(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
         weakref.finalize(self, _give_back, pool, self._idle).atexit = False
 
-    def ask(self, command: bytes) -> Any:
-        """The reply to ``command``. Raises redis-py's errors, after which the connection is not used again: nobody
-        shall read what was meant for another, nor stay with a server that has become a replica."""
-        line = self._take()
+    def ask(self, command: bytes, started: float, *, looking: bool = True) -> Any:
+        """The reply to ``command``, of a question that began at ``started`` (``time.monotonic``).
+
+        Without ``looking`` first whether the server has closed the connection, that shows as a ``ConnectionError``
+        only: for those who can safely ask again.
+
+        Raises redis-py's errors, after which neither this connection is used again nor those that are idle: nobody
+        shall read what was meant for another, nor stay with a server that is gone or has become a replica.
+        """
         try:
-            line.send(command)
-            reply = line.receive()
+            line = self._idle.pop()  # the one used last
+        except IndexError:
+            line = self._open(started)
+        if looking and line.has_news():
+            line = self._take_another(line, started)
+        try:
+            reply = line.ask(command, started)
         except BaseException as error:
-            self._drop(line.connection)
+            self._drop(line)
             if isinstance(error, OSError):
                 raise _as_redis_error(error) from error
             raise
-        if isinstance(reply, Exception) and not isinstance(reply, NoScriptError):
-            self._drop(line.connection)
+        if isinstance(reply, Exception):
+            if isinstance(reply, NoScriptError):
+                self._idle.append(line)
+            else:
+                self._drop(line)
             raise reply
         self._idle.append(line)
-        if isinstance(reply, Exception):
-            raise reply
         return reply
 
     def close(self) -> None:
@@ -82,34 +110,37 @@ class Wire:
         """Drop what belongs to the parent process."""
         self._idle.clear()
 
-    def _take(self) -> _Line:
-        """The line used last, unless the server has closed it meanwhile, or has something to say unasked."""
-        while True:
+    def _take_another(self, line: _Line, started: float) -> _Line:
+        """Instead of one that the server has closed, or that has something to say unasked."""
+        while line.has_news():
+            _hang_up(self._pool, line)
             try:
                 line = self._idle.pop()
             except IndexError:
-                return self._open()
-            if not line.has_news():
-                return line
-            self._drop(line.connection)
+                return self._open(started)
+        return line
 
-    def _open(self) -> _Line:
+    def _open(self, started: float) -> _Line:
+        self._deadline.start(started)
         connection = self._pool.get_connection("EVALSHA") if _ASKS_FOR_COMMAND else self._pool.get_connection()
-        return _line_of(connection)
+        return _line_of(connection, self._deadline)
 
-    def _drop(self, connection: Any) -> None:
-        connection.disconnect()
-        self._pool.release(connection)
+    def _drop(self, line: _Line) -> None:
+        _hang_up(self._pool, line)
+        _give_back(self._pool, self._idle)
 
 
 def _give_back(pool: Any, idle: list[_Line]) -> None:
     while idle:
-        connection = idle.pop().connection
-        connection.disconnect()
-        pool.release(connection)
+        _hang_up(pool, idle.pop())
 
 
-def wire_of(client: Any) -> Wire | None:
+def _hang_up(pool: Any, line: _Line) -> None:
+    line.connection.disconnect()
+    pool.release(line.connection)
+
+
+def wire_of(client: Any, deadline: Deadline) -> Wire | None:
     """A wire beside ``client``, if it is a plain one."""
     pool = getattr(client, "connection_pool", None)
     if type(client) is not Redis or type(pool) is not ConnectionPool or client.connection is not None:
@@ -120,7 +151,7 @@ def wire_of(client: Any) -> Wire | None:
         return None
     if retries or options.get("retry_on_error") or options.get("health_check_interval"):
         return None
-    return Wire(pool)
+    return Wire(pool, deadline)
 
 
 def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
@@ -129,32 +160,99 @@ def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
     return b"*%d\r\n%b" % (len(arguments) + and_more, b"".join(parts))
 
 
-def _line_of(connection: Any) -> _Line:
-    """Straight to the socket and the parser, where this redis-py has them; its public methods take some 4 % more of a
-    check."""
-    socket, parser = getattr(connection, "_sock", None), getattr(connection, "_parser", None)
-    if socket is None or parser is None or not hasattr(select, "poll"):
-        return _Line(
-            connection,
-            lambda command: connection.send_packed_command((command,)),
-            connection.read_response,
-            lambda: _can_be_read(connection),
-        )
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    return _Line(connection, socket.sendall, parser.read_response, functools.partial(poll.poll, 0))
+def _line_of(connection: Any, deadline: Deadline) -> _Line:
+    """Straight to the socket, where it is one of the system's: not of TLS, nor of gevent."""
+    found = getattr(connection, "_sock", None)
+    plain: Any = found.plain if isinstance(found, TimedSocket) else found
+    parser = getattr(connection, "_parser", None)
+    is_plain = getattr(type(plain), "recv", None) is _socket.socket.recv
+    if not is_plain or parser is None or not HIREDIS_AVAILABLE or not hasattr(select, "poll"):
+        return _RedisLine(connection, deadline)
+    return _SocketLine(connection, plain, parser.parse_error, deadline.seconds)
+
+
+class _RedisLine:
+    """By the methods of redis-py's connection."""
+
+    def __init__(self, connection: Any, deadline: Deadline) -> None:
+        self.connection = connection
+        self._deadline = deadline
+
+    def ask(self, command: bytes, started: float) -> Any:
+        self._deadline.start(started)
+        self.connection.send_packed_command((command,))
+        try:
+            return self.connection.read_response()
+        except NoScriptError as error:
+            return error
+
+    def has_news(self) -> bool:
+        try:
+            return bool(self.connection.can_read())
+        except Exception:  # closed, in whatever way
+            return True
+
+
+class _SocketLine:
+    """Straight to a socket of the system, which waits by itself: a time-out of Python's would poll at each step."""
+
+    def __init__(
+        self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None
+    ) -> None:
+        self.connection = connection
+        self._socket = plain
+        self._seconds = seconds
+        self._leisure = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
+        self._usual = plain.gettimeout()
+        self._hurried = False
+        self._send, self._receive = plain.sendall, plain.recv
+        reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_MORE)
+        self._feed, self._gets = reader.feed, reader.gets
+        poll = select.poll()
+        poll.register(plain, select.POLLIN)
+        self.has_news = functools.partial(poll.poll, 0)
+        plain.setblocking(True)
+        self._wait_at_most(self._usual)
+
+    def ask(self, command: bytes, started: float) -> Any:
+        if monotonic() - started > self._leisure or self._hurried:
+            self._hurry(started)
+        self._send(command)
+        self._feed(self._receive(_CHUNK))
+        reply = self._gets()
+        return reply if reply is not _MORE else self._rest(started)
+
+    def _rest(self, started: float) -> Any:
+        """Of a reply that comes in pieces."""
+        while True:
+            self._hurry(started)
+            received = self._receive(_CHUNK)
+            if not received:
+                raise RedisConnectionError("the server closed the connection")
+            self._feed(received)
+            reply = self._gets()
+            if reply is not _MORE:
+                return reply
+
+    def _hurry(self, started: float) -> None:
+        """Wait no longer than there is time left, or as long as usual again."""
+        gone = monotonic() - started
+        self._hurried = gone > self._leisure
+        self._wait_at_most(self._seconds - gone if self._seconds is not None and self._hurried else self._usual)
+
+    def _wait_at_most(self, seconds: float | None) -> None:
+        """Raises :class:`TimeoutError` when there is no time at all."""
+        if seconds is not None and seconds <= 0:
+            raise TimeoutError("timed out")
+        whole, part = divmod(max(round((seconds or 0) * 1_000_000), 1 if seconds else 0), 1_000_000)
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", whole, part))
 
 
 def _as_redis_error(error: OSError) -> RedisError:
-    kind = RedisTimeoutError if isinstance(error, TimeoutError) else RedisConnectionError
-    return kind(str(error))
-
-
-def _can_be_read(connection: Any) -> bool:
-    try:
-        return bool(connection.can_read())
-    except Exception:  # closed, in whatever way
-        return True
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        return RedisTimeoutError("timed out")
+    return RedisConnectionError(str(error))
 
 
 _wires: weakref.WeakSet[Wire] = weakref.WeakSet()
