@@ -21,11 +21,7 @@ local function in_chunks(cost, each)
   end
 end
 
-local function add(hit, now, id)
-  if hit.cost == 1 then
-    call('ZADD', hit.key, now, id)
-    return
-  end
+local function add_many(hit, now, id)
   in_chunks(hit.cost, function(from, to)
     local pairs_ = {}
     for n = from, to do
@@ -72,7 +68,10 @@ algorithms.sliding_window = {
   -- Seen: the number of live entries.
   evaluate = function(hit, now)
     local used = call('ZCOUNT', hit.key, now - hit.window + 1, now)
-    local remaining = math.max(hit.count - used, 0)
+    local remaining = hit.count - used
+    if remaining < 0 then -- the count has been lowered
+      remaining = 0
+    end
     if hit.cost <= remaining then
       return remaining, 0, 0, used
     end
@@ -84,7 +83,11 @@ algorithms.sliding_window = {
   end,
 
   charge = function(hit, now, used, id)
-    add(hit, now, id)
+    if hit.cost == 1 then
+      call('ZADD', hit.key, now, id)
+    else
+      add_many(hit, now, id)
+    end
     local dead = call('ZCARD', hit.key) - used - hit.cost
     if dead > 0 then
       trim(hit, now, dead)

@@ -23,35 +23,36 @@ end
 local now = read_clock()
 local hits = read_hits()
 local repeated = mode == 'repeat' and already_charged(hits, now)
-local reply = { now, 0 }
-local seen = {}
+local reply = { now, 0, 0, 0, 0 }
 local allowed = true
 
-for i, hit in ipairs(hits) do
-  local remaining, retry_after, delay, memo = hit.algorithm.evaluate(hit, now)
+for i = 1, #hits do
+  local hit = hits[i]
+  local remaining, retry_after, delay, seen = hit.algorithm.evaluate(hit, now)
   if repeated then
     retry_after = 0
   end
-  seen[i] = memo
   if not hit.shadow then
     allowed = allowed and retry_after == 0
     if delay > reply[2] then
       reply[2] = delay
     end
   end
-  reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = remaining, retry_after, 0
+  -- Until reset_after is known, what was seen has its place: a table less.
+  reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = remaining, retry_after, seen
 end
 
 local charging = allowed and not repeated and mode ~= 'peek'
-for i, hit in ipairs(hits) do
+for i = 1, #hits do
+  local hit, seen = hits[i], reply[3 * i + 2]
   if charging and hit.cost > 0 and reply[3 * i + 1] == 0 then
     reply[3 * i] = reply[3 * i] - hit.cost
-    reply[3 * i + 2] = hit.algorithm.charge(hit, now, seen[i], id)
+    reply[3 * i + 2] = hit.algorithm.charge(hit, now, seen, id)
   else
     if mode ~= 'peek' and not repeated then
       hit.algorithm.drop_future(hit, now)
     end
-    reply[3 * i + 2] = hit.algorithm.reset_after(hit, now, seen[i])
+    reply[3 * i + 2] = hit.algorithm.reset_after(hit, now, seen)
   end
 end
 

@@ -23,11 +23,11 @@ end
 -- algorithm.
 local function read_hits()
   local hits, packed, position = {}, ARGV[3], 1
-  for i, key in ipairs(KEYS) do
+  for i = 1, #KEYS do
     local window, count, cost, burst, max_delay, shadow, name
     window, count, cost, burst, max_delay, shadow, name, position = struct.unpack('<dddddds', packed, position)
     hits[i] = {
-      key = key,
+      key = KEYS[i],
       window = window,
       count = count,
       cost = cost,
