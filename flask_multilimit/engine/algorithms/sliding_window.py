@@ -47,9 +47,6 @@ class Log:
         if place < len(self.times):
             self.times[place:place] = array("q", [now] * cost)
             self.ids[place * _ID : place * _ID] = check_id * cost
-        elif cost == 1:
-            self.times.append(now)
-            self.ids += check_id
         else:
             self.times.extend([now] * cost)
             self.ids += check_id * cost
@@ -113,10 +110,13 @@ def charge(
     if log is None:
         log = Log()
     first, end = seen
-    future = len(log.times) - end
-    if future:
-        log.drop_last(min(future, TRIM + cost))
-    log.add(end, now, check_id, cost)
+    times = log.times
+    if cost == 1 and end == len(times):  # as nearly always
+        times.append(now)
+        log.ids += check_id
+    else:
+        log.drop_last(min(len(times) - end, TRIM + cost))
+        log.add(end, now, check_id, cost)
     if first > log.head:
         log.drop_first(min(first - log.head, TRIM + cost))
     return log, quota.window

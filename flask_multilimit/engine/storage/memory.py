@@ -85,28 +85,25 @@ class MemoryStorage:
 
     def _answer(self, hits: tuple[Hit, ...], now: int, check_id: bytes, *, charging: bool) -> Decision:
         states, rules, steps = self._states, self._rules, worked_out(hits, _steps)
-        allowed, delays, found = True, [0], []
+        allowed, delay, outcomes = True, 0, []
         for key, quota, cost, shadow, evaluate, _, _, _ in steps:
-            state = states.get(key)
-            outcome = evaluate(state, quota, cost, now)
-            found.append((state, outcome))
-            if not shadow:
-                if outcome[1]:
-                    allowed = False
-                if outcome[2]:
-                    delays.append(outcome[2])
+            outcome = evaluate(states.get(key), quota, cost, now)
+            outcomes.append(outcome)
+            if (outcome[1] or outcome[2]) and not shadow:
+                allowed = allowed and not outcome[1]
+                delay = max(delay, outcome[2])
         asking, charging = charging, charging and allowed
-        reply = [now, max(delays)]
-        for (key, quota, cost, _, _, charge, reset_after, rule), (state, outcome) in zip(steps, found, strict=True):
+        reply = [now, delay]
+        for (key, quota, cost, _, _, charge, reset_after, rule), outcome in zip(steps, outcomes, strict=True):
             remaining, retry_after, _, seen = outcome
-            if charging and cost and retry_after == 0:
-                states[key], whole_after = charge(state, quota, cost, now, seen, check_id)
+            if charging and cost and not retry_after:
+                states[key], whole_after = charge(states.get(key), quota, cost, now, seen, check_id)
                 if rules.get(key) is not rule:
                     self._written_by(rule, key, now + whole_after)
                 reply += (remaining - cost, 0, whole_after)
             else:
-                if asking and state is not None:
-                    states[key] = rule.twin.drop_future(state, quota, now)
+                if asking and key in states:
+                    states[key] = rule.twin.drop_future(states[key], quota, now)
                 reply += (remaining, retry_after, reset_after(states.get(key), quota, now, seen))
         return Decision(check_id, hits, allowed, reply)
 
