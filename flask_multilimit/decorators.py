@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CoroutineType, MethodType
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
 
-from flask import Blueprint, current_app, has_app_context
+from flask import Blueprint, current_app
 
 from .declaration import (
     Cost,
@@ -51,6 +51,11 @@ class Stack:
 
     where: str
     declarations: tuple[Declaration, ...]
+
+    @functools.cached_property
+    def covered(self) -> frozenset[Declaration]:
+        """What is settled once the stack has been checked: also those that do not serve the method."""
+        return frozenset(self.declarations)
 
 
 class Gate(Protocol):
@@ -261,12 +266,14 @@ async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[D
 
 
 def _gate(stack: Stack) -> Gate:
-    if not has_app_context():
+    try:
+        extensions = current_app.extensions
+    except RuntimeError:
         raise RuntimeError(
             f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
             "or use the engine's Limiter, which needs none"
-        )
-    gate: Gate | None = current_app.extensions.get(EXTENSION)
+        ) from None
+    gate: Gate | None = extensions.get(EXTENSION)
     if gate is None:
         raise ConfigurationError(
             f'"{stack.where}" is rate limited, but the app {current_app.name!r} has no MultiLimit: '

@@ -80,12 +80,15 @@ class AppliedLimits(tuple[Applied, ...]):
     another in one key, the strictest holds."""
 
     hits: tuple[Hit, ...]
+    reserved: tuple[Applied, ...]
+    """Those whose charge depends on the response."""
 
     def __new__(cls, applied: Iterable[Applied]) -> AppliedLimits:
         applied = tuple(applied)
         hits = hits_of(applied)
         made = super().__new__(cls, applied)
         made.hits = Hits(hits) if hits else ()
+        made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
         return made
 
 

@@ -132,7 +132,7 @@ def _hits_of(statuses: Iterable[RuleStatus]) -> tuple[Hit, ...]:
 def _add_fields(headers: Headers, statuses: list[RuleStatus], which: str, policy: str) -> None:
     if which in {"standard", "both"}:
         headers["RateLimit-Policy"] = policy
-        headers["RateLimit"] = ", ".join(map(_limit_item, statuses))
+        headers["RateLimit"] = ", ".join([_limit_item(status) for status in statuses])
     if which in {"legacy", "both"}:
         _add_single(headers, "X-RateLimit", _tightest(statuses), time.time())
     if which == "draft-06":
@@ -154,9 +154,10 @@ def _policy(hits: tuple[Hit, ...]) -> str:
 
 def _limit_item(status: RuleStatus) -> str:
     """``t``: for a rule that refuses, until this request would pass; else until the quota is whole again."""
-    seconds = status.reset_after if status.allowed else status.retry_after
-    reset = f";t={math.ceil(seconds)}" if math.isfinite(seconds) else ""
-    return f'"{status.name}";r={status.remaining}{reset}'
+    hit, allowed, remaining, retry_after, reset_after = status
+    seconds = reset_after if allowed else retry_after
+    reset = f";t={math.ceil(seconds)}" if seconds != math.inf else ""
+    return f'"{hit.name}";r={remaining}{reset}'
 
 
 def _add_single(headers: Headers, prefix: str, status: RuleStatus, now: float) -> None:

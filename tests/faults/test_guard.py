@@ -427,14 +427,16 @@ def test_no_check_falls_between_two_stools(make: Callable[..., Workers]) -> None
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    workers.break_down()
-    workers.until(lambda: limiter.health().state == "failed")
-    time.sleep(0.05)
-    workers.mend()
-    time.sleep(0.05)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        workers.break_down()
+        workers.until(lambda: limiter.health().state == "failed")
+        time.sleep(0.05)
+        workers.mend()
+        time.sleep(0.05)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     workers.until(lambda: limiter.health().pending == 0)
 
     assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
