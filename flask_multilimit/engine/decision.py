@@ -290,5 +290,3 @@ class Decision:
     def reset_after(self) -> float:
         """Seconds until every quota is whole again if nobody comes."""
         return max(self.reply[4::3]) / _MICROSECONDS
-
-

@@ -102,9 +102,10 @@ class MemoryStorage:
                     self._written_by(rule, key, now + whole_after)
                 reply += (remaining - cost, 0, whole_after)
             else:
-                if asking and key in states:
-                    states[key] = rule.twin.drop_future(states[key], quota, now)
-                reply += (remaining, retry_after, reset_after(states.get(key), quota, now, seen))
+                state = states.get(key)
+                if asking and state is not None:
+                    state = states[key] = rule.twin.drop_future(state, quota, now)
+                reply += (remaining, retry_after, reset_after(state, quota, now, seen))
         return Decision(check_id, hits, allowed, reply)
 
     def _refund(self, charge: Charge, now: int, check_id: bytes) -> None:
