@@ -415,7 +415,7 @@ def reset_command(
             rows = [(hit.name, _subject_of(hit, applied), _rule_text(hit.rule)) for hit in hits]
             click.echo("\n".join(screen.columns(rows, indent=2)), err=True)
             click.confirm(f"Make {screen.plural(len(hits), 'quota')} whole again?", abort=True, err=True)
-        _limiter(gate).reset(hits)
+        gate.limiter.reset(hits)
     if as_json:
         _print_json(endpoint=endpoint, reset=[{"name": hit.name, "key": hit.key} for hit in hits])
         return

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from .engine import ConfigurationError
 from .engine.decision import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
-from .engine.storage import DEFAULT_TIMEOUT
+from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 
 PREFIX = "MULTILIMIT_"
 
@@ -36,6 +36,10 @@ class Settings(BaseModel):
     workers: int | None = Field(None, ge=1)
     """Processes that serve the app, on all machines together: while storage is away each admits its share of a limit.
     By default those of this machine, found out when it is needed."""
+
+    deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS, strict=False)
+    """Seconds for which a process believes a refusal, at most, and refuses by itself without asking a shared storage;
+    0 asks each time."""
 
     key_prefix: str = DEFAULT_PREFIX
     """What every key begins with, unless a limiter has a ``key`` of its own."""

@@ -15,7 +15,7 @@ from .decorators import EXTENSION
 from .engine import ConfigurationError, Decision, Limiter
 from .engine.decision import OnStorageError
 from .engine.rules import Rules
-from .engine.storage import GuardedStorage, Health, Storage, storage_from
+from .engine.storage import Clocked, DenyCache, GuardedStorage, Health, Storage, layers_of, storage_from
 from .gate import AppGate
 from .plan import hits_of
 from .signals import notify, storage_failed, storage_recovered
@@ -90,7 +90,7 @@ class MultiLimit:
         gate = AppGate(
             app,
             settings,
-            limiter=Limiter(_guarded(storage_from(storage, timeout=settings.storage_timeout), app, settings)),
+            limiter=Limiter(_wrapped(storage_from(storage, timeout=settings.storage_timeout), app, settings)),
             sources=Sources.of(
                 app,
                 settings,
@@ -202,11 +202,27 @@ class MultiLimit:
         return gate
 
 
-def _guarded(storage: Storage, app: Flask, settings: Settings) -> Storage:
-    """A storage that is shared can fail; one of this process cannot."""
-    if not storage.shared or isinstance(storage, GuardedStorage):
+def _wrapped(storage: Storage, app: Flask, settings: Settings) -> Storage:
+    """With what stands before a storage that is shared: one of this process cannot fail, nor is it slow to refuse."""
+    if not storage.shared:
         return storage
+    if not _has(GuardedStorage, storage):
+        storage = _guarded(storage, app, settings)
+    if settings.deny_cache and not _has(DenyCache, storage) and not _has_clock_of_its_own(storage):
+        storage = DenyCache(storage, seconds=settings.deny_cache)
+    return storage
 
+
+def _has(kind: type, storage: Storage) -> bool:
+    return any(isinstance(layer, kind) for layer in layers_of(storage))
+
+
+def _has_clock_of_its_own(storage: Storage) -> bool:
+    """Whether it has been given a clock, for tests: then the time that passes here says nothing about it."""
+    return any(isinstance(layer, Clocked) and layer.clock is not None for layer in layers_of(storage))
+
+
+def _guarded(storage: Storage, app: Flask, settings: Settings) -> GuardedStorage:
     def tell(health: Health) -> None:
         notify(storage_failed if health.state == "failed" else storage_recovered, app, health=health)
 

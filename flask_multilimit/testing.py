@@ -60,11 +60,11 @@ class Clock:
 
 
 class _NotingLimiter(Limiter):
-    """Keeps the keys that were charged."""
+    """Keeps the keys that were charged or reset: whatever else knows of them has not been told."""
 
     def __init__(self, storage: Any, **options: Any) -> None:
         super().__init__(storage, **options)
-        self.charged: list[str] = []
+        self.touched: list[str] = []
 
     def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
         return self._noted(super().check(hits, check_id=check_id))
@@ -75,8 +75,12 @@ class _NotingLimiter(Limiter):
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
         return self._noted(super().wait(decision, timeout=timeout))
 
+    def reset_keys(self, keys: Sequence[str]) -> None:
+        super().reset_keys(keys)
+        self.touched += keys
+
     def _noted(self, decision: Decision) -> Decision:
-        self.charged += (charge.hit.key for charge in decision.charges)
+        self.touched += (charge.hit.key for charge in decision.charges)
         return decision
 
 
@@ -112,7 +116,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
         yield clock
     finally:
         storage.clock, gate.limiter = before, limiter
-        _forget(gate, frozen.charged)
+        _forget(gate, frozen.touched)
 
 
 def exhaust(
@@ -265,4 +269,4 @@ def _forget(gate: AppGate, keys: Iterable[str]) -> None:
     for key in dict.fromkeys(keys):
         by_slot.setdefault(slot_of(key), []).append(key)
     for together in by_slot.values():
-        gate.limiter.storage.reset(together)
+        gate.limiter.reset_keys(together)

@@ -6,12 +6,13 @@ from .decision import Decision, Hit, RuleStatus, hits_for
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .limiter import Limiter
 from .rules import Rule
-from .storage import GuardedStorage, Health, MemoryStorage, RedisStorage, Storage, storage_from_uri
+from .storage import DenyCache, GuardedStorage, Health, MemoryStorage, RedisStorage, Storage, storage_from_uri
 
 __all__ = [
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",
+    "DenyCache",
     "GuardedStorage",
     "Health",
     "Hit",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any
 from uuid import UUID
 
 from .decision import Decision, Hit, Hits
 from .errors import ConfigurationError
-from .storage import GuardedStorage, Health, Storage, storage_from
+from .storage import GuardedStorage, Health, Storage, layers_of, storage_from
 
 
 class Limiter:
@@ -40,19 +40,21 @@ class Limiter:
 
     @property
     def storage(self) -> Storage:
-        """What answers; below a :class:`GuardedStorage`, the storage that it guards."""
-        return self._storage.guarded if isinstance(self._storage, GuardedStorage) else self._storage
+        """What keeps the quotas, below what is wrapped around it."""
+        *_, lowest = layers_of(self._storage)
+        return lowest
 
     def health(self) -> Health:
         """How the storage stands as far as this process knows, without asking it. Raises :class:`ConfigurationError`
         when it is shared and nothing guards it: then nobody keeps count of its failures."""
-        if not isinstance(self._storage, GuardedStorage) and not self._storage.shared:
+        for layer in layers_of(self._storage):
+            if isinstance(layer, GuardedStorage):
+                return layer.health()
+        if not self.storage.shared:
             return Health.of_this_process()
-        if not isinstance(self._storage, GuardedStorage):
-            raise ConfigurationError(
-                f"a {type(self._storage).__name__} is not guarded: give Limiter a GuardedStorage around it"
-            )
-        return self._storage.health()
+        raise ConfigurationError(
+            f"a {type(self.storage).__name__} is not guarded: give Limiter a GuardedStorage around it"
+        )
 
     def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
         """Charge every hit if all of them allow, else none; one round trip.
@@ -108,7 +110,11 @@ class Limiter:
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Make the quotas of ``hits`` whole again, at once and for everyone who shares them."""
-        self._storage.reset([hit.key for hit in hits])
+        self.reset_keys([hit.key for hit in hits])
+
+    def reset_keys(self, keys: Sequence[str]) -> None:
+        """:meth:`reset` by the keys alone, as they lie in storage; on a cluster, of one slot."""
+        self._storage.reset(keys)
 
     def close(self) -> None:
         """Give back the connections the storage has opened itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,13 @@ ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
 def call(shop: FlaskClient, path: str, times: int = 1) -> list[int]:
     return [shop.get(path, environ_base=ADDRESS).status_code for _ in range(times)]
+
+
+def passes_within_seconds(shop: FlaskClient, path: str) -> None:
+    deadline = time.monotonic() + 10
+    while call(shop, path) != [200]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Command, shop: FlaskClient) -> None:
@@ -133,7 +141,7 @@ def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: F
     assert run.code == 0
     assert "Make 2 quotas whole again? [y/N]" in run.err
     assert run.out == "Whole again: ip-20s, ip-3600s.\n"
-    assert call(shop, "/update") == [200]
+    passes_within_seconds(shop, "/update")  # a process believes its last refusal for one
 
 
 def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient) -> None:

@@ -62,6 +62,7 @@ def test_any_number_of_limiters_is_one_check(
 def test_ten_stacked_rules_are_one_command_on_a_real_server(
     bare_app: Flask, server: Server, redis_client: redis.Redis
 ) -> None:
+    bare_app.config["MULTILIMIT_DENY_CACHE"] = 0
     MultiLimit(bare_app, storage=server.url)
 
     @bare_app.get("/")

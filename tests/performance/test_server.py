@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine import DenyCache, Limiter, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import Hits
 
@@ -100,6 +100,27 @@ def test_a_rule_is_few_bytes_on_the_wire(limiter: Limiter, redis_client: redis.R
 
     assert bytes_of(one) < 300
     assert (bytes_of(eleven) - bytes_of(one)) / 10 < 150
+
+
+@pytest.mark.parametrize("number", [1, 3, 10])
+def test_a_refusal_that_is_known_is_no_byte_on_the_wire(
+    limiter: Limiter, redis_client: redis.Redis, number: int
+) -> None:
+    wanted = hits_for([Rule(60 + i, 1 + i) for i in range(number)], scope="api.update", subject="203.0.113.7")
+    knowing = Limiter(DenyCache(limiter.storage, seconds=60))
+    knowing.check(wanted)
+    assert not knowing.check(wanted).allowed
+
+    def bytes_during(action: Callable[[], object]) -> int:
+        before = redis_client.info("stats")["total_net_input_bytes"]
+        action()
+        return int(redis_client.info("stats")["total_net_input_bytes"] - before)
+
+    def refuse() -> None:
+        assert not any(knowing.check(wanted).allowed for _ in range(100))
+
+    assert bytes_during(refuse) == bytes_during(lambda: None)
+    assert calls_during(redis_client, refuse) == ([], [])
 
 
 def test_rules_and_subjects_make_no_scripts(limiter: Limiter, redis_client: redis.Redis) -> None:

@@ -118,7 +118,7 @@ def test_a_storage_without_a_clock_is_an_error() -> None:
             self.memory = MemoryStorage()
 
         def __getattr__(self, name: str) -> object:
-            if name in {"clock", "guarded"}:
+            if name in {"clock", "wrapped"}:
                 raise AttributeError(name)
             return getattr(self.memory, name)
 

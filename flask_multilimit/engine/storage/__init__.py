@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from ..errors import ConfigurationError
-from .base import Clocked, Inspectable, Storage, StoredKey
+from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
+from .denials import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .guard import GuardedStorage, Health
 from .memory import MemoryStorage
 from .redis import RedisStorage, redacted
@@ -60,7 +61,10 @@ def _is_storage(given: object) -> bool:
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "DENY_SECONDS",
+    "LONGEST_DENY_SECONDS",
     "Clocked",
+    "DenyCache",
     "GuardedStorage",
     "Health",
     "Inspectable",
@@ -68,6 +72,7 @@ __all__ = [
     "RedisStorage",
     "Storage",
     "StoredKey",
+    "layers_of",
     "storage_from",
     "storage_from_uri",
 ]

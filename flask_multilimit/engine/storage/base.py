@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
@@ -69,3 +69,14 @@ class Clocked(Protocol):
 
     clock: Any
     """Returns microseconds, from any origin; ``None``: the server's own clock."""
+
+
+def layers_of(storage: Storage) -> Iterator[Storage]:
+    """``storage``, and what it is wrapped around, down to what keeps the quotas.
+
+    A storage around a storage is one that has an attribute ``wrapped``.
+    """
+    layer: Storage | None = storage
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "wrapped", None)

@@ -105,7 +105,7 @@ class GuardedStorage:
         on_change: Callable[[Health], object] | None = None,
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
-        self.guarded = storage
+        self.wrapped = storage
         self.shared: bool = storage.shared
         self._on_error = on_error
         self._given_workers = workers
@@ -144,7 +144,7 @@ class GuardedStorage:
     def _ask(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         outages = self._outages
         try:
-            decision = self.guarded.check(hits, check_id)
+            decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
             return self._after_failure(hits, check_id or error.check_id, error, outages)
         self._fallback.remember(decision)
@@ -155,7 +155,7 @@ class GuardedStorage:
             return self._decide(hits, PEEKED, self._latest_error(), charging=False)
         outages = self._outages
         try:
-            decision = self.guarded.peek(hits)
+            decision = self.wrapped.peek(hits)
         except StorageError as error:
             self._fail(hits, error, outages)
             return self._decide(hits, PEEKED, error, charging=False)
@@ -168,7 +168,7 @@ class GuardedStorage:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
         outages = self._outages
         try:
-            decisions = self.guarded.check_many(many, ids)
+            decisions = self.wrapped.check_many(many, ids)
         except StorageError as error:
             return [self._after_failure(hits, id_, error, outages) for hits, id_ in zip(many, each_id, strict=True)]
         for decision in decisions:
@@ -188,11 +188,11 @@ class GuardedStorage:
                 self._refunds.append((check_id, tuple(charges)))
             if later or admitted is not None:
                 return
-        self.guarded.refund(check_id, charges)
+        self.wrapped.refund(check_id, charges)
 
     def reset(self, keys: Sequence[str]) -> None:
         """Raises :class:`StorageError` when the storage is away: whoever resets wants to know."""
-        self.guarded.reset(keys)
+        self.wrapped.reset(keys)
         with self._lock:
             self._fallback.reset(keys)
 
@@ -200,7 +200,7 @@ class GuardedStorage:
         self._closed.set()
         if self._prober is not None:
             self._prober.join(timeout=PROBE_SECONDS)
-        self.guarded.close()
+        self.wrapped.close()
 
     def health(self) -> Health:
         """How the storage stands."""
@@ -388,7 +388,7 @@ class GuardedStorage:
 
     def _probe(self) -> None:
         if self._open:
-            self.guarded.check((_probe_like(self._failing_hits[0]),))
+            self.wrapped.check((_probe_like(self._failing_hits[0]),))
 
     def _is_done(self) -> bool:
         """Under one lock with the decisions: whoever leaves something behind starts another prober."""
@@ -448,7 +448,7 @@ class GuardedStorage:
         many = {check_id: tuple(map(unlimited, hits)) for check_id, hits in lasting if hits}
         if not many:
             return
-        decisions = self.guarded.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
+        decisions = self.wrapped.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
         for decision in decisions:
             self._carried += 1
             self._fill_up(decision)
@@ -468,13 +468,13 @@ class GuardedStorage:
         """What did not fit takes all that is left."""
         for status in decision.statuses:
             if not status.allowed and status.remaining:
-                self.guarded.check((replace(status.hit, cost=status.remaining),))
+                self.wrapped.check((replace(status.hit, cost=status.remaining),))
 
     def _give_back(self) -> None:
         while self._refunds:
             check_id, charges = self._refunds[0]
             try:
-                self.guarded.refund(check_id, charges)
+                self.wrapped.refund(check_id, charges)
             except StorageError as error:
                 if not error.only_this:
                     raise
