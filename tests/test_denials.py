@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -503,6 +504,7 @@ def test_a_child_goes_on_though_a_thread_of_the_parent_was_writing(bench: Bench)
     with bench.cache._lock:
         child = os.fork()
         if not child:
+            signal.alarm(30)  # rather than wait for ever
             remembers = bench.asked(lambda: bench.limiter.check(wanted)) == []
             bench.limiter.reset(wanted)
             os._exit(0 if remembers and bench.limiter.check(wanted).allowed else 1)

@@ -41,8 +41,8 @@ class _Denial:
 
     hits: tuple[Hit, ...]
     reply: list[int]
-    counting_down: tuple[tuple[int, int], ...]
-    """Where in the reply there are times, and these; without those that are 0 or endless."""
+    times: tuple[int, ...]
+    """Where in the reply are times that pass: those that are neither 0 nor endless."""
     shard: int
     """Of the key that refuses for the longest."""
     asked: int
@@ -55,8 +55,8 @@ class _Denial:
         elapsed = now - self.answered
         reply = self.reply.copy()
         reply[0] += elapsed
-        for i, microseconds in self.counting_down:
-            reply[i] = microseconds - elapsed if microseconds > elapsed else 1
+        for i in self.times:
+            reply[i] = reply[i] - elapsed if reply[i] > elapsed else 1
         return Decision(new_id(), hits, False, reply)
 
 
@@ -155,7 +155,7 @@ class DenyCache:
         if answered >= until:
             return
         reply = list(decision.reply)
-        times = tuple((i, reply[i]) for i in range(3, len(reply)) if i % 3 != 2 and reply[i] > 0)
+        times = tuple([i for i in range(3, len(reply)) if i % 3 != 2 and reply[i] > 0])
         denial = _Denial(decision.hits, reply, times, _shard_of(key), asked, answered, int(until))
         with self._lock:
             self._denials.pop(keys, None)  # so that it is the newest
