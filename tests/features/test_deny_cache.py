@@ -235,6 +235,11 @@ class TestWhereItStands:
     def test_outermost_around_a_server(self, app: Flask, server: Server) -> None:
         assert self.layers(app, storage=server.url) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
+    def test_for_as_long_as_the_setting_says(self, limited: Flask) -> None:
+        outermost = next(layers_of(limited.extensions["multilimit"].limiter._storage))
+        assert isinstance(outermost, DenyCache)
+        assert outermost.seconds == BOUND
+
     def test_around_a_guard_of_ones_own(self, app: Flask, redis_client: redis.Redis) -> None:
         guard = GuardedStorage(RedisStorage(redis_client), workers=1)
         assert self.layers(app, storage=guard) == ["DenyCache", "GuardedStorage", "RedisStorage"]

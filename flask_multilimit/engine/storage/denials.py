@@ -87,6 +87,7 @@ class DenyCache:
             )
         self.wrapped = storage
         self.shared: bool = storage.shared
+        self.seconds = seconds
         self._longest = round(seconds * 1_000_000)
         self._clock = clock
         self._denials: dict[tuple[str, ...], _Denial] = {}  # by all keys of the check, the oldest first
