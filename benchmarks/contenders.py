@@ -1,4 +1,7 @@
-"""What is measured: one admitted decision under several rules, by us and by what a user would pick instead."""
+"""One admitted decision under several rules, by us and by what a user would pick instead.
+
+Each function gives calls by variant: who, and under how many rules.
+"""
 
 # ruff: noqa: PLC0415 - what is not installed is left out
 
@@ -8,20 +11,30 @@ import itertools
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
-from flask import Flask
 
-from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine import Limiter, hits_for
+from flask_multilimit import Rule
+from flask_multilimit.engine import GuardedStorage, Limiter, hits_for, storage_from_uri
 from flask_multilimit.engine.storage.scripts import script_for
 
-Call = Callable[[], object]
+from .measure import Call, Variant
+
+Calls = dict[Variant, Call]
 
 NUMBERS = (1, 3, 10)
 """Of rules."""
+PATIENCE = 10.0
+"""Seconds: what took the fall-back's way, because the machine was busy, would be measured as fast."""
+PING = Variant("PING through redis-py", "no rule")
+OURS = "flask_multilimit"
+REGISTERED = "our script by redis-py's register_script"
 COUNT = 10**6
 """High enough that nothing is refused."""
 
@@ -30,52 +43,92 @@ def rules(number: int, algorithm: str = "sliding_window") -> list[Rule]:
     return [Rule(600 + i, COUNT + i, algorithm=algorithm) for i in range(number)]
 
 
+def case_of(number: int) -> str:
+    return "1 rule" if number == 1 else f"{number} rules"
+
+
 # On a server
 
 
-def yardsticks(url: str) -> dict[str, Call]:
+def yardsticks(url: str) -> Calls:
     """A PING through redis-py, as its users send it, and the least that the system allows."""
-    address = url.removeprefix("redis://").split(":")
-    bare = socket.create_connection((address[0], int(address[1])))
-    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ping() -> None:
-        bare.sendall(b"*1\r\n$4\r\nPING\r\n")
-        bare.recv(64)
-
-    return {"redis-py PING": redis.Redis.from_url(url).ping, "PING on a bare socket": ping}
+    ask = _bare_socket(url)
+    return {PING: redis.Redis.from_url(url).ping, Variant("PING on a bare socket", "no rule"): lambda: ask(b"PING\r\n")}
 
 
-def ours(url: str) -> dict[str, Call]:
-    """The engine, and its script on a bare socket: what the engine adds to that is its own."""
-    limiter = Limiter(url)
-    found: dict[str, Call] = {}
-    for number in NUMBERS:
-        found[f"flask_multilimit|{number}"] = _check(limiter, rules(number), f"ours-{number}")
+def ours(url: str) -> Calls:
+    """Guarded, as Flask has it, and the engine alone; by other algorithms; and for many subjects in turn."""
+    found = ours_of(guarded(url))
+    engine = Limiter(storage_from_uri(url, timeout=PATIENCE))
+    found |= {variant._replace(who=f"{OURS}, not guarded"): call for variant, call in ours_of(engine).items()}
+    limiter = guarded(url)
     for algorithm in ("fixed_window", "sliding_window_counter", "gcra"):
-        found[f"flask_multilimit {algorithm}|3"] = _check(limiter, rules(3, algorithm), algorithm)
+        found[Variant(f"{OURS}, {algorithm}", "3 rules")] = _check(limiter, rules(3, algorithm), algorithm)
     subjects = itertools.cycle([hits_for(rules(3), scope="many", subject=str(i)) for i in range(1000)])
-    found["flask_multilimit, 1000 subjects in turn|3"] = lambda: limiter.check(next(subjects))
+    found[Variant(f"{OURS}, 1,000 subjects in turn", "3 rules")] = lambda: limiter.check(next(subjects))
     return found
 
 
-def script_by_redis_py(url: str) -> dict[str, Call]:
-    """Our script as most would call it: ``register_script``."""
+def guarded(url: str) -> Limiter:
+    return Limiter(GuardedStorage(storage_from_uri(url, timeout=PATIENCE), on_error="raise"))
+
+
+def ours_of(limiter: Limiter) -> Calls:
+    return {Variant(OURS, case_of(number)): _check(limiter, rules(number), f"ours-{number}") for number in NUMBERS}
+
+
+def script_by_redis_py(url: str) -> Calls:
+    """Our script as most would call it."""
     client = redis.Redis.from_url(url)
-    found: dict[str, Call] = {}
+    found: Calls = {}
     for number in NUMBERS:
-        hits = hits_for(rules(number), scope=f"registered-{number}")
         registered = client.register_script(script_for("check", {"sliding_window"}).text)
-        keys, packed = [hit.key for hit in hits], b"".join(hit.packed for hit in hits)
+        keys, packed = _script_call(number, "registered")
 
         def call(registered: Any = registered, keys: Any = keys, packed: bytes = packed) -> None:
             registered(keys=keys, args=[b"check", b"", packed, uuid.uuid4().bytes])
 
-        found[f"our script by register_script|{number}"] = call
+        found[Variant(REGISTERED, case_of(number))] = call
     return found
 
 
-def four_calls(url: str) -> dict[str, Call]:
+def script_on_a_bare_socket(url: str) -> Calls:
+    """Our script, with a command packed before, and a reply that nobody reads: what is more than this is our Python."""
+    ask, ids = _bare_socket(url), itertools.count()
+    script = script_for("check", {"sliding_window"})
+    redis.Redis.from_url(url).script_load(script.text)
+    found: Calls = {}
+    for number in NUMBERS:
+        keys, packed = _script_call(number, "bare")
+        words = [b"EVALSHA", script.sha.encode(), b"%d" % number, *map(str.encode, keys), b"check", b"", packed]
+        start = b"*%d\r\n" % (len(words) + 1) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+        def call(start: bytes = start) -> None:
+            ask(b"%b$16\r\n%b\r\n" % (start, next(ids).to_bytes(16, "big")))
+
+        found[Variant("our script on a bare socket, packed before", case_of(number))] = call
+    return found
+
+
+def _script_call(number: int, scope: str) -> tuple[list[str], bytes]:
+    hits = hits_for(rules(number), scope=f"{scope}-{number}", subject="203.0.113.7", type="ip")
+    return [hit.key for hit in hits], b"".join(hit.packed for hit in hits)
+
+
+def _bare_socket(url: str) -> Callable[[bytes], bytes]:
+    """Asks, and reads a reply that fits into one packet."""
+    address = urlsplit(url)
+    bare = socket.create_connection((str(address.hostname), address.port))
+    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(command: bytes) -> bytes:
+        bare.sendall(command)
+        return bare.recv(4096)
+
+    return ask
+
+
+def four_calls(url: str) -> Calls:
     """The plain version that this project began with: four commands a rule, no atomicity."""
     client = redis.Redis.from_url(url)
 
@@ -88,115 +141,83 @@ def four_calls(url: str) -> dict[str, Call]:
                 client.expire(key, int(rule.time))
 
     rules_of = {number: rules(number) for number in NUMBERS}
-    return {f"four redis-py calls a rule|{n}": lambda n=n: call(n) for n in NUMBERS}  # type: ignore[misc]
+    who = "four redis-py calls a rule, not atomic"
+    return {Variant(who, case_of(number)): partial(call, number) for number in NUMBERS}
 
 
-def limits_library(url: str) -> dict[str, Call]:
+def limits_library(url: str) -> Calls:
     """The engine of Flask-Limiter and slowapi."""
     from limits.storage import RedisStorage
     from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
 
     storage = RedisStorage(url)
-    found: dict[str, Call] = {}
+    found: Calls = {}
     for name, strategy in (
         ("limits moving window", MovingWindowRateLimiter(storage)),
         ("limits fixed window", FixedWindowRateLimiter(storage)),
     ):
         for number in NUMBERS:
-            found[f"{name}|{number}"] = _limits_call(strategy, number)
+            found[Variant(name, case_of(number))] = _limits_call(strategy, number)
     return found
 
 
-def throttled(url: str) -> dict[str, Call]:
+def throttled(url: str) -> Calls:
     from throttled import Throttled, rate_limiter, store
 
     shared = store.RedisStore(server=url)
-    found: dict[str, Call] = {}
+    found: Calls = {}
     for algorithm in ("sliding_window", "gcra"):
         for number in NUMBERS:
-            quotas = [rate_limiter.per_duration(_delta(600 + i), COUNT) for i in range(number)]
+            quotas = [rate_limiter.per_duration(timedelta(seconds=600 + i), COUNT) for i in range(number)]
             throttles = [
                 Throttled(using=algorithm, quota=quota, store=shared, key=f"{algorithm}:{number}:{i}")
                 for i, quota in enumerate(quotas)
             ]
-            found[f"throttled-py {algorithm}|{number}"] = lambda throttles=throttles: [t.limit() for t in throttles]  # type: ignore[misc]
+
+            def call(throttles: list[Any] = throttles) -> None:
+                for throttle in throttles:
+                    throttle.limit()
+
+            found[Variant(f"throttled-py {algorithm}", case_of(number))] = call
     return found
 
 
-def pyrate(url: str) -> dict[str, Call]:
-    """All rates of one key in one call, by the client's clock."""
+def pyrate(url: str, stack: ExitStack) -> Calls:
+    """All rates of one key in one call, by the client's clock. Their threads end with ``stack``."""
     from pyrate_limiter import Limiter as PyrateLimiter
     from pyrate_limiter import Rate, RedisBucket
 
-    found: dict[str, Call] = {}
+    found: Calls = {}
     for number in NUMBERS:
         rates = [Rate(COUNT + i, 600_000 + i) for i in range(number)]
         bucket = RedisBucket.init(rates, redis.Redis.from_url(url), f"pyrate:{number}")
-        limiter = PyrateLimiter(bucket)
-        found[f"pyrate-limiter (one key)|{number}"] = lambda limiter=limiter: limiter.try_acquire("x", blocking=False)  # type: ignore[misc]
+        limiter = stack.enter_context(PyrateLimiter(bucket))
+        call = partial(limiter.try_acquire, "x", blocking=False)
+        found[Variant("pyrate-limiter (all rates of one key)", case_of(number))] = call
     return found
 
 
-ON_A_SERVER = (ours, script_by_redis_py, four_calls, limits_library, throttled, pyrate)
+@contextmanager
+def on_a_server(url: str) -> Iterator[Calls]:
+    """All of them."""
+    found = yardsticks(url) | ours(url) | script_on_a_bare_socket(url) | script_by_redis_py(url)
+    found |= limits_library(url) | throttled(url)
+    with ExitStack() as stack:
+        found |= pyrate(url, stack) | four_calls(url)
+        yield found
 
 
 # In memory
 
 
-def in_memory() -> dict[str, Call]:
+def in_memory() -> Calls:
     from limits.storage import MemoryStorage
     from limits.strategies import MovingWindowRateLimiter
 
-    limiter, strategy = Limiter("memory://"), MovingWindowRateLimiter(MemoryStorage())
-    found: dict[str, Call] = {}
+    found, strategy = ours_of(Limiter("memory://")), MovingWindowRateLimiter(MemoryStorage())
     for number in NUMBERS:
-        found[f"flask_multilimit|{number}"] = _check(limiter, rules(number), f"memory-{number}")
-        found[f"limits moving window|{number}"] = _limits_call(strategy, number)
+        found[Variant("limits moving window", case_of(number))] = _limits_call(strategy, number)
     return found
-
-
-# In Flask
-
-
-def in_flask(url: str) -> dict[str, Call]:
-    """One request to an app without limits, and with three."""
-    from flask_limiter import Limiter as FlaskLimiter
-    from flask_limiter.util import get_remote_address
-
-    bare, by_us, by_them = Flask("bare"), Flask("ours"), Flask("theirs")
-    bare.get("/", endpoint="view")(_view)
-    by_us.config["MULTILIMIT_STORAGE_URI"] = url
-    MultiLimit(by_us)
-    each = rate_limiter(type=LimitType.IP, rules=rules(2))
-    everyone = rate_limiter(rules=rules(1))
-    by_us.get("/", endpoint="view")(each(everyone(_view)))
-    limiter = FlaskLimiter(
-        get_remote_address, app=by_them, storage_uri=url, strategy="moving-window", headers_enabled=True
-    )
-    view = limiter.limit(f"{COUNT}/600seconds;{COUNT}/601seconds")(
-        limiter.limit(f"{COUNT}/602seconds", key_func=lambda: "everyone")(_view)
-    )
-    by_them.get("/", endpoint="view")(view)
-    apps: Mapping[str, Flask] = {"bare view": bare, "flask_multilimit": by_us, "Flask-Limiter": by_them}
-    return {name: _request(app) for name, app in apps.items()}
-
-
-def _view() -> str:
-    return "ok"
-
-
-def _request(app: Flask) -> Call:
-    from werkzeug.test import EnvironBuilder
-
-    environ = EnvironBuilder(path="/", environ_base={"REMOTE_ADDR": "203.0.113.7"}).get_environ()
-
-    def call() -> None:
-        status = []
-        for _ in app.wsgi_app(dict(environ), lambda code, *_: status.append(code)):
-            pass
-        assert status == ["200 OK"], status
-
-    return call
 
 
 def _check(limiter: Limiter, wanted: list[Rule], scope: str) -> Call:
@@ -214,9 +235,3 @@ def _limits_call(strategy: Any, number: int) -> Call:
             strategy.hit(item, "203.0.113.7", f"{type(strategy).__name__}-{number}")
 
     return call
-
-
-def _delta(seconds: int) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=seconds)

@@ -1,88 +1,121 @@
-"""Variants side by side in one run: short blocks in turn, so that what disturbs one disturbs all."""
+"""Variants side by side in one run: short blocks in turn, so that what disturbs one disturbs all.
+
+A round has one block of each variant, in an order that is drawn anew. A block is `WARM` calls that do not count, after
+which a variant finds the caches as it left them itself and not as its neighbour did, and `BLOCK` calls that do: their
+mean, slow ones and all. A ratio is that of two blocks of the same round; the figure is the median over the rounds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import statistics
+import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from .results import Figure, median_of
 
 Call = Callable[[], object]
 
+WARM = 10
 BLOCK = 20
-"""Calls in a row before it is the next one's turn."""
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Of one variant, microseconds a call. Ratios are taken block by block against the yardstick, then their median."""
+class Variant(NamedTuple):
+    who: str
+    case: str
+
+
+class Sample(NamedTuple):
+    """Of one block: microseconds a call."""
 
     wall: float
-    ratio: float
-    low: float
-    high: float
     client_cpu: float
     server_cpu: float
-    cpu_ratio: float
+    """0 where the system does not tell."""
+
+    @property
+    def cpu(self) -> float:
+        return self.client_cpu + self.server_cpu
 
 
-def measure(
-    variants: Mapping[str, Call], yardstick: str, *, blocks: int, server: int | None = None
-) -> dict[str, Figures]:
-    """Take ``blocks`` blocks of each; ``server`` is the process that works for them."""
-    for call in variants.values():
-        for _ in range(BLOCK):
-            call()
-    taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in variants}
-    for _ in range(blocks):
-        for name, call in variants.items():
-            taken[name].append(_block(call, server))
-    return {name: _figures(times, taken[yardstick]) for name, times in taken.items()}
+Samples = dict[Variant, list[Sample]]
 
 
-def pin(server: int | None = None) -> bool:
-    """Put this process, and the server, on one core; whether the system can."""
+def in_turn(
+    variants: Mapping[Variant, Call], *, rounds: int, server: int | None = None, warm: int = WARM, block: int = BLOCK
+) -> Samples:
+    """So many ``rounds``; ``server`` is the process that works for all of them."""
+    taken: Samples = {variant: [] for variant in variants}
+    order = list(variants.items())
+    draw = random.Random(1)
+    for _ in range(rounds):
+        draw.shuffle(order)
+        for variant, call in order:
+            for _ in range(warm):
+                call()
+            taken[variant].append(_block(call, block, server))
+    return taken
+
+
+def figures_of(part: str, samples: Samples) -> Iterator[Figure]:
+    """How long each variant takes."""
+    for (who, case), taken in samples.items():
+        yield median_of(part, who, case, "µs", (each.wall for each in taken))
+        yield median_of(part, who, case, "client CPU µs", (each.client_cpu for each in taken))
+        if any(each.server_cpu for each in taken):
+            yield median_of(part, who, case, "server CPU µs", (each.server_cpu for each in taken))
+
+
+def ratios_of(part: str, samples: Samples, base: Variant, quantity: str) -> Iterator[Figure]:
+    """How many times the ``base`` each variant takes, of time and of CPU time."""
+    for (who, case), taken in samples.items():
+        both = list(zip(taken, samples[base], strict=True))
+        yield median_of(part, who, case, quantity, (ours.wall / theirs.wall for ours, theirs in both))
+        yield median_of(part, who, case, f"{quantity}, CPU", (ours.cpu / theirs.cpu for ours, theirs in both))
+
+
+@contextlib.contextmanager
+def pinned(server: int | None = None) -> Iterator[bool]:
+    """Put this process, and the server, on one core meanwhile, so that nobody gains or loses by being moved; whether
+    the system can."""
     if not hasattr(os, "sched_setaffinity"):
-        return False
-    core = {max(os.sched_getaffinity(0))}
-    os.sched_setaffinity(0, core)
-    for task in Path(f"/proc/{server}/task").iterdir() if server else ():
-        os.sched_setaffinity(int(task.name), core)
-    return True
+        yield False
+        return
+    everywhere = os.sched_getaffinity(0)
+    threads = [0, *_threads_of(server)]
+    _move(threads, {max(everywhere)})
+    try:
+        yield True
+    finally:
+        _move(threads, everywhere)
 
 
-def _block(call: Call, server: int | None) -> tuple[float, float, float]:
+def _move(threads: Sequence[int], cores: set[int]) -> None:
+    for thread in threads:
+        os.sched_setaffinity(thread, cores)
+
+
+def _threads_of(process: int | None) -> list[int]:
+    return [int(task.name) for task in Path(f"/proc/{process}/task").iterdir()] if process else []
+
+
+def _block(call: Call, calls: int, server: int | None) -> Sample:
     server_before = _cpu_of(server)
     wall, cpu = time.perf_counter_ns(), time.process_time_ns()
-    for _ in range(BLOCK):
+    for _ in range(calls):
         call()
     cpu, wall = time.process_time_ns() - cpu, time.perf_counter_ns() - wall
-    scale = BLOCK * 1000
-    return wall / scale, cpu / scale, (_cpu_of(server) - server_before) / scale
+    scale = calls * 1000
+    return Sample(wall / scale, cpu / scale, (_cpu_of(server) - server_before) / scale)
 
 
 def _cpu_of(process: int | None) -> int:
-    """Nanoseconds; 0 where the system does not tell."""
+    """Nanoseconds."""
     try:
-        tasks = list(Path(f"/proc/{process}/task").iterdir())
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+        times = [Path(f"/proc/{process}/task/{each}/schedstat").read_text() for each in _threads_of(process)]
+        return sum(int(text.split()[0]) for text in times)
     except OSError:
         return 0
-
-
-def _figures(times: list[tuple[float, float, float]], yardstick: list[tuple[float, float, float]]) -> Figures:
-    ratios = [ours[0] / base[0] for ours, base in zip(times, yardstick, strict=True)]
-    cpu_ratios = [sum(ours[1:]) / max(sum(base[1:]), 1e-9) for ours, base in zip(times, yardstick, strict=True)]
-    tenths = statistics.quantiles(ratios, n=10)
-    median = statistics.median
-    return Figures(
-        wall=median(each[0] for each in times),
-        ratio=median(ratios),
-        low=tenths[0],
-        high=tenths[-1],
-        client_cpu=median(each[1] for each in times),
-        server_cpu=median(each[2] for each in times),
-        cpu_ratio=median(cpu_ratios),
-    )

@@ -1,0 +1,60 @@
+"""One view: without limits, and with the same three, two by address and one for all, by us and by Flask-Limiter.
+
+Where they are to refuse, one request may pass and none after it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask
+
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+
+from .contenders import PATIENCE
+
+if TYPE_CHECKING:
+    from flask.typing import ResponseReturnValue
+
+MANY = 10**6
+
+
+def bare() -> Flask:
+    app = Flask("bare")
+    app.get("/", endpoint="view")(view)
+    return app
+
+
+def ours(url: str = "", *, refusing: bool = False) -> Flask:
+    app = Flask("ours")
+    app.config["MULTILIMIT_STORAGE_URI"] = url or os.environ["STORAGE_URI"]
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = PATIENCE
+    app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "raise"
+    MultiLimit(app)
+    count = 1 if refusing else MANY
+    each = rate_limiter(type=LimitType.IP, rules=[Rule(600, count), Rule(6_000, 2 * count)])
+    everyone = rate_limiter(rules=Rule(60_000, 3 * count))
+    app.get("/", endpoint="view")(each(everyone(view)))
+    return app
+
+
+def theirs(url: str = "", *, refusing: bool = False, fields: bool = True) -> Flask:
+    """With or without the header ``fields`` that ours has: they cost them further questions to the server."""
+    from flask_limiter import Limiter  # noqa: PLC0415 - a peer
+    from flask_limiter.util import get_remote_address  # noqa: PLC0415
+
+    app = Flask("theirs")
+    storage: Any = url or os.environ["STORAGE_URI"]
+    limiter = Limiter(
+        get_remote_address, app=app, storage_uri=storage, strategy="moving-window", headers_enabled=fields
+    )
+    count = 1 if refusing else MANY
+    each = limiter.limit(f"{count}/600seconds;{2 * count}/6000seconds")
+    everyone = limiter.limit(f"{3 * count}/60000seconds", key_func=lambda: "everyone")
+    app.get("/", endpoint="view")(each(everyone(view)))
+    return app
+
+
+def view() -> ResponseReturnValue:
+    return "ok"

@@ -1,0 +1,63 @@
+"""Bytes that a unit in a sliding window takes, on a server and in memory. See `memory_per_subject.py` for the other
+algorithms, and for what a key takes besides."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+from . import memory_per_subject
+from .contenders import OURS, case_of, in_memory, on_a_server
+from .measure import Call, Variant
+from .results import Figure
+from .setting import Setting
+
+PART = "footprint"
+UNITS = (128, 10_000)
+EXACT = (
+    OURS,
+    "limits moving window",
+    "pyrate-limiter (all rates of one key)",
+    "four redis-py calls a rule, not atomic",
+)
+"""Those that keep every unit."""
+
+
+def measure(setting: Setting) -> Iterator[Figure]:
+    with setting.server() as server, on_a_server(server.tcp_url) as calls:
+        client = server.client()
+        for who in EXACT:
+            for units in UNITS:
+                client.flushall()
+                _fill(calls[Variant(who, case_of(1))], units)
+                yield Figure(PART, who, case_with(units), "bytes a unit on a server", round(_bytes(client) / units, 1))
+    few, many = UNITS
+    ours = memory_per_subject.in_memory("sliding_window", many) - memory_per_subject.in_memory("sliding_window", few)
+    yield Figure(PART, OURS, case_with(many), "bytes a unit in memory", round(ours / (many - few), 1))
+    theirs = _traced(few, many)
+    yield Figure(PART, "limits moving window", case_with(many), "bytes a unit in memory", round(theirs, 1))
+
+
+def _fill(call: Call, units: int) -> None:
+    for _ in range(units):
+        call()
+
+
+def _bytes(client: Any) -> int:
+    return sum(int(client.memory_usage(key, samples=0) or 0) for key in client.scan_iter())
+
+
+def _traced(few: int, many: int) -> float:
+    tracemalloc.start()
+    call = in_memory()[Variant("limits moving window", case_of(1))]
+    _fill(call, few)
+    before = memory_per_subject.traced()
+    _fill(call, many - few)
+    used = memory_per_subject.traced() - before
+    tracemalloc.stop()
+    return used / (many - few)
+
+
+def case_with(units: int) -> str:
+    return f"{units:,} units in the window"

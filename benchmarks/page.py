@@ -1,0 +1,52 @@
+"""Writes the figures into the documentation: tables between markers, and plots beside it.
+
+A page has `<!-- figures: NAME -->` before a table and `<!-- end of figures -->` behind it; what is between is replaced.
+`machine` is the name of what says on what the figures were taken. Tables of parts that were not measured stay.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .environment import ROOT
+from .results import Results
+from .tables import TABLES, markdown
+
+PAGES = (ROOT / "docs" / "explanation" / "performance.md", ROOT / "docs" / "how-to" / "redis.md")
+STATIC = ROOT / "docs" / "_static"
+BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+def write_pages(results: Results) -> None:
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def filled(page: str, results: Results) -> str:
+    """The text of a ``page`` with all that ``results`` has for it. Raises KeyError for a marker of nothing."""
+    texts = {table.name: markdown(table, results.figures) for table in TABLES}
+    texts["machine"] = machine_of(results)
+    parts = {table.name: table.part for table in TABLES}
+
+    def fill(found: re.Match[str]) -> str:
+        name = found["name"]
+        text = texts[name]
+        return f"{found[1]}\n{text}\n{found[3]}" if parts.get(name) in {None, *results.parts} else found[0]
+
+    return BLOCK.sub(fill, page)
+
+
+def machine_of(results: Results) -> str:
+    """On what the figures were taken, in words."""
+    machine = results.machine
+    kind, _, version = machine["server"].partition("-")
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    core = "client and server on one core where nothing else is said" if machine["pinned"] else "on whatever core"
+    text = (
+        f"Taken on {machine['date']}: {kind.capitalize()} {version} on {machine['system']}, {machine['cores']} cores"
+        f" ({machine['processor']}; load before the run {machine['load']}); {core}; the load on gunicorn from"
+        f" {machine['loader']}. Python {machine['python']}, {versions}."
+    )
+    if machine["quick"]:
+        text += " It was a quick run (`--quick`): enough to see that all works, and not for more."
+    return f"{text}\n"

@@ -1,0 +1,79 @@
+"""On what the benchmarks run: how long, on what server, on what machine."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .environment import ROOT
+from .measure import pinned
+
+sys.path.append(str(ROOT / "tests"))
+
+from servers import Server, find_binaries
+
+SHOWN = (
+    *("flask", "redis", "hiredis", "pydantic", "gunicorn"),
+    *("flask-limiter", "limits", "throttled-py", "pyrate-limiter"),
+)
+"""Whose versions are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How much time there is, and whether client and server are put on one core."""
+
+    quick: bool = False
+    pinned: bool = True
+
+    def rounds(self, full: int) -> int:
+        return max(full // 10, 4) if self.quick else full
+
+    @contextlib.contextmanager
+    def server(self) -> Iterator[Server]:
+        """An empty one, by TCP and by unix socket."""
+        with Server(next(iter(find_binaries().values())), tcp=True) as server:
+            yield server
+
+    @contextlib.contextmanager
+    def server_on_one_core(self) -> Iterator[Server]:
+        with self.server() as server, pinned(server.pid) if self.pinned else contextlib.nullcontext():
+            yield server
+
+    def machine(self) -> dict[str, Any]:
+        return {
+            "date": datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "quick": self.quick,
+            "pinned": self.pinned,
+            "server": next(iter(find_binaries())),
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "load": round(os.getloadavg()[0], 1),
+            "versions": {name: _version(name) for name in SHOWN},
+        }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    """Its name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
