@@ -1,0 +1,83 @@
+"""The figures of the documentation are those of one run of the benchmarks, and nobody's hand has been at them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from docs.snippets import ROOT
+
+if TYPE_CHECKING:
+    import redis
+
+    from servers import Server
+
+FIGURES = ROOT / "benchmarks" / "figures.json"
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Its modules, by name."""
+    monkeypatch.syspath_prepend(ROOT)
+    return lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+@pytest.fixture
+def pages(benchmarks: Any) -> dict[str, str]:
+    return {str(page): page.read_text(encoding="utf-8") for page in benchmarks("page").PAGES}
+
+
+def test_the_pages_say_what_was_measured(benchmarks: Any, pages: dict[str, str]) -> None:
+    results = benchmarks("results").Results.from_json(FIGURES.read_text(encoding="utf-8"))
+    assert {page: benchmarks("page").filled(text, results) for page, text in pages.items()} == pages
+
+
+def test_nothing_is_measured_that_no_page_shows(benchmarks: Any, pages: dict[str, str]) -> None:
+    shown = [found["name"] for text in pages.values() for found in benchmarks("page").BLOCK.finditer(text)]
+    assert sorted(shown) == sorted(["machine", *(table.name for table in benchmarks("tables").TABLES)])
+
+
+def test_every_table_has_a_figure_of_ours(benchmarks: Any) -> None:
+    results = benchmarks("results").Results.from_json(FIGURES.read_text(encoding="utf-8"))
+    assert results.parts == {table.part for table in benchmarks("tables").TABLES}
+    assert results.from_json(results.to_json()) == results
+
+
+def test_who_is_better_is_said(benchmarks: Any) -> None:
+    table = next(table for table in benchmarks("tables").TABLES if table.name == "memory")
+    figure, ours = benchmarks("results").Figure, benchmarks("contenders").OURS
+    figures = [
+        figure("memory", who, case, "µs", value)
+        for case, mine, other in (("1 rule", 2.0, 1.5), ("3 rules", 3.0, 30.0))
+        for who, value in ((ours, mine), ("them", other))
+    ]
+
+    text = benchmarks("tables").markdown(table, figures)
+
+    assert "| them | **1.5** | 30 |" in text
+    assert "| **3** |" in text
+    assert "Ahead of us: them (1 rule: 1.5 to our 2)." in text
+
+
+def test_a_part_gives_figures(benchmarks: Any) -> None:
+    figures = list(benchmarks("in_memory").measure(benchmarks("setting").Setting(quick=True)))
+
+    assert {figure.case for figure in figures} == {"1 rule", "3 rules", "10 rules"}
+    assert all(0 < figure.low <= figure.value <= figure.high for figure in figures)
+
+
+def test_commands_and_bytes_are_counted(benchmarks: Any, server: Server, redis_client: redis.Redis) -> None:
+    contenders = benchmarks("contenders")
+    limiter = contenders.guarded(server.url)
+    plain = contenders.four_calls(server.url)["four redis-py calls a rule, not atomic", "3 rules"]
+    ours = contenders.ours_of(limiter)[contenders.OURS, "3 rules"]
+    plain()
+    ours()
+
+    assert benchmarks("server").commands_of(redis_client, plain) == 12
+    assert benchmarks("server").commands_of(redis_client, ours) == 1
+    assert 300 < benchmarks("server").bytes_of(redis_client, plain) < 3000
+    limiter.close()
+    redis_client.flushall()
