@@ -194,7 +194,7 @@ class AppGate:
         self._signal(decision, scope, applied)
         return decision
 
-    def _ask(self, hits: tuple[Hit, ...], applied: Sequence[Applied]) -> Decision:
+    def _ask(self, hits: tuple[Hit, ...], applied: AppliedLimits) -> Decision:
         try:
             decision = self.limiter.check(hits)
             wait = _wait(decision, applied)
@@ -363,9 +363,9 @@ def _unasked(applied: AppliedLimits) -> Decision:
     return MemoryStorage().peek(hits) if hits else Decision.from_reply(PEEKED, (), (0, 0))
 
 
-def _wait(decision: Decision, applied: Sequence[Applied]) -> float:
+def _wait(decision: Decision, applied: AppliedLimits) -> float:
     """Seconds this request may be kept asleep: what every limiter that refuses, or has a queue, consents to."""
-    if decision.allowed and not decision.delay:
+    if not applied.may_wait or (decision.allowed and not decision.delay):
         return 0
     keys = {status.hit.key for status in decision.violated}
     waits = (each.declaration.wait for each in applied if not keys or any(hit.key in keys for hit in each.hits))

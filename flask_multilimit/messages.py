@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
+
+LONGEST_REMEMBERED = 512
+"""Characters of a header field; what is longer was written by nobody's browser, and gets the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ MESSAGES = {
 
 def messages_for(locale: str, accept_language: str) -> Messages:
     """The sentences of ``locale``; for ``auto``, of the language a client prefers, else English."""
-    if locale == "auto":
-        accepted = parse_accept_header(accept_language, LanguageAccept)
-        locale = accepted.best_match(MESSAGES, "en") or "en"
-    return MESSAGES[locale]
+    if locale != "auto":
+        return MESSAGES[locale]
+    return MESSAGES[_preferred(accept_language) if len(accept_language) <= LONGEST_REMEMBERED else "en"]
+
+
+@lru_cache(maxsize=256)
+def _preferred(accept_language: str) -> str:
+    return parse_accept_header(accept_language, LanguageAccept).best_match(MESSAGES, "en") or "en"

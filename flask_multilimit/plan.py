@@ -82,12 +82,15 @@ class AppliedLimits(tuple[Applied, ...]):
     hits: tuple[Hit, ...]
     reserved: tuple[Applied, ...]
     """Those whose charge depends on the response."""
+    may_wait: bool
+    """Whether any of them may keep a request asleep."""
 
     def __new__(cls, applied: Iterable[Applied]) -> AppliedLimits:
         applied = tuple(applied)
         hits = hits_of(applied)
         made = super().__new__(cls, applied)
         made.hits = Hits(hits) if hits else ()
+        made.may_wait = any(each.declaration.wait for each in applied)
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
         return made
 

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from markupsafe import escape
@@ -17,7 +18,7 @@ from werkzeug.wrappers import Response
 from .config import Settings
 from .engine import Decision, Hit, MultiLimitError, RuleStatus, StorageError
 from .engine.decision import worked_out
-from .messages import MESSAGES, Messages
+from .messages import LONGEST_REMEMBERED, MESSAGES, Messages
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 """Problem type of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies."""
@@ -67,9 +68,8 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         )
 
     def _wait(self) -> str:
-        if not math.isfinite(self.decision.retry_after):
-            return self._messages.never
-        return self._messages.wait(math.ceil(self.decision.retry_after))
+        seconds = self.decision.retry_after
+        return self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else self._messages.never
 
 
 class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
@@ -78,13 +78,14 @@ class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
     """The refusal as an RFC 9457 problem, for error handlers that add to it."""
+    violated = error.decision.violated
     return {
         "type": QUOTA_EXCEEDED,
         "title": "Too Many Requests",
         "status": 429,
         "detail": error.description,
-        "violated-policies": [status.name for status in error.decision.violated],
-        "violations": [_violation(status) for status in error.decision.violated],
+        "violated-policies": [status.name for status in violated],
+        "violations": [_violation(status) for status in violated],
     }
 
 
@@ -96,8 +97,13 @@ def _violation(status: RuleStatus) -> dict[str, Any]:
 
 
 def _negotiate(environ: Any) -> str:
-    accept = parse_accept_header((environ or {}).get("HTTP_ACCEPT", "*/*"), MIMEAccept)
-    return str(accept.best_match(_OFFERED, _PROBLEM))
+    accept = (environ or {}).get("HTTP_ACCEPT", "*/*")
+    return _preferred(accept) if len(accept) <= LONGEST_REMEMBERED else _PROBLEM
+
+
+@lru_cache(maxsize=256)
+def _preferred(accept: str) -> str:
+    return str(parse_accept_header(accept, MIMEAccept).best_match(_OFFERED, _PROBLEM))
 
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
@@ -143,8 +149,9 @@ def _add_fields(headers: Headers, statuses: list[RuleStatus], which: str, policy
 
 def _add_retry_after(headers: Headers, decision: Decision, form: str) -> None:
     """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never earlier than the truth."""
-    if math.isfinite(decision.retry_after):
-        seconds = math.ceil(decision.retry_after)
+    retry_after = decision.retry_after
+    if math.isfinite(retry_after):
+        seconds = math.ceil(retry_after)
         headers["Retry-After"] = str(seconds) if form == "seconds" else http_date(math.ceil(time.time()) + seconds)
 
 

@@ -284,7 +284,8 @@ class Decision:
     @property
     def retry_after(self) -> float:
         """The largest of all rules, seconds: refused at any instant before, allowed at it, if nobody else comes."""
-        return max((status.retry_after for status in self.violated), default=0.0)
+        waits = [wait for hit, wait in zip(self.hits, self.reply[3::3], strict=True) if wait and not hit.shadow]
+        return math.inf if waits and min(waits) < 0 else max(waits, default=0) / _MICROSECONDS
 
     @property
     def reset_after(self) -> float:
