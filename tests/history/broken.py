@@ -1,0 +1,74 @@
+"""Scripts that break the contract, each in one place: what the checker must find."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from flask_multilimit.engine.storage import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """In the Lua of one driver ("check" or "refund"), ``text`` is replaced by ``by``."""
+
+    text: str
+    by: str
+    clause: str
+    """Of the contract, which it breaks so that it is seen at once; "no order" is found in any case."""
+    driver: str = "check"
+
+
+DEFECTS = {
+    "charges what allows although another refuses": Defect(
+        "local charging = allowed and not", "local charging = not", "refused for nothing"
+    ),
+    "forgets the last rule": Defect(
+        "allowed = allowed and retry_after == 0",
+        "allowed = allowed and (retry_after == 0 or i > 1 and i == #hits)",
+        "no order",
+    ),
+    "admits one too many": Defect("hit.count - used, 0)\n    if", "hit.count + 1 - used, 0)\n    if", "too many"),
+    "admits one too few": Defect("used, 0)\n    if hit.cost <=", "used, 0)\n    if hit.cost <", "refused for nothing"),
+    "has too short a window": Defect("now - hit.window + 1, now)", "now - hit.window / 2, now)", "too many"),
+    "trims one that counts": Defect(
+        "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"
+    ),
+    "charges a repeated check again": Defect("local repeated = mode == 'repeat'", "local repeated = false", "no order"),
+    "charges a peek": Defect(" and mode ~= 'peek'\n", "\n", "no order"),
+    "charges one unit whatever the cost": Defect(
+        "if hit.cost == 1 then\n    call", "if true then\n    call", "too many"
+    ),
+    "gives every check one id": Defect("id = ARGV[1], ARGV[4]", "id = ARGV[1], 'one of 16 bytes.'", "too many"),
+    "takes the oldest in a refund": Defect(
+        "call('ZREM', hit.key, unpack(members))",
+        "call('ZREMRANGEBYRANK', hit.key, 0, #members - 1)",
+        "no order",
+        "refund",
+    ),
+    "refunds nothing": Defect("call('ZREM', hit.key, unpack(members))", "", "refused for nothing", "refund"),
+    "refunds one too many of a counter": Defect("used - hit.cost)", "used - hit.cost - 1)", "no order", "refund"),
+}
+
+
+@contextmanager
+def broken_script(defect: Defect) -> Iterator[None]:
+    """In this process, storages made from here on send a script with ``defect``."""
+    whole = scripts.script
+
+    def broken(driver: str, names: frozenset[str]) -> scripts.Script:
+        text = whole(driver, names).text
+        if driver == defect.driver:
+            text = text.replace(defect.text, defect.by)
+        return scripts.Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    scripts.script = broken  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        scripts.script = whole

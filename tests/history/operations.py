@@ -1,0 +1,59 @@
+"""What is written down of a run: every question with its answer, and what the server holds in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from flask_multilimit.engine import Hit
+    from flask_multilimit.engine.decision import Charge
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of a limiter. Whatever it did, it did between ``invoked`` and ``returned``."""
+
+    kind: Literal["check", "repeat", "peek", "refund"]
+    """"repeat" is a check whose id was given, so that it may have been charged before."""
+    invoked: int
+    """Nanoseconds of a clock that all processes of the machine share."""
+    returned: int
+    id: bytes
+    hits: tuple[Hit, ...]
+    reply: tuple[int, ...] = ()
+    """As the storage gave it; nothing for a refund."""
+    charges: tuple[Charge, ...] = ()
+    """What a refund takes back."""
+
+    @property
+    def at(self) -> int:
+        """The instant of a check or a peek, in microseconds of the server's clock."""
+        return self.reply[0]
+
+    @property
+    def allowed(self) -> bool:
+        return all(hit.shadow or retry_after == 0 for hit, retry_after in zip(self.hits, self.reply[3::3], strict=True))
+
+    @property
+    def charged(self) -> tuple[Hit, ...]:
+        """What this check has charged, unless its id was charged before."""
+        if self.kind not in {"check", "repeat"} or not self.allowed:
+            return ()
+        answers = zip(self.hits, self.reply[3::3], strict=True)
+        return tuple(hit for hit, retry_after in answers if hit.cost and retry_after == 0)
+
+    def __str__(self) -> str:
+        hits = ", ".join(f"{hit.key} cost {hit.cost} of {hit.rule.count}" for hit in self.hits)
+        return f"{self.kind} {self.id.hex()[:8]} ({hits}) -> {list(self.reply)}"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run from an empty server on."""
+
+    operations: list[Operation]
+    ended: int
+    """The instant at which ``members`` were read, after the last operation."""
+    members: dict[str, dict[bytes, int]] = field(default_factory=dict)
+    """Of every sliding window: its ZSET, members with their scores."""

@@ -1,0 +1,115 @@
+"""Real concurrent runs keep the contract; and with a script that breaks it, the checker says so."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage import scripts
+from history import worker
+from history.broken import DEFECTS
+from history.checker import violations
+from history.operations import History
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from history.broken import Defect
+    from history.operations import Operation
+    from servers import Server
+
+PROCESSES = 3
+THREADS = 4
+TIMES = 150
+SEEDS = range(3)
+TIMES_OF_THE_BROKEN = 80
+PATIENCE = 120
+
+
+class Processes:
+    """Several, which run together again and again."""
+
+    def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
+        self._pool, self._server, self._client = pool, server, client
+
+    def run(self, seed: int, times: int, defect: Defect | None = None) -> History:
+        self._client.flushall()
+        calls = [
+            self._pool.submit(worker.run, self._server.url, 100 * seed + n, THREADS, times, defect)
+            for n in range(PROCESSES)
+        ]
+        operations = [operation for call in calls for operation in call.result(PATIENCE)]
+        seconds, rest = self._client.time()
+        return History(operations, seconds * 1_000_000 + rest, self._members())
+
+    def _members(self) -> dict[str, dict[bytes, int]]:
+        return {
+            key.decode(): {bytes(member): int(score) for member, score in self._scored(key)}
+            for key in self._client.scan_iter()
+            if b":sliding_window:" in key
+        }
+
+    def _scored(self, key: bytes) -> list[Any]:
+        return list(self._client.zrange(key, 0, -1, withscores=True))
+
+
+@pytest.fixture(scope="module")
+def processes(any_server: Server) -> Iterator[Processes]:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
+    with (
+        any_server.client() as client,
+        ProcessPoolExecutor(PROCESSES, context, worker.meet_at, (barrier,)) as pool,
+    ):
+        yield Processes(pool, any_server, client)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_concurrent_run_keeps_the_contract(processes: Processes, seed: int) -> None:
+    history = processes.run(seed, TIMES)
+
+    assert not violations(history)
+    assert_it_could_have_gone_wrong(history)
+
+
+def assert_it_could_have_gone_wrong(history: History) -> None:
+    """Else a checker that finds nothing would have shown little."""
+    kinds = Counter(operation.kind for operation in history.operations)
+    assert min(kinds[kind] for kind in ("check", "repeat", "peek", "refund")) > 20
+    checks = [operation for operation in history.operations if operation.kind == "check"]
+    assert sum(check.allowed for check in checks) > len(checks) / 10
+    for algorithm in ALGORITHMS:
+        assert any(refused_by(algorithm, check) for check in checks)
+    assert any(len(check.charged) < len(check.hits) and check.charged for check in checks)
+    assert overlapping(history.operations) > len(history.operations) / 10
+
+
+def refused_by(algorithm: str, check: Operation) -> bool:
+    answers = zip(check.hits, check.reply[3::3], strict=True)
+    return any(hit.rule.algorithm == algorithm and retry_after > 0 for hit, retry_after in answers)
+
+
+def overlapping(operations: list[Operation]) -> int:
+    """How many were called before the one that was called before them had returned."""
+    in_order = sorted(operations, key=lambda operation: operation.invoked)
+    return sum(later.invoked < earlier.returned for earlier, later in pairwise(in_order))
+
+
+@pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
+def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect) -> None:
+    history = processes.run(0, TIMES_OF_THE_BROKEN, defect)
+
+    assert {"no order", defect.clause} <= {violation.clause for violation in violations(history)}
+
+
+@pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
+def test_a_broken_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
+    assert scripts.script(defect.driver, frozenset(ALGORITHMS)).text.count(defect.text) == 1

@@ -1,0 +1,138 @@
+"""One process of a concurrent run: asks at random from several threads, and writes down what it was answered."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
+from flask_multilimit.engine.decision import Hits
+from history.broken import broken_script
+from history.operations import Operation
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
+
+    from flask_multilimit.engine import Decision
+    from history.broken import Defect
+
+LIMITS = {
+    "own": Rule(0.05, 8),
+    "shared": Rule(0.15, 30),
+    "fixed": Rule(0.08, 18, algorithm="fixed_window"),
+    "counter": Rule(0.06, 14, algorithm="sliding_window_counter"),
+    "tokens": Rule(0.1, 20, algorithm="token_bucket"),
+    "meter": Rule(0.1, 20, algorithm="leaky_bucket"),
+    "queue": Rule(0.1, 20, algorithm="leaky_bucket", max_delay=0.05),
+    "even": Rule(0.1, 20, algorithm="gcra", burst=15),
+}
+"""So short that a run of half a second sees many windows, so low that each refuses on a slow machine, too."""
+SHADOW = Rule(0.03, 5)
+SUBJECTS = ("ada", "bo")
+COSTS = (1, 1, 1, 1, 1, 1, 2, 3, 0, 11)
+EXACTLY_REFUNDED = {"sliding_window", "fixed_window", "sliding_window_counter"}
+"""What a refund does to the others depends on its instant, which no reply tells."""
+LONGEST_PAUSE = 0.003
+
+_barrier: Any = None
+
+
+def meet_at(barrier: Barrier) -> None:
+    """Called once in each process: where all wait until all are ready."""
+    global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
+    _barrier = barrier
+
+
+def plan(limits: tuple[str, ...], subject: str, cost: int, *, shadow: bool) -> Hits:
+    hits = [hit for name in limits for hit in _hits_of(name, LIMITS[name], subject, cost)]
+    return Hits([*hits, *hits_for(SHADOW, scope="shadow", cost=min(cost, 3), shadow=True)] if shadow else hits)
+
+
+def _hits_of(name: str, rule: Rule, subject: str, cost: int) -> Hits:
+    return hits_for(rule, scope=name, subject=subject if name == "own" else "", cost=cost)
+
+
+def run(url: str, seed: int, threads: int, times: int, defect: Defect | None) -> list[Operation]:
+    """So many operations of each thread, against the server at ``url``, whose scripts may be given a ``defect``."""
+    with broken_script(defect) if defect else nullcontext():
+        limiter = Limiter(storage_from_uri(url, timeout=30))
+        limiter.peek(plan(("own",), "ada", 1, shadow=False))
+        recent: deque[Decision] = deque(maxlen=20)
+        plans = cache(plan)  # anew in each run, for storage keeps with the hits by which script it asks
+        clients = [_Client(limiter, plans, recent, random.Random(f"{seed} {n}")) for n in range(threads)]
+        _barrier.wait()
+        with ThreadPoolExecutor(threads) as pool:
+            recorded = list(pool.map(partial(_Client.ask, times=times), clients))
+        limiter.close()
+    return [operation for operations in recorded for operation in operations]
+
+
+class _Client:
+    """One thread, and what it has asked."""
+
+    def __init__(
+        self, limiter: Limiter, plans: Callable[..., Hits], recent: deque[Decision], dice: random.Random
+    ) -> None:
+        self._limiter, self._plans, self._recent, self._dice = limiter, plans, recent, dice
+        self._asked: list[Operation] = []
+        self._kinds: list[Callable[[], None]] = [self._check, self._peek, self._check_by_id, self._repeat, self._refund]
+
+    def ask(self, times: int) -> list[Operation]:
+        for _ in range(times):
+            self._dice.choices(self._kinds, [70, 8, 6, 6, 10])[0]()
+            time.sleep(self._dice.random() * LONGEST_PAUSE)
+        return self._asked
+
+    def _plan(self) -> Hits:
+        limits = self._dice.sample(sorted(LIMITS), self._dice.choice([1, 2, 2, 3, 5]))
+        subject, cost = self._dice.choice(SUBJECTS), self._dice.choice(COSTS)
+        return self._plans(tuple(limits), subject, cost, shadow=self._dice.random() < 0.2)
+
+    def _check(self) -> None:
+        invoked = time.monotonic_ns()
+        decision = self._limiter.check(self._plan())
+        self._note("check", invoked, decision)
+        if decision.charges:
+            self._recent.append(decision)
+
+    def _peek(self) -> None:
+        invoked = time.monotonic_ns()
+        self._note("peek", invoked, self._limiter.peek(self._plan()))
+
+    def _check_by_id(self) -> None:
+        invoked = time.monotonic_ns()
+        decision = self._limiter.check(self._plan(), check_id=uuid4())
+        self._note("repeat", invoked, decision)
+        if decision.charges:
+            self._recent.append(decision)
+
+    def _repeat(self) -> None:
+        if not self._recent:
+            return
+        earlier = self._dice.choice(list(self._recent))
+        invoked = time.monotonic_ns()
+        self._note("repeat", invoked, self._limiter.check(earlier.hits, check_id=earlier.id))
+
+    def _refund(self) -> None:
+        try:
+            decision = self._recent.popleft() if self._dice.random() < 0.5 else self._recent.pop()
+        except IndexError:
+            return
+        charges = tuple(charge for charge in decision.charges if charge.hit.rule.algorithm in EXACTLY_REFUNDED)
+        hits = tuple(charge.hit for charge in charges)
+        invoked = time.monotonic_ns()
+        self._limiter.refund(decision, hits)
+        returned = time.monotonic_ns()
+        if charges:
+            self._asked.append(Operation("refund", invoked, returned, decision.check_id, hits, charges=charges))
+
+    def _note(self, kind: Any, invoked: int, decision: Decision) -> None:
+        returned, reply = time.monotonic_ns(), tuple(decision.reply)
+        self._asked.append(Operation(kind, invoked, returned, decision.check_id, decision.hits, reply))
