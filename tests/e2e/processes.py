@@ -89,6 +89,10 @@ class Program:
         self._end()
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def log(self) -> str:
         """What it has written so far."""
         return (self._folder / "log").read_text(errors="replace")

@@ -1,0 +1,29 @@
+"""What is soaked: every algorithm at every request, for whoever the request says."""
+
+from __future__ import annotations
+
+import os
+
+from flask import Flask, request
+
+from flask_multilimit import MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+app = Flask(__name__)
+app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
+multilimit = MultiLimit(app)
+
+
+def who() -> str:
+    return request.args["who"]
+
+
+@app.get("/")
+@rate_limiter(type=who, name="who", rules=[Rule(1, 5, algorithm=name) for name in ALGORITHMS])
+def limited() -> str:
+    return "ok"
+
+
+@app.get("/pid")
+def pid() -> str:
+    return str(os.getpid())

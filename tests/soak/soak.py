@@ -1,0 +1,202 @@
+"""An app behind gunicorn under load for a while, disturbed now and then, and measured all the time.
+
+    PYTHONPATH=tests python -m soak.soak 600  # seconds
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import linear_regression, median
+from typing import TYPE_CHECKING
+
+from e2e.processes import REPLY_SECONDS, Program
+from servers import Server, find_binaries
+
+if TYPE_CHECKING:
+    import redis
+
+    from servers import Binary
+
+HERE = Path(__file__).parent
+THREADS = 4
+CLIENTS = 3
+WINDOW = 1
+"""Of every rule of the app, in seconds."""
+REGULARS = 10
+"""Clients that come again and again, and are refused."""
+SAMPLE_SECONDS = 0.5
+DISTURBANCES_A_MINUTE = 8
+WARM_UP = 1 / 3
+"""Of the whole time: caches fill, and the allocator learns what is needed."""
+GONE_SECONDS = 2 * WINDOW + 5.0
+"""Two windows, and the time a server may take to notice."""
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How things stand at one instant."""
+
+    requests: int
+    """Until then."""
+    process: int
+    """Bytes of memory of the app's process."""
+    server: int
+    """Bytes of memory of the server, as it counts them."""
+    files: int
+    """Open file descriptors of the app's process."""
+    threads: int
+    connections: int
+    """To the server."""
+
+
+@dataclass(slots=True)
+class Soaked:
+    """What was seen."""
+
+    samples: list[Sample] = field(default_factory=list)
+    """After the warm-up."""
+    statuses: Counter[int] = field(default_factory=Counter)
+    disturbances: Counter[str] = field(default_factory=Counter)
+    abandoned: int = 0
+    """Requests whose client did not wait for the reply."""
+    keys_left: int = 0
+    """After two windows without requests."""
+
+    def growth(self, what: str) -> float:
+        """Bytes a request, by least squares."""
+        requests = [sample.requests for sample in self.samples]
+        return linear_regression(requests, [getattr(sample, what) for sample in self.samples]).slope
+
+    def most(self, what: str) -> int:
+        return max(getattr(sample, what) for sample in self.samples)
+
+    def halves(self, what: str) -> tuple[float, float]:
+        """The median of the first half of the samples, and of the second."""
+        values = [getattr(sample, what) for sample in self.samples]
+        middle = len(values) // 2
+        return median(values[:middle]), median(values[middle:])
+
+
+def soak(binary: Binary, seconds: float) -> Soaked:
+    with Server(binary, tcp=True) as server:
+        arguments = ("--bind", "127.0.0.1:0", "--worker-class", "gthread", "--threads", str(THREADS))
+        environment = {"STORAGE_URI": server.tcp_url}
+        with Program("gunicorn", "--chdir", str(HERE), *arguments, "app:app", environment=environment) as program:
+            return _Soak(server, program).run(seconds)
+
+
+class _Soak:
+    def __init__(self, server: Server, program: Program) -> None:
+        self._server, self._program = server, program
+        self._admin: redis.Redis = server.client()
+        self._pid = int(program.get("/pid").text)
+        self._seen = Soaked()
+        self._sent = itertools.count()
+        self._requests = 0
+        self._over = threading.Event()
+
+    def run(self, seconds: float) -> Soaked:
+        clients = [threading.Thread(target=self._ask_until_over, args=(n,)) for n in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        try:
+            self._watch(seconds)
+        finally:
+            self._over.set()
+            for client in clients:
+                client.join()
+        self._wait_until_forgotten()
+        assert int(self._program.get("/pid").text) == self._pid, "the app has died, and another has come in its place"
+        return self._seen
+
+    def _watch(self, seconds: float) -> None:
+        begin = time.monotonic()
+        disturb = itertools.cycle([self._flush_scripts, self._kill_connections, self._flush_scripts, self._restart])
+        next_disturbance = begin + 60 / DISTURBANCES_A_MINUTE
+        while (now := time.monotonic()) < begin + seconds:
+            if now > next_disturbance:
+                next(disturb)()
+                next_disturbance += 60 / DISTURBANCES_A_MINUTE
+            time.sleep(SAMPLE_SECONDS)
+            if now > begin + seconds * WARM_UP:
+                self._seen.samples.append(self._sample())
+
+    # Disturbances
+
+    def _flush_scripts(self) -> None:
+        self._seen.disturbances["SCRIPT FLUSH"] += 1
+        self._admin.script_flush()
+
+    def _kill_connections(self) -> None:
+        self._seen.disturbances["CLIENT KILL"] += 1
+        self._admin.client_kill_filter(_type="normal", skipme=True)
+
+    def _restart(self) -> None:
+        self._seen.disturbances["restart"] += 1
+        self._server.restart()
+        self._admin = self._server.client()
+
+    # Load
+
+    def _ask_until_over(self, number: int) -> None:
+        dice = random.Random(number)
+        while not self._over.is_set():
+            self._requests = next(self._sent)
+            who = f"regular-{dice.randrange(REGULARS)}" if dice.random() < 0.2 else f"new-{dice.getrandbits(64)}"
+            if dice.random() < 0.02:
+                self._abandon(who)
+            else:
+                self._seen.statuses[self._program.get(f"/?who={who}").status] += 1
+
+    def _abandon(self, who: str) -> None:
+        self._seen.abandoned += 1
+        with socket.create_connection(("127.0.0.1", self._program.port), timeout=REPLY_SECONDS) as connection:
+            connection.sendall(f"GET /?who={who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+    # Measuring
+
+    def _sample(self) -> Sample:
+        status = dict(line.split(":", 1) for line in self._proc("status").read_text().splitlines())
+        return Sample(
+            self._requests,
+            int(status["VmRSS"].split()[0]) * 1024,
+            self._admin.info("memory")["used_memory"],
+            len(list(self._proc("fd").iterdir())),
+            int(status["Threads"]),
+            len(self._admin.client_list(_type="normal")) - 1,
+        )
+
+    def _proc(self, what: str) -> Path:
+        return Path(f"/proc/{self._pid}/{what}")
+
+    def _wait_until_forgotten(self) -> None:
+        deadline = time.monotonic() + GONE_SECONDS
+        while (left := self._admin.dbsize()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._seen.keys_left = int(left)
+
+
+def main(seconds: float) -> None:
+    seen = soak(next(iter(find_binaries().values())), seconds)
+    requests = sum(seen.statuses.values()) + seen.abandoned
+    print(f"{requests} requests, {seen.abandoned} abandoned; {dict(seen.statuses)}; {dict(seen.disturbances)}")
+    for what in ("process", "server"):
+        first, second = (half / MEGABYTE for half in seen.halves(what))
+        print(f"memory of {what}: {first:.1f} MB, then {second:.1f} MB; {seen.growth(what):+.1f} bytes a request")
+    for what in ("files", "threads", "connections"):
+        first, second = seen.halves(what)
+        print(f"{what}: {first:.0f}, then {second:.0f}; at most {seen.most(what)}")
+    print(f"keys left two windows later: {seen.keys_left}")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

@@ -1,0 +1,64 @@
+"""Under load for a while, with disturbances: nothing grows, and nothing is left behind.
+
+For ten seconds; a minute in CI. For longer, say so: ``MULTILIMIT_SOAK_SECONDS=600 pytest tests/soak``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from soak.soak import CLIENTS, MEGABYTE, THREADS, Soaked, soak
+
+if TYPE_CHECKING:
+    from servers import Binary
+
+SECONDS = float(os.environ.get("MULTILIMIT_SOAK_SECONDS", "60" if "CI" in os.environ else "10"))
+PROBER = 1
+OWN_THREADS = 1
+"""The one that takes connections."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(scope="module")
+def soaked(server_binaries: dict[str, Binary]) -> Soaked:
+    return soak(next(iter(server_binaries.values())), SECONDS)
+
+
+def test_there_was_load_and_disturbance(soaked: Soaked) -> None:
+    """Else the tests below would have shown little."""
+    assert soaked.statuses[429] > 0
+    assert sum(soaked.statuses.values()) > 20 * SECONDS
+    assert soaked.abandoned > 0
+    assert sum(soaked.disturbances.values()) >= SECONDS // 10
+
+
+def test_nobody_saw_anything_but_limits(soaked: Soaked) -> None:
+    assert set(soaked.statuses) == {200, 429}
+
+
+@pytest.mark.parametrize("what", ["process", "server"])
+def test_memory_stays(soaked: Soaked, what: str) -> None:
+    """Caches fill and are emptied again, so a little up and down is no leak: a leak of 200 bytes a request would be
+    4 MB a minute."""
+    first, second = soaked.halves(what)
+
+    assert second - first < 4 * MEGABYTE
+
+
+def test_no_connection_file_or_thread_is_leaked(soaked: Soaked) -> None:
+    for what in ("connections", "files", "threads"):
+        first, second = soaked.halves(what)
+        assert second <= first + 2, what
+
+    assert soaked.most("connections") <= THREADS + PROBER
+    assert soaked.most("threads") <= THREADS + OWN_THREADS + PROBER
+    assert soaked.most("files") <= soaked.samples[0].files + CLIENTS + THREADS + PROBER
+
+
+def test_no_key_is_left_when_two_windows_have_passed(soaked: Soaked) -> None:
+    assert soaked.keys_left == 0
