@@ -250,17 +250,23 @@ class AppGate:
         place = (endpoint, method)
         plan = self._plans.get(place)
         if plan is None:
-            view = self.app.view_functions.get(endpoint)
-            stack = view_stack(view, method)
-            own = stack.declarations if stack else ()
-            declarations = (
-                *self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method)),
-                *own,
-            )
-            reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
-            plan = self._planned(endpoint, declarations, method, reached)
-            self._require_users(plan)
-            self._plans[place] = plan
+            plan = self._plan_for(endpoint, method)
+            # A route that names no methods takes any that a client makes up.
+            if method in _METHODS or method in self._methods_of(endpoint):
+                self._plans[place] = plan
+        return plan
+
+    def _plan_for(self, endpoint: str, method: str) -> Plan:
+        view = self.app.view_functions.get(endpoint)
+        stack = view_stack(view, method)
+        own = stack.declarations if stack else ()
+        declarations = (
+            *self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method)),
+            *own,
+        )
+        reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
+        plan = self._planned(endpoint, declarations, method, reached)
+        self._require_users(plan)
         return plan
 
     def _start(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Blueprint, Flask, g
+from werkzeug import routing
 
 from flask_face.doubles import FOREIGN, limited_service
 from flask_multilimit import (
@@ -378,6 +379,21 @@ def test_made_up_methods_leave_nothing_behind(app: Flask, client: FlaskClient) -
         client.open("/", method=f"MADE{number}")
         client.open("/nowhere", method=f"UP{number}")
 
+    assert len(app.extensions["multilimit"]._plans) == plans
+
+
+def test_nor_do_they_on_a_route_that_takes_them_all(app: Flask, client: FlaskClient) -> None:
+    app.url_map.add(routing.Rule("/any", endpoint="any"))
+
+    @app.endpoint("any")
+    @rate_limiter(rules="3/minute")
+    def view() -> str:
+        return "ok"
+
+    client.get("/any")
+    plans = len(app.extensions["multilimit"]._plans)
+
+    assert [client.open("/any", method=f"MADE{number}").status_code for number in range(4)] == [200, 200, 429, 429]
     assert len(app.extensions["multilimit"]._plans) == plans
 
 
