@@ -27,6 +27,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.fallback import NOTED
 from flask_multilimit.engine.storage.workers import count_workers
 
 if TYPE_CHECKING:
@@ -575,6 +576,24 @@ def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: p
     health = workers.limiters[0].health()
 
     assert (health.pending, health.given_up) == (10, 20)
+
+
+def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_have_passed(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    workers.break_down()
+    for n in range(100):
+        limiter.check(hits("30/minute", subject=f"client-{n}"))
+    workers.mend()
+    assert limiter.health().fallback_keys == 100
+
+    workers.clock.advance(60)
+    for _ in range(NOTED + 1):
+        limiter.check(hits("30/minute", subject="somebody"))
+
+    assert limiter.health().fallback_keys == 0
 
 
 def test_a_child_asks_by_itself_and_leaves_to_the_parent_what_is_its(make: Callable[..., Workers]) -> None:

@@ -33,8 +33,8 @@ DEFECTS = {
         "allowed = allowed and (retry_after == 0 or i > 1 and i == #hits)",
         "no order",
     ),
-    "admits one too many": Defect("hit.count - used, 0)\n    if", "hit.count + 1 - used, 0)\n    if", "too many"),
-    "admits one too few": Defect("used, 0)\n    if hit.cost <=", "used, 0)\n    if hit.cost <", "refused for nothing"),
+    "admits one too many": Defect("hit.count - used\n    if remaining", "hit.count + 1 - used\n    if remaining", "too many"),
+    "admits one too few": Defect("hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "no order"),
     "has too short a window": Defect("now - hit.window + 1, now)", "now - hit.window / 2, now)", "too many"),
     "trims one that counts": Defect(
         "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..decision import Decision, Hit, worked_out
 from ..rules import LONGEST, Rule
-from .memory import MemoryStorage, monotonic_microseconds
+from .memory import SWEEPS, MemoryStorage, monotonic_microseconds
 
 REMEMBERED = 8192
 """Checks whose latest answer is kept at least; at most twice as many are."""
@@ -74,6 +74,8 @@ class Fallback:
             recent[place] = Known(at, decision, None if last is None else last.decision)
         if len(recent) > REMEMBERED:
             self._older, self._recent = recent, {}
+        if len(self._memory):  # since an outage; nobody asks it now, who would sweep it
+            self._memory.sweep(SWEEPS * len(heard))
 
     def decide(
         self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool

@@ -80,6 +80,11 @@ class MemoryStorage:
             keys = sorted(key for key in due if key.startswith(prefix))[:limit]
             return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
 
+    def sweep(self, most: int) -> None:
+        """Forget keys whose quota is whole again, at most ``most``, as every check does for itself."""
+        with self._lock:
+            self._sweep(self.clock(), most)
+
     def __len__(self) -> int:
         return len(self._states)
 
@@ -127,7 +132,6 @@ class MemoryStorage:
         self._rules[key] = rule
 
     def _sweep(self, now: int, most: int) -> None:
-        """Forget keys whose quota is whole again, at most ``most``."""
         while most and self._due and self._due[0][0] <= now:
             most -= 1
             self._forget(heapq.heappop(self._due)[2], now)
