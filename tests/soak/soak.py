@@ -1,14 +1,10 @@
-"""An app behind gunicorn under load for a while, disturbed now and then, and measured all the time.
-
-    PYTHONPATH=tests python -m soak.soak 600  # seconds
-"""
+"""An app behind gunicorn under load for a while, disturbed now and then, and measured all the time."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import socket
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +14,7 @@ from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
 from e2e.processes import REPLY_SECONDS, Program
-from servers import Server, find_binaries
+from servers import Server
 
 if TYPE_CHECKING:
     import redis
@@ -77,7 +73,7 @@ class Soaked:
         return linear_regression(requests, [getattr(sample, what) for sample in self.samples]).slope
 
     def most(self, what: str) -> int:
-        return max(getattr(sample, what) for sample in self.samples)
+        return max(int(getattr(sample, what)) for sample in self.samples)
 
     def halves(self, what: str) -> tuple[float, float]:
         """The median of the first half of the samples, and of the second."""
@@ -183,20 +179,3 @@ class _Soak:
         while (left := self._admin.dbsize()) and time.monotonic() < deadline:
             time.sleep(0.05)
         self._seen.keys_left = int(left)
-
-
-def main(seconds: float) -> None:
-    seen = soak(next(iter(find_binaries().values())), seconds)
-    requests = sum(seen.statuses.values()) + seen.abandoned
-    print(f"{requests} requests, {seen.abandoned} abandoned; {dict(seen.statuses)}; {dict(seen.disturbances)}")
-    for what in ("process", "server"):
-        first, second = (half / MEGABYTE for half in seen.halves(what))
-        print(f"memory of {what}: {first:.1f} MB, then {second:.1f} MB; {seen.growth(what):+.1f} bytes a request")
-    for what in ("files", "threads", "connections"):
-        first, second = seen.halves(what)
-        print(f"{what}: {first:.0f}, then {second:.0f}; at most {seen.most(what)}")
-    print(f"keys left two windows later: {seen.keys_left}")
-
-
-if __name__ == "__main__":
-    main(float(sys.argv[1]))
