@@ -12,6 +12,7 @@ from .engine import ConfigurationError
 from .engine.decision import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
+from .engine.storage.redis import redacted
 
 PREFIX = "MULTILIMIT_"
 
@@ -130,4 +131,5 @@ def check_prefix(value: object) -> None:
 def _reason(problem: Any) -> str:
     name = PREFIX + str(problem["loc"][0]).upper()
     reason = problem["msg"].removeprefix("Value error, ")
-    return f"{name}={problem['input']!r}: {reason[0].lower()}{reason[1:]}"
+    given = repr(problem["input"])
+    return f"{name}={redacted(given) if name == f'{PREFIX}STORAGE_URI' else given}: {reason[0].lower()}{reason[1:]}"

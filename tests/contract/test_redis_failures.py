@@ -311,7 +311,7 @@ def test_a_client_that_decodes_replies_or_speaks_resp3_serves_as_well(any_server
         *("redis:/localhost", "reddis://localhost", "http://localhost", "localhost:6379", "://", "unix://", " "),
         *("redis://localhost:port", "redis://localhost:99999", "redis://localhost:-1", "redis://[::1"),
         *("redis://localhost?db=one", "redis://localhost?socket_timeout=soon", "redis://localhost/one"),
-        "redis://localhost?nonsense=1",
+        *("redis://localhost?nonsense=1", "redis://localhost?protocol=7"),
     ],
 )
 def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:
@@ -329,7 +329,7 @@ def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None
         *(f"redis://:{SECRET}#x@localhost:6379/0", f"redis://:[{SECRET}]@localhost:port", f"redis://:a@{SECRET}@h:x"),
         *(f"redis:/:{SECRET}@localhost", f":{SECRET}@localhost:6379", f"memory://:{SECRET}@localhost"),
         f"redis://localhost?password={SECRET}&db=one",
-        f"redis://localhost?db=one&password={SECRET}",
+        *(f"redis://localhost?db=one&password={SECRET}", f"redis://:x@localhost:port#{SECRET}"),
     ],
 )
 def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:

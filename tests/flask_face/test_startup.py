@@ -372,8 +372,9 @@ class TestSettings:
         settings = bare_app.extensions["multilimit"].settings
         assert (settings.enabled, settings.ipv6_prefix, settings.storage_timeout) == (False, 56, 0.5)
 
-    def test_a_password_in_the_storage_uri_is_not_shown(self, bare_app: Flask) -> None:
-        bare_app.config["MULTILIMIT_STORAGE_URI"] = "rediss+x://user:secret@localhost"
+    @pytest.mark.parametrize("uri", ["rediss+x://user:secret@localhost", b"redis://:secret@localhost"])
+    def test_a_password_in_the_storage_uri_is_not_shown(self, bare_app: Flask, uri: object) -> None:
+        bare_app.config["MULTILIMIT_STORAGE_URI"] = uri
 
         with pytest.raises(ConfigurationError) as raised:
             MultiLimit(bare_app)
