@@ -71,7 +71,7 @@ class RedisStorage:
             pool = client.connection_pool
             pool.connection_class(**pool.connection_kwargs)  # or an unknown option would be an error of the first check
             _check_database(url)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RedisError) as error:
             raise ConfigurationError(f"storage URI {redacted(url)!r}: {_why_malformed(url, error)}") from None
         storage = cls(client, deadline=deadline)
         storage._owns_client = True
@@ -229,11 +229,11 @@ def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
 
 
 def redacted(url: str) -> str:
-    """``url`` without user, password and options, among which there may be a password too; however malformed."""
+    """``url``, however malformed, without user and password, nor what follows the address, where one may be, too."""
     credentials, at, address = url.rpartition("@")
     scheme, separator, _ = credentials.partition("://")
     shown = (f"{scheme}://***@{address}" if separator else f"***@{address}") if at else url
-    return shown.partition("?")[0]
+    return re.split("[?#]", shown)[0]
 
 
 def _why_malformed(url: str, error: Exception) -> str:
