@@ -221,7 +221,7 @@ def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
     try:
-        if len(reply) == 2 + 3 * len(hits) and sum(reply) is not None:  # the sum: they are numbers
+        if len(reply) == 2 + 3 * len(hits) and type(sum(reply)) is int:  # of whole numbers
             return Decision.from_reply(check_id, hits, reply)
     except TypeError:
         pass

@@ -1,0 +1,19 @@
+"""How hard the fuzz tests try: a little at every run, and as hard as one likes by hand."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+EXAMPLES = int(os.environ.get("MULTILIMIT_FUZZ_EXAMPLES", "100"))
+
+
+def tries(share: float = 1.0) -> settings:
+    """For tests whose examples are dear, a ``share`` of the examples of others."""
+    return settings(
+        max_examples=max(int(EXAMPLES * share), 1),
+        deadline=None,
+        derandomize="CI" in os.environ,
+        suppress_health_check=list(HealthCheck),
+    )

@@ -1,0 +1,119 @@
+"""Whatever a server answers, a check is decided, or is a StorageError, in time; and Flask's users see limits only."""
+
+from __future__ import annotations
+
+import contextlib
+import socketserver
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bench import hits
+from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.engine import Limiter, RedisStorage, StorageError
+from fuzz.effort import tries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT = 0.05
+PATIENCE = 5.0
+"""Seconds, on a machine that is busy with other things."""
+
+numbers = st.integers(-(2**64), 2**64).map(lambda number: b":%d\r\n" % number)
+scalars = numbers | st.sampled_from(
+    [
+        b"+OK\r\n",
+        b"-ERR no\r\n",
+        b"-NOSCRIPT No matching script\r\n",
+        b"-MOVED 1 127.0.0.1:1\r\n",
+        b"-\r\n",
+        b"$-1\r\n",
+        b"$3\r\nabc\r\n",
+        b"$3\r\nabcd\r\n",
+        b"$-9\r\n",
+        b"$99999999999\r\n",
+        b":\r\n",
+        b":1.5\r\n",
+        b"*-1\r\n",
+        b"_\r\n",
+        b"#t\r\n",
+        b",1.5\r\n",
+        b",nan\r\n",
+        b",inf\r\n",
+        b"(99999999999999999999\r\n",
+        b"%1\r\n+a\r\n:1\r\n",
+        b">1\r\n+message\r\n",
+        b"|1\r\n+a\r\n:1\r\n",
+        b"!3\r\nERR\r\n",
+    ]
+)
+arrays = st.lists(scalars, max_size=7).map(lambda items: b"*%d\r\n%b" % (len(items), b"".join(items)))
+of_the_right_length = st.lists(scalars, min_size=5, max_size=5).map(lambda items: b"*5\r\n" + b"".join(items))
+replies = scalars | arrays | of_the_right_length | st.binary(max_size=30) | st.lists(arrays, max_size=3).map(b"".join)
+
+
+class Liar(socketserver.ThreadingUnixStreamServer):
+    """Answers whatever it is asked with `reply`."""
+
+    daemon_threads = True
+    reply = b""
+
+
+class Lie(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        assert isinstance(self.server, Liar)
+        with contextlib.suppress(OSError):
+            while self.request.recv(65536):
+                self.request.sendall(self.server.reply)
+
+
+@pytest.fixture(scope="module")
+def liar() -> Iterator[Liar]:
+    with tempfile.TemporaryDirectory() as folder, Liar(str(Path(folder) / "socket"), Lie) as liar:
+        thread = threading.Thread(target=liar.serve_forever, args=(0.01,))
+        thread.start()
+        yield liar
+        liar.shutdown()
+        thread.join()
+
+
+@tries()
+@given(replies)
+@example(b"*5\r\n:1\r\n:0\r\n:1\r\n,nan\r\n:0\r\n")
+def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: bytes) -> None:
+    liar.reply = reply
+    limiter = Limiter(RedisStorage.from_url(f"unix://{liar.server_address!s}", timeout=TIMEOUT))
+    begin = time.monotonic()
+    try:
+        decision = limiter.check(hits())
+    except StorageError:
+        pass
+    else:
+        assert all(isinstance(number, int) for number in decision.reply)
+    finally:
+        limiter.close()
+    assert time.monotonic() - begin < PATIENCE
+
+
+@tries(0.5)
+@given(replies)
+def test_users_see_limits_only(liar: Liar, reply: bytes) -> None:
+    liar.reply = reply
+    app = Flask("fuzzed")
+    app.config.update(MULTILIMIT_STORAGE_URI=f"unix://{liar.server_address!s}", MULTILIMIT_STORAGE_TIMEOUT=TIMEOUT)
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "view", rate_limiter(rules="2/minute")(lambda: "ok"))
+
+    with app.app_context():
+        statuses = {app.test_client().get("/").status_code for _ in range(2)}
+        multilimit.limiter._storage.close()
+
+    assert statuses <= {200, 429}
