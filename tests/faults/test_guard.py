@@ -578,6 +578,20 @@ def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: p
     assert (health.pending, health.given_up) == (10, 20)
 
 
+def test_what_is_remembered_of_the_storage_is_bounded(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.fallback.REMEMBERED", 10)
+    guard = make().limiters[0]._storage
+    assert isinstance(guard, GuardedStorage)
+
+    for n in range(200):
+        guard.check(hits(subject=f"client-{n // 2}"))
+
+    fallback = guard._fallback
+    assert max(len(kept) for kept in (fallback._recent, fallback._before, fallback._older)) <= 11
+
+
 def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_have_passed(
     make: Callable[..., Workers],
 ) -> None:
