@@ -353,6 +353,13 @@ def test_what_is_neither_address_nor_client_nor_storage_is_an_error(wrong: objec
         Limiter(wrong)
 
 
+def test_a_uri_in_bytes_does_not_show_its_password() -> None:
+    with pytest.raises(ConfigurationError, match="storage=") as caught:
+        Limiter(f"redis://:{SECRET}@localhost".encode())
+
+    assert SECRET not in str(caught.value)
+
+
 def test_a_client_of_ones_own_stays_open_when_the_limiter_is_closed(any_server: Server) -> None:
     client = any_server.client()
     limiter = Limiter(client)

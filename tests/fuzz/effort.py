@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = int(os.environ.get("MULTILIMIT_FUZZ_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("MULTILIMIT_FUZZ_EXAMPLES", "50"))
 
 
 def tries(share: float = 1.0) -> settings:

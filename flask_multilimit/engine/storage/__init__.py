@@ -48,7 +48,7 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return cast("Storage", given)
     if hasattr(given, "evalsha") and not isinstance(given, type):
         return RedisStorage(given)
-    raise ConfigurationError(f"storage={given!r}: give a URI, a client object of redis, or a Storage")
+    raise ConfigurationError(f"storage={redacted(repr(given))}: give a URI, a client object of redis, or a Storage")
 
 
 _MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
