@@ -33,8 +33,12 @@ DEFECTS = {
         "allowed = allowed and (retry_after == 0 or i > 1 and i == #hits)",
         "no order",
     ),
-    "admits one too many": Defect("hit.count - used\n    if remaining", "hit.count + 1 - used\n    if remaining", "too many"),
-    "admits one too few": Defect("hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "no order"),
+    "admits one too many": Defect(
+        "hit.count - used\n    if remaining", "hit.count + 1 - used\n    if remaining", "too many"
+    ),
+    "admits one too few": Defect(
+        "hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "refused for nothing"
+    ),
     "has too short a window": Defect("now - hit.window + 1, now)", "now - hit.window / 2, now)", "too many"),
     "trims one that counts": Defect(
         "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"
@@ -42,7 +46,7 @@ DEFECTS = {
     "charges a repeated check again": Defect("local repeated = mode == 'repeat'", "local repeated = false", "no order"),
     "charges a peek": Defect(" and mode ~= 'peek'\n", "\n", "no order"),
     "charges one unit whatever the cost": Defect(
-        "if hit.cost == 1 then\n    call", "if true then\n    call", "too many"
+        "      add_many(hit, now, id)", "      call('ZADD', hit.key, now, id)", "too many"
     ),
     "gives every check one id": Defect("id = ARGV[1], ARGV[4]", "id = ARGV[1], 'one of 16 bytes.'", "too many"),
     "takes the oldest in a refund": Defect(
