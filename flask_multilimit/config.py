@@ -23,7 +23,8 @@ class Settings(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     storage_uri: str = "memory://"
-    """Where quotas are kept: ``memory://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``, ``valkeys://``."""
+    """Where quotas are kept: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
+    ``valkeys://``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
     """Seconds that a check may take, connecting included; above 0, at most 60. A client object of your own goes by

@@ -18,6 +18,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from .config import PREFIX
 from .engine import ConfigurationError, Decision, Hit, Limiter, RedisStorage, Rule, StorageError, hits_for
 from .engine.algorithms import ALGORITHMS
+from .engine.storage import LocalStorage
 from .gate import AppGate
 from .listing import ListedEndpoint, endpoints_of, unmatched_of
 from .screen import duration, plural
@@ -159,13 +160,24 @@ def _limits_by(kind: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) 
 
 def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
     storage = gate.limiter.storage
-    client = getattr(storage, "client", None)
+    try:
+        client = getattr(storage, "client", None)
+    except StorageError as error:
+        yield Finding("storage", Level.WRONG, f"{error}.", "Mend what it says: until then each process limits alone.")
+        return
     if client is None:
         yield from _in_this_process(storage)
         return
+    if isinstance(storage, LocalStorage):
+        yield _on_this_machine(storage)
     for node in _nodes(client):
         yield from _server(node, gate, endpoints)
     yield from _scripts(client, gate)
+
+
+def _on_this_machine(storage: LocalStorage) -> Finding:
+    text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
+    return Finding("sharing", Level.OK, f"{text} It ends, and forgets, with the last of them.")
 
 
 def _in_this_process(storage: Any) -> Iterator[Finding]:
@@ -173,7 +185,7 @@ def _in_this_process(storage: Any) -> Iterator[Finding]:
         yield Finding("storage", Level.OK, f"{type(storage).__name__}, of which this command knows no more.")
         return
     text = "memory://, in each process by itself, gone when it ends."
-    remedy = f'For several workers or machines: {PREFIX}STORAGE_URI = "redis://localhost:6379/0".'
+    remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
     workers = _workers()
     if workers:
         text = f"{text} {workers} asks for several workers: each of them admits the whole of every limit."
@@ -229,7 +241,8 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
         )
     yield _eviction(info)
     yield _lazy_freeing(client, endpoints)
-    yield _persistence(client, info)
+    if not isinstance(gate.limiter.storage, LocalStorage):
+        yield _persistence(client, info)
 
 
 def _unreachable(address: str, error: Exception) -> Finding:

@@ -295,7 +295,8 @@ class AppGate:
         if not self.limiter.storage.shared:
             self.app.logger.warning(
                 "Several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them admits the "
-                "whole of every limit. Name a server they share, such as redis://localhost:6379/0.",
+                "whole of every limit. Name what they share: local:// on one machine (pip install "
+                "'flask-multilimit[local]'), or a server, such as redis://localhost:6379/0.",
                 self.settings.storage_uri,
             )
         elif not (workers := self.limiter.health().workers).certain:

@@ -8,6 +8,7 @@ from ..errors import ConfigurationError
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
 from .denials import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .guard import GuardedStorage, Health
+from .local import LocalStorage
 from .memory import MemoryStorage
 from .redis import RedisStorage, redacted
 
@@ -25,16 +26,19 @@ _SCHEMES = {
 
 
 def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
-    """The storage at ``uri``: ``memory://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or ``valkeys://``.
+    """The storage at ``uri``: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or
+    ``valkeys://``.
 
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """
     scheme, separator, rest = uri.partition("://")
     if scheme == "memory" and separator and not rest:
         return MemoryStorage()
+    if scheme == "local" and separator:
+        return LocalStorage.from_path(rest, timeout=timeout)
     if scheme in _SCHEMES and rest:
         return RedisStorage.from_url(f"{_SCHEMES[scheme]}://{rest}", timeout=timeout)
-    known = ", ".join(f"{name}://" for name in ("memory", *_SCHEMES))
+    known = ", ".join(f"{name}://" for name in ("memory", "local", *_SCHEMES))
     raise ConfigurationError(
         f'storage URI {redacted(uri)!r}: not one of {known}, for instance "redis://localhost:6379/0"'
     )
@@ -68,6 +72,7 @@ __all__ = [
     "GuardedStorage",
     "Health",
     "Inspectable",
+    "LocalStorage",
     "MemoryStorage",
     "RedisStorage",
     "Storage",

@@ -1,0 +1,37 @@
+"""An app to be served: 50 requests an hour for all; each response tells which process it is from."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from flask import Flask, Response
+
+from flask_multilimit import MultiLimit, rate_limiter
+
+app = Flask(__name__)
+app.config.from_prefixed_env()
+multilimit = MultiLimit(app)
+
+if os.environ.get("CHECK_AT_IMPORT"):
+    with app.app_context():
+        multilimit.check("50/hour", scope="all", cost=10)
+
+
+@app.get("/")
+@rate_limiter(rules="50/hour", scope="all")
+def index() -> str:
+    return "ok"
+
+
+@app.get("/hello")
+@rate_limiter(rules="1000000/hour")
+def hello() -> str:
+    time.sleep(0.01)  # meanwhile another worker takes the next request
+    return "hello"
+
+
+@app.after_request
+def tell(response: Response) -> Response:
+    response.headers["Worker"] = str(os.getpid())
+    return response
