@@ -126,6 +126,18 @@ def test_processes_and_server_may_be_asked_to_end_together(place: Place) -> None
     until(place.is_deserted, "nothing is left")
 
 
+def test_a_server_that_stands_still_for_a_moment_is_left_alone(place: Place) -> None:
+    user = place.user()
+    user("check", 30)
+    server = place.server
+
+    end(server, signal.SIGSTOP)
+    end(server, signal.SIGCONT)
+
+    assert user("check", 30) == 20
+    assert place.server == server
+
+
 # Forks
 
 
