@@ -289,7 +289,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("STORAGE_URI", "redis:/localhost", "not one of memory://, redis://"),
+            ("STORAGE_URI", "redis:/localhost", "not one of memory://, local://, redis://"),
             ("STORAGE_URI", "", "storage URI '': not one of"),
             ("STORAGE_URI", "memory", "storage URI 'memory': not one of"),
             ("STORAGE_URI", "memory://x", "storage URI 'memory://x': not one of"),

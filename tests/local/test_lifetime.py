@@ -85,7 +85,7 @@ def test_closing_is_leaving_and_one_can_come_back(place: Place) -> None:
 
 
 def test_a_storage_that_is_dropped_leaves(place: Place) -> None:
-    limiter = Limiter(storage_from_uri(place.uri))
+    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
     limiter.check(HITS)
     assert not place.is_deserted()
 
@@ -97,7 +97,7 @@ def test_a_storage_that_is_dropped_leaves(place: Place) -> None:
 
 
 def test_threads_that_come_at_once_start_one_server(place: Place) -> None:
-    limiter = Limiter(storage_from_uri(place.uri))
+    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
     everyone = threading.Barrier(8)
 
     def check(_: int) -> bool:
@@ -262,7 +262,7 @@ def test_nobody_waits_for_a_stranger_for_ever(place: Place, monkeypatch: pytest.
     place.directory.mkdir(mode=0o700)
     with place.directory.joinpath("election").open("w") as stuck:
         fcntl.flock(stuck, fcntl.LOCK_EX)
-        limiter = Limiter(storage_from_uri(place.uri))
+        limiter = Limiter(storage_from_uri(place.uri, timeout=10))
 
         with pytest.raises(StorageError, match="another process does not finish looking for the server"):
             limiter.check(HITS)

@@ -74,7 +74,7 @@ def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Call
 
 
 def test_the_path_may_have_any_character_in_it(place: Place) -> None:
-    limiter = Limiter(storage_from_uri(f"{place.uri.removesuffix('limits')}li%20m%3Fits%25"))
+    limiter = Limiter(storage_from_uri(f"{place.uri.removesuffix('limits')}li%20m%3Fits%25", timeout=10))
 
     assert limiter.check(HITS).allowed
 
@@ -97,7 +97,7 @@ def test_what_is_made_is_for_this_user_alone(place: Place) -> None:
 
 def test_without_a_directory_it_is_one_of_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(place.directory.parent))
-    limiter = Limiter(storage_from_uri("local://"))
+    limiter = Limiter(storage_from_uri("local://", timeout=10))
 
     limiter.check(HITS)
 
@@ -130,7 +130,7 @@ def test_a_uri_that_cannot_be(uri: str, wrong: str) -> None:
 def test_the_longest_path_holds_a_socket(place: Place) -> None:
     room = local_server.LONGEST_SOCKET - len(os.fsencode(place.directory / "socket"))
     longest = Path(f"{place.directory}{'x' * room}")
-    limiter = Limiter(storage_from_uri(f"local://{longest}"))
+    limiter = Limiter(storage_from_uri(f"local://{longest}", timeout=10))
 
     assert limiter.check(HITS).allowed
     limiter.close()

@@ -162,6 +162,7 @@ class LocalServer:
                     return
             finally:
                 os.close(election)
+            _pause(deadline, "its lock is removed again and again")
 
     # The server
 
