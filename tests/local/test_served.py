@@ -19,11 +19,11 @@ APP = Path(__file__).with_name("app.py")
 WORKERS = 8
 
 
-def gunicorn(place: Place, *arguments: str, **environment: str) -> Program:
+def gunicorn(place: Place, **environment: str) -> Program:
     # What is tested is the count, not how soon a busy machine answers.
     settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
-    listen = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS))
-    return Program("gunicorn", *listen, *arguments, "app:app", environment={**settings, **environment})
+    arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--preload")
+    return Program("gunicorn", *arguments, "app:app", environment={**settings, **environment})
 
 
 def meet_all_workers(program: Program) -> None:
@@ -49,7 +49,7 @@ def test_eight_workers_admit_what_one_would(place: Place) -> None:
 
 
 def test_what_the_parent_has_charged_before_it_forked_counts(place: Place) -> None:
-    with gunicorn(place, "--preload", CHECK_AT_IMPORT="1") as program:
+    with gunicorn(place, CHECK_AT_IMPORT="1") as program:
         meet_all_workers(program)
 
         statuses = Counter(reply.status for reply in program.get_all(["/"] * 100))
