@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -31,6 +32,15 @@ def test_a_refund_at_once_restores_the_quota(bench: Bench, algorithm: str, cost:
     bench.limiter.refund(bench.limiter.check(plan))
 
     assert bench.limiter.peek(plan).reply == before.reply
+
+
+def test_a_part_of_what_a_check_charged_can_be_taken_back(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm), cost=5)
+    (charge,) = (decision := bench.limiter.check(plan)).charges
+
+    bench.limiter.storage.refund(decision.id, [replace(charge, hit=replace(charge.hit, cost=2))])
+
+    assert bench.limiter.peek(plan).remaining == 2
 
 
 def test_a_refund_takes_back_one_check_and_no_other(bench: Bench, algorithm: str) -> None:

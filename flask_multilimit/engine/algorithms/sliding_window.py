@@ -58,11 +58,12 @@ class Log:
             at = self.ids.find(check_id, at + 1, stop * _ID)
         return at // _ID
 
-    def remove(self, check_id: bytes, start: int, stop: int) -> bool:
-        """Take out all entries of ``check_id``, which lie together; whether there was one."""
+    def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> bool:
+        """Take out ``cost`` entries of ``check_id``, which lie together; whether there was one."""
         begin = end = self.find(check_id, start, stop)
         if begin < 0:
             return False
+        stop = min(stop, begin + cost)
         while end < stop and self.ids[end * _ID : (end + 1) * _ID] == check_id:
             end += 1
         self._cut(begin, end)
@@ -136,10 +137,10 @@ def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
 
 
 def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
-    """Take out the entries of this very check, which lie where ``until`` says unless it was a repeated one."""
+    """Take out entries of this very check, which lie where ``until`` says unless it was a repeated one."""
     at, head = until - quota.window, log.head
-    if not log.remove(check_id, bisect_left(log.times, at, head), bisect_right(log.times, at, head)):
-        log.remove(check_id, head, len(log.times))
+    if not log.remove(check_id, cost, bisect_left(log.times, at, head), bisect_right(log.times, at, head)):
+        log.remove(check_id, cost, head, len(log.times))
     return log
 
 
