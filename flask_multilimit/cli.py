@@ -206,7 +206,8 @@ def _rule_text(rule: Rule) -> str:
 def _parameters(rule: Rule) -> str:
     burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
     delay = f"queue {screen.duration(rule.max_delay)}" if rule.max_delay else ""
-    return "; ".join(filter(None, (burst, delay)))
+    lease = f"lease {rule.lease}" if rule.lease is not None else ""
+    return "; ".join(filter(None, (burst, delay, lease)))
 
 
 def _options(listed: ListedLimiter) -> list[str]:
@@ -255,7 +256,7 @@ def _limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
 def _rule_as_json(rule: Rule | None) -> dict[str, Any]:
     return {
         field: None if rule is None else getattr(rule, field)
-        for field in ("count", "time", "algorithm", "burst", "max_delay")
+        for field in ("count", "time", "algorithm", "burst", "max_delay", "lease")
     }
 
 

@@ -162,7 +162,7 @@ def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, lo
         return False
     if tight_rule.algorithm != "sliding_window" or loose_rule.algorithm != "sliding_window":
         return False
-    windows = -(-loose_rule.window_ms // tight_rule.window_ms)
+    windows = -(-loose_rule.quota.window // tight_rule.quota.window)
     return windows * tight_rule.count <= loose_rule.count
 
 

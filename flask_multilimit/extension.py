@@ -15,7 +15,16 @@ from .decorators import EXTENSION
 from .engine import ConfigurationError, Decision, Limiter
 from .engine.decision import OnStorageError
 from .engine.rules import Rules
-from .engine.storage import Clocked, DenyCache, GuardedStorage, Health, Storage, layers_of, storage_from
+from .engine.storage import (
+    Clocked,
+    DenyCache,
+    GuardedStorage,
+    Health,
+    LeasingStorage,
+    Storage,
+    layers_of,
+    storage_from,
+)
 from .gate import AppGate
 from .plan import hits_of
 from .signals import notify, storage_failed, storage_recovered
@@ -208,6 +217,9 @@ def _wrapped(storage: Storage, app: Flask, settings: Settings) -> Storage:
         return storage
     if not _has(GuardedStorage, storage):
         storage = _guarded(storage, app, settings)
+    # Below a deny cache, for that is not to remember what is refused for the size of a lease.
+    if not (_has(LeasingStorage, storage) or _has(DenyCache, storage) or _has_clock_of_its_own(storage)):
+        storage = LeasingStorage(storage)
     if settings.deny_cache and not _has(DenyCache, storage) and not _has_clock_of_its_own(storage):
         storage = DenyCache(storage, seconds=settings.deny_cache)
     return storage

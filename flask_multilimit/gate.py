@@ -23,7 +23,7 @@ from .dynamic import DynamicRules
 from .engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
 from .engine.decision import PEEKED
 from .messages import Messages, messages_for
-from .plan import Applied, AppliedLimits, Plan, reject_misplaced, view_exemptions, view_stack
+from .plan import Applied, AppliedLimits, Plan, reject_misplaced, reject_mixed_leases, view_exemptions, view_stack
 from .responses import RateLimitExceeded, StorageUnavailable
 from .signals import limits_checked, notify, request_rejected, shadow_rejected
 from .sources import UNMATCHED_SCOPE, Sources
@@ -288,6 +288,7 @@ class AppGate:
                 self.plan_for(rule.endpoint, method)
         for method in _METHODS:
             self._plan_unmatched(method)
+        reject_mixed_leases([*self._plans.values(), *self._unmatched_plans.values()])
 
     def _warn_of_several_processes(self) -> None:
         if not request.environ.get("wsgi.multiprocess") or not self.settings.enabled:

@@ -247,6 +247,21 @@ def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> Non
     )
 
 
+def reject_mixed_leases(plans: Iterable[Plan]) -> None:
+    """Raise :class:`ConfigurationError` when of two rules with one key only one has a lease for which it counts longer:
+    the other would not see all that the first has just admitted."""
+    found: dict[tuple[object, ...], tuple[str, Rule]] = {}
+    for plan in plans:
+        for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
+            place = (planned.stem, planned.declaration.kind, rule.algorithm, rule.window_ms)
+            where, other = found.setdefault(place, (plan.scope, rule))
+            if other.quota.window != rule.quota.window:
+                raise ConfigurationError(
+                    f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
+                    "one of them has a lease, and counts longer for it; give both a lease, or none"
+                )
+
+
 def _planned(
     app: Flask,
     declaration: Declaration,

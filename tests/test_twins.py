@@ -77,7 +77,9 @@ def counts() -> st.SearchStrategy[int]:
 def rules(draw: st.DrawFn, algorithms: Sequence[str]) -> Rule:
     time, count, algorithm = draw(windows()), draw(counts()), draw(st.sampled_from(algorithms))
     more: dict[str, Any] = {}
-    for name in sorted(ALGORITHMS[algorithm].PARAMETERS):
+    if "lease" in ALGORITHMS[algorithm].PARAMETERS and time >= 1 and count >= 2 and draw(st.booleans()):
+        more["lease"] = 2
+    for name in sorted(ALGORITHMS[algorithm].PARAMETERS - {"lease"}):
         if draw(st.booleans()):
             more[name] = min(draw(windows()), time) if name == "max_delay" else draw(st.integers(1, count))
     return Rule(time, count, algorithm=algorithm, **more)

@@ -6,7 +6,16 @@ from .decision import Decision, Hit, RuleStatus, hits_for
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .limiter import Limiter
 from .rules import Rule
-from .storage import DenyCache, GuardedStorage, Health, MemoryStorage, RedisStorage, Storage, storage_from_uri
+from .storage import (
+    DenyCache,
+    GuardedStorage,
+    Health,
+    LeasingStorage,
+    MemoryStorage,
+    RedisStorage,
+    Storage,
+    storage_from_uri,
+)
 
 __all__ = [
     "ConfigurationError",
@@ -16,6 +25,7 @@ __all__ = [
     "GuardedStorage",
     "Health",
     "Hit",
+    "LeasingStorage",
     "Limiter",
     "MemoryStorage",
     "MultiLimitError",

@@ -17,6 +17,8 @@ from .errors import ConfigurationError
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
 MAX_COUNT = 10**9
+SHORTEST_LEASED = 1
+LONGEST_LEASE_MS = 1000
 
 UNITS = {
     "second": 1,
@@ -44,6 +46,10 @@ class Rule(BaseModel):
     (default ``count``), the tolerance of ``gcra`` (default 1, evenly spaced). ``max_delay``, for ``leaky_bucket``,
     makes a queue of it: requests are admitted with a ``delay`` of at most so many seconds.
 
+    ``lease``, for ``sliding_window`` and ``fixed_window`` of at least 1 s, is how many units a process may take at
+    once, 2 to ``count`` (``sliding_window``: at most 10,000), to spend them without asking the storage
+    (:class:`.LeasingStorage`): for limits of very high traffic.
+
     ``name`` is what header fields and errors call the rule; by default it is made of the limiter's type and the
     window, such as ``ip-50s``.
 
@@ -57,6 +63,7 @@ class Rule(BaseModel):
     algorithm: str = "sliding_window"
     burst: int | None = None
     max_delay: int | float | None = None
+    lease: int | None = None
     name: str | None = None
 
     def __init__(
@@ -67,6 +74,7 @@ class Rule(BaseModel):
         algorithm: str = "sliding_window",
         burst: int | None = None,
         max_delay: float | timedelta | None = None,
+        lease: int | None = None,
         name: str | None = None,
     ) -> None:
         given = {
@@ -75,6 +83,7 @@ class Rule(BaseModel):
             "algorithm": algorithm,
             "burst": burst,
             "max_delay": max_delay,
+            "lease": lease,
             "name": name,
         }
         try:
@@ -98,6 +107,13 @@ class Rule(BaseModel):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
             raise ValueError(f"must be a whole number from 1 to {MAX_COUNT}")
         return int(value)
+
+    @field_validator("lease", mode="before")
+    @classmethod
+    def _check_lease(cls, value: Any) -> int | None:
+        if value is not None and (type(value) is not int or value < 2):
+            raise ValueError("must be a whole number, 2 or more")
+        return value
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -140,19 +156,39 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _check_parameters(self) -> Rule:
-        for name in ("burst", "max_delay"):
+        for name in ("burst", "max_delay", "lease"):
             takers = [algorithm for algorithm, twin in ALGORITHMS.items() if name in twin.PARAMETERS]
             if getattr(self, name) is not None and self.algorithm not in takers:
                 raise ValueError(f"{name} is taken by {' and '.join(takers)}, not by {self.algorithm}; leave it out")
         if self.quota.burst * self.time > LONGEST * self.count and self.burst is not None:
             raise ValueError(f"burst={self.burst} would need more than {LONGEST} seconds (400 days) to come back")
+        if self.lease is not None:
+            self._check_terms_of_lease(self.lease)
         return self
+
+    def _check_terms_of_lease(self, lease: int) -> None:
+        most = min(self.count, self.twin.MAX_COST)
+        if lease > most:
+            raise ValueError(f"lease={lease} is more than {self.algorithm} ever admits at once, which is {most} units")
+        if self.time < SHORTEST_LEASED:
+            raise ValueError(f"a lease needs a time of at least {SHORTEST_LEASED} second; leave it out")
 
     @cached_property
     def quota(self) -> Quota:
         """The rule in integers."""
         max_delay = None if self.max_delay is None else round(self.max_delay * 1_000_000)
-        return self.twin.quota(self.window_ms * 1000, self.count, self.burst, max_delay)
+        return self.twin.quota((self.window_ms + self.lease_ms) * 1000, self.count, self.burst, max_delay)
+
+    @property
+    def lease_ms(self) -> int:
+        """Milliseconds for which the units of a lease may be spent: a tenth of ``time``, at most 1 s.
+
+        So much longer they are counted: those that are spent late are then still counted for a whole ``time``. 0
+        without a lease, and for a ``fixed_window``, whose units are spent before their window ends.
+        """
+        if self.lease is None or self.algorithm == "fixed_window":
+            return 0
+        return min(self.window_ms // 10, LONGEST_LEASE_MS)
 
     @property
     def window_ms(self) -> int:
@@ -166,7 +202,8 @@ class Rule(BaseModel):
 
     def __str__(self) -> str:
         algorithm = "" if self.algorithm == "sliding_window" else f" by {self.algorithm}"
-        return f"{self.count} per {self.window}{algorithm}"
+        lease = "" if self.lease is None else f", lease of {self.lease}"
+        return f"{self.count} per {self.window}{algorithm}{lease}"
 
     @property
     def window(self) -> str:

@@ -13,7 +13,11 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 if TYPE_CHECKING:
     from bench import Bench
 
-TAKERS = {"burst": {"token_bucket", "leaky_bucket", "gcra"}, "max_delay": {"leaky_bucket"}}
+TAKERS = {
+    "burst": {"token_bucket", "leaky_bucket", "gcra"},
+    "max_delay": {"leaky_bucket"},
+    "lease": {"sliding_window", "fixed_window"},
+}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -54,6 +58,46 @@ def test_a_burst_that_is_no_number_of_units_is_an_error(burst: Any) -> None:
 def test_a_max_delay_that_is_no_duration_is_an_error(max_delay: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"max_delay must be"):
         Rule(1, 5, algorithm="leaky_bucket", max_delay=max_delay)
+
+
+@pytest.mark.parametrize("lease", [0, 1, -1, 2.0, True, "5", float("nan")])
+def test_a_lease_that_is_no_number_of_units_is_an_error(lease: Any) -> None:
+    with pytest.raises(ConfigurationError, match="lease must be a whole number, 2 or more, got"):
+        Rule(60, 100, lease=lease)
+
+
+@pytest.mark.parametrize(
+    ("time", "count", "lease", "message"),
+    [
+        (60, 9, 10, "lease=10 is more than sliding_window ever admits at once, which is 9 units"),
+        (60, 10**6, 10_001, "lease=10001 is more than sliding_window ever admits at once, which is 10000 units"),
+        (0.999, 100, 10, "a lease needs a time of at least 1 second; leave it out"),
+    ],
+)
+def test_a_lease_that_could_never_be_taken_is_an_error(time: float, count: int, lease: int, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Rule(time, count, lease=lease)
+
+    assert str(caught.value) == f"Rule(time={time}, count={count}, lease={lease}): {message}"
+
+
+@pytest.mark.parametrize(
+    ("time", "algorithm", "longer"),
+    [
+        (1, "sliding_window", 0.1),
+        (3.337, "sliding_window", 0.333),
+        (60, "sliding_window", 1),
+        (86_400, "sliding_window", 1),
+        (60, "fixed_window", 0),
+    ],
+)
+def test_leased_units_are_counted_longer_by_their_life_in_the_same_key(
+    time: float, algorithm: str, longer: float
+) -> None:
+    rule, plain = Rule(time, 100, algorithm=algorithm, lease=10), Rule(time, 100, algorithm=algorithm)
+
+    assert rule.quota.window - plain.quota.window == round(longer * 1_000_000) == rule.lease_ms * 1000
+    assert rule.window_ms == plain.window_ms
 
 
 def test_a_burst_that_takes_longer_than_400_days_to_come_back_is_an_error() -> None:

@@ -35,7 +35,7 @@ def rules_of_plan() -> str:
 
 @api.get("/items")
 @api.post("/items/new")
-@rate_limiter(rules="1000/hour", methods=["POST"], cost=2)
+@rate_limiter(rules=Rule(3600, 1000, lease=2), methods=["POST"], cost=2)
 def items() -> str:
     return "items"
 

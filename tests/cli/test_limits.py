@@ -21,7 +21,8 @@ api.items  POST /api/items/new
   from MULTILIMIT_LIMITS["api.*"]
     ip-60s           ip       100 per minute   sliding_window
   from shop:items
-    default-3600s    default  1000 per hour    sliding_window  only POST; cost 2
+    default-3600s    default  1000 per hour    sliding_window  lease 2; only
+                                                               POST; cost 2
 
 api.search  GET /api/search/<path:query>
   from MULTILIMIT_APPLICATION_LIMITS
@@ -101,6 +102,7 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         "algorithm": "sliding_window",
         "burst": None,
         "max_delay": None,
+        "lease": 2,
         "type": "default",
         "from": "shop:items",
         "scope": "api.items",

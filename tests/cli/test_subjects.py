@@ -56,6 +56,7 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
         "algorithm": "sliding_window",
         "burst": None,
         "max_delay": None,
+        "lease": None,
         "cost": 1,
         "shadow": False,
         "allowed": False,

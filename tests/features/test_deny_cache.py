@@ -233,7 +233,7 @@ class TestWhereItStands:
         return [type(layer).__name__ for layer in layers_of(app.extensions["multilimit"].limiter._storage)]
 
     def test_outermost_around_a_server(self, app: Flask, server: Server) -> None:
-        assert self.layers(app, storage=server.url) == ["DenyCache", "GuardedStorage", "RedisStorage"]
+        assert self.layers(app, storage=server.url) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
 
     def test_for_as_long_as_the_setting_says(self, limited: Flask) -> None:
         outermost = next(layers_of(limited.extensions["multilimit"].limiter._storage))
@@ -242,7 +242,7 @@ class TestWhereItStands:
 
     def test_around_a_guard_of_ones_own(self, app: Flask, redis_client: redis.Redis) -> None:
         guard = GuardedStorage(RedisStorage(redis_client), workers=1)
-        assert self.layers(app, storage=guard) == ["DenyCache", "GuardedStorage", "RedisStorage"]
+        assert self.layers(app, storage=guard) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
 
     def test_not_twice(self, app: Flask, redis_client: redis.Redis) -> None:
         given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
@@ -250,7 +250,7 @@ class TestWhereItStands:
 
     def test_not_when_switched_off(self, app: Flask, server: Server) -> None:
         app.config["MULTILIMIT_DENY_CACHE"] = 0
-        assert self.layers(app, storage=server.url) == ["GuardedStorage", "RedisStorage"]
+        assert self.layers(app, storage=server.url) == ["LeasingStorage", "GuardedStorage", "RedisStorage"]
 
     def test_not_around_the_memory_of_this_process(self, app: Flask) -> None:
         assert self.layers(app) == ["MemoryStorage"]

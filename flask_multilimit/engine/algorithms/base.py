@@ -57,7 +57,7 @@ class Algorithm(Protocol):
 
     @property
     def PARAMETERS(self) -> frozenset[str]:  # noqa: N802
-        """The optional parameters of a rule (``burst``, ``max_delay``) that this algorithm takes."""
+        """The optional parameters of a rule (``burst``, ``max_delay``, ``lease``) that this algorithm takes."""
 
     @property
     def MAX_COST(self) -> int:  # noqa: N802

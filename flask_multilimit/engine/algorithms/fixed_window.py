@@ -6,9 +6,9 @@ window that begins in the future (the clock stepped back) is dropped. Twin of ``
 
 from __future__ import annotations
 
-from .base import COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+from .base import COUNTED, NEVER, Outcome, Quota, plain_quota, recognise_nothing
 
-PARAMETERS = NO_PARAMETERS
+PARAMETERS = frozenset({"lease"})
 MAX_COST = COUNTED
 WITNESS = False
 INCLUDES = ("numbers",)

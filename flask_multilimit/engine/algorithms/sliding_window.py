@@ -9,9 +9,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from .base import NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota
+from .base import NEVER, Outcome, Quota, plain_quota
 
-PARAMETERS = NO_PARAMETERS
+PARAMETERS = frozenset({"lease"})
 
 MAX_COST = 10_000
 """Each unit is one entry: a larger cost would make a single check a long one."""

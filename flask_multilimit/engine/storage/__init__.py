@@ -8,6 +8,7 @@ from ..errors import ConfigurationError
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
 from .denials import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .guard import GuardedStorage, Health
+from .leases import LeasingStorage
 from .local import LocalStorage
 from .memory import MemoryStorage
 from .redis import RedisStorage, redacted
@@ -72,6 +73,7 @@ __all__ = [
     "GuardedStorage",
     "Health",
     "Inspectable",
+    "LeasingStorage",
     "LocalStorage",
     "MemoryStorage",
     "RedisStorage",

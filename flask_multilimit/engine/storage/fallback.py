@@ -224,4 +224,4 @@ def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
 def _unlimited(rule: Rule) -> Rule:
     if "burst" in rule.twin.PARAMETERS:
         return rule
-    return Rule(rule.time, UNLIMITED, algorithm=rule.algorithm)
+    return Rule(rule.time, UNLIMITED, algorithm=rule.algorithm, lease=rule.lease)
