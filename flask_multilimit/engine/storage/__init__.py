@@ -12,6 +12,7 @@ from .leases import LeasingStorage
 from .local import LocalStorage
 from .memory import MemoryStorage
 from .redis import RedisStorage, redacted
+from .sentinel import SCHEMES as SENTINEL_SCHEMES
 
 DEFAULT_TIMEOUT = 0.1
 """Seconds that a whole check may take, connecting included."""
@@ -27,8 +28,8 @@ _SCHEMES = {
 
 
 def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
-    """The storage at ``uri``: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or
-    ``valkeys://``.
+    """The storage at ``uri``: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
+    ``valkeys://``, ``redis+sentinel://`` or ``rediss+sentinel://``.
 
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """
@@ -39,7 +40,9 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return LocalStorage.from_path(rest, timeout=timeout)
     if scheme in _SCHEMES and rest:
         return RedisStorage.from_url(f"{_SCHEMES[scheme]}://{rest}", timeout=timeout)
-    known = ", ".join(f"{name}://" for name in ("memory", "local", *_SCHEMES))
+    if scheme in SENTINEL_SCHEMES and rest:
+        return RedisStorage.from_url(uri, timeout=timeout)
+    known = ", ".join(f"{name}://" for name in ("memory", "local", *_SCHEMES, *SENTINEL_SCHEMES))
     raise ConfigurationError(
         f'storage URI {redacted(uri)!r}: not one of {known}, for instance "redis://localhost:6379/0"'
     )
@@ -53,6 +56,8 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return cast("Storage", given)
     if hasattr(given, "evalsha") and not isinstance(given, type):
         return RedisStorage(given)
+    if hasattr(given, "master_for"):
+        raise ConfigurationError("storage=Sentinel(...): give a client of the primary: sentinel.master_for(NAME)")
     raise ConfigurationError(f"storage={redacted(repr(given))}: give a URI, a client object of redis, or a Storage")
 
 

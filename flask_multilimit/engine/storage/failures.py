@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from redis import exceptions
+from redis.sentinel import MasterNotFoundError
 
 from ..errors import StorageError
 
@@ -48,9 +49,11 @@ _CLASSES = {
 
 def storage_error(error: Exception) -> StorageError:
     """What is raised from ``error``."""
+    if isinstance(error, MasterNotFoundError):
+        error.args = (str(error).partition(" : ")[0],)  # the rest is clients as they are printed: with passwords
     code = code_of(error)
     made = StorageError(f"the rate limit storage gave no answer: {type(error).__name__}: {error}")
-    made.remedy = REMEDIES.get(code, "")
+    made.remedy = REMEDIES.get(code, getattr(error, "remedy", ""))
     made.only_this = code in ONLY_THIS
     return made
 

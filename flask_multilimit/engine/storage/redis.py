@@ -13,8 +13,10 @@ from uuid import UUID
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
 from ..errors import ConfigurationError, StorageError
@@ -22,10 +24,15 @@ from .base import StoredKey
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import storage_error
 from .scripts import Script, script_for
+from .sentinel import SCHEMES as SENTINEL_SCHEMES
+from .sentinel import MalformedError, to_primary
 from .wire import command_of, wire_of
 
 SERVER_CLOCK: bytes = b""
 """In place of an instant: let the script read the server's own clock."""
+
+_LOST = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+"""Errors after which another server may be in the place of this one."""
 
 GONE = -2
 """What PTTL answers for a key that is not there any more."""
@@ -57,20 +64,19 @@ class RedisStorage:
         not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name, which
         is the system's, may take longer."""
         deadline = Deadline(timeout)
+        common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
+        scheme = url.partition(":")[0]
         try:
+            if scheme in SENTINEL_SCHEMES:
+                plain, kind = to_primary(url, **common)
+            else:
+                plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
             client = Redis.from_url(
-                url,
-                connection_class=TIMED_CONNECTIONS[url.partition(":")[0]],
-                deadline=deadline,
-                protocol=2,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                retry=Retry(NoBackoff(), 0),
-                health_check_interval=0,
+                plain, deadline=deadline, socket_timeout=timeout, socket_connect_timeout=timeout, **common, **kind
             )
             pool = client.connection_pool
             pool.connection_class(**pool.connection_kwargs)  # or an unknown option would be an error of the first check
-            _check_database(url)
+            _check_database(plain)
         except (ValueError, TypeError, RedisError) as error:
             raise ConfigurationError(f"storage URI {redacted(url)!r}: {_why_malformed(url, error)}") from None
         storage = cls(client, deadline=deadline)
@@ -158,7 +164,7 @@ class RedisStorage:
         try:
             if isinstance(error, NoScriptError):
                 return self._ask(b"check", hits, check_id, loaded=False)
-            raise error if isinstance(error, StorageError) else storage_error(error) from error
+            raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
             if type(failure.__cause__) is not RedisConnectionError or not _has_witness(hits):
                 failure.check_id = UUID(bytes=check_id)
@@ -182,7 +188,7 @@ class RedisStorage:
         except NoScriptError:
             pass  # not known yet, flushed, or a fail-over went to a server that never saw it
         except (RedisError, OSError) as error:
-            raise storage_error(error) from error
+            raise self._failure(error) from error
         return self._command(self._call, b"EVAL", script.text, *arguments)
 
     def _call(self, name: bytes, script: str, *arguments: bytes) -> Any:
@@ -198,12 +204,22 @@ class RedisStorage:
         script, arguments = _call_of(driver, hits, mode, now)
         return script, [*arguments, check_id, *[b"%d" % number for number in more]]
 
-    @staticmethod
-    def _command(command: Callable[..., Any], *arguments: Any) -> Any:
+    def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return command(*arguments)
         except (RedisError, OSError) as error:
-            raise storage_error(error) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StorageError:
+        """What is raised from ``error``. When it is the server that is lost, all that is idle and leads to it is
+        closed, or each of these connections would have to fail by itself."""
+        if isinstance(error, _LOST):
+            if self._wire is not None:
+                self._wire.close()
+            pool = getattr(self._client, "connection_pool", None)
+            if pool is not None and (self._owns_client or isinstance(pool, SentinelConnectionPool)):
+                pool.disconnect(inuse_connections=False)
+        return storage_error(error)
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...], mode: bytes, now: bytes) -> tuple[Script, list[bytes]]:
@@ -232,13 +248,15 @@ def redacted(url: str) -> str:
     """``url``, however malformed, without user and password, nor what follows the address, where one may be, too."""
     credentials, at, address = url.rpartition("@")
     scheme, separator, _ = credentials.partition("://")
+    if "?" in credentials:  # of a password, or the "@" is one among the options
+        address = ""
     shown = (f"{scheme}://***@{address}" if separator else f"***@{address}") if at else url
     return re.split("[?#]", shown)[0]
 
 
 def _why_malformed(url: str, error: Exception) -> str:
     """What redis-py says is wrong, which may quote a part of the password."""
-    if redacted(url) == url:
+    if isinstance(error, MalformedError) or not ("@" in url or "password" in url):
         return str(error)
     return "malformed; special characters of user and password must be percent-encoded"
 

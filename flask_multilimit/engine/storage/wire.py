@@ -5,8 +5,9 @@ metrics: half of what a check costs the caller. Here the connections are redis-p
 so that TLS, unix sockets, passwords, time-outs and limits are as configured; but they stay at hand between two checks,
 and the command comes packed. Where the socket is the system's own and hiredis is there, the bytes go straight to it.
 
-Only for plain clients of protocol 2 that do not try again: everything else (Cluster, Sentinel, subclasses, retries,
-push messages) has reasons of its own to be between us and the server.
+Only for plain clients of protocol 2 that do not try again, and those of redis+sentinel:// URIs: everything else
+(Cluster, redis-py's Sentinel, subclasses, retries, push messages) has reasons of its own to be between us and the
+server.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
 from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
+from .sentinel import PRIMARY_CONNECTIONS
 
 if HIREDIS_AVAILABLE:
     import hiredis
 
-_PLAIN_CONNECTIONS = (Connection, SSLConnection, UnixDomainSocketConnection, *TIMED_CONNECTIONS.values())
+_PLAIN_CONNECTIONS = (
+    *(Connection, SSLConnection, UnixDomainSocketConnection),
+    *(*TIMED_CONNECTIONS.values(), *PRIMARY_CONNECTIONS.values()),
+)
 _ASKS_FOR_COMMAND = (
     inspect.signature(ConnectionPool.get_connection).parameters["command_name"].default is inspect.Parameter.empty
 )

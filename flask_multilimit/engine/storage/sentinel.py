@@ -1,0 +1,187 @@
+"""A primary that Sentinel looks after: whoever connects asks the sentinels first where it is.
+
+redis-py has a pool of its own for this, whose sentinels are asked one after the other for as long as each may take, and
+whose connections do not go by our deadline. Here only the connection differs, so that all that serves one server
+(pool, wire, deadline) serves a fail-over too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from redis.connection import parse_url
+from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
+
+SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+"""Schemes of URIs that name sentinels, and what the servers behind them speak."""
+
+PORT = 26379
+PATIENCE = 0.5
+"""Of the time that is left, what one sentinel may take: the next one and the primary need the rest."""
+
+Address = tuple[str, int]
+
+
+class MalformedError(ValueError):
+    """A URI that cannot be meant; the text quotes nothing that is secret."""
+
+
+class NoPrimaryError(RedisConnectionError):
+    """No sentinel has named the primary."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class Primary:
+    """Where the primary of ``service`` is, as the sentinels say. Thread-safe, fork-safe: it keeps no connection.
+
+    ``scheme`` is ``redis`` or ``rediss``, ``options`` are those of redis-py for a connection to a sentinel.
+    """
+
+    def __init__(self, service: str, sentinels: tuple[Address, ...], scheme: str, options: Mapping[str, Any]) -> None:
+        self.service = service
+        self._sentinels = sentinels
+        self._kind = TIMED_CONNECTIONS[scheme]
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"the primary of {self.service!r}, of which {_listed(self._sentinels)} know"
+
+    def address(self, deadline: Deadline) -> Address:
+        """Of the first sentinel that knows. Raises :class:`NoPrimaryError`."""
+        failures: list[tuple[Address, Exception | None]] = []
+        for sentinel in self._sentinels:
+            try:
+                found = self._ask(sentinel, deadline)
+            except (RedisError, OSError) as error:
+                failures.append((sentinel, error))
+                continue
+            if found:
+                self._ask_later({failed for failed, _ in failures})
+                return found
+            failures.append((sentinel, None))
+        self._ask_later({failures[0][0]})
+        raise _nobody_knows(self.service, failures)
+
+    def doubt(self) -> None:
+        """Where it was said to be, nobody answers: ask another sentinel first, in case this one is behind the times."""
+        self._ask_later({self._sentinels[0]})
+
+    def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:
+        host, port = sentinel
+        seconds = min(deadline.left(), deadline.seconds or deadline.left()) * PATIENCE
+        own = Deadline(seconds)
+        own.start()
+        connection = self._kind(host=host, port=port, deadline=own, socket_timeout=seconds, **self._options)
+        try:
+            connection.connect()
+            connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+            answer = connection.read_response()
+        finally:
+            connection.disconnect()
+        return (answer[0].decode(), int(answer[1])) if answer else None
+
+    def _ask_later(self, those: set[Address]) -> None:
+        self._sentinels = tuple(sorted(self._sentinels, key=those.__contains__))
+
+
+class _ToPrimary:
+    """What makes a timed connection lead to a primary; it is told as ``primary=``."""
+
+    host: str
+    port: int
+    _deadline: Deadline
+
+    def __init__(self, *, primary: Primary, **options: Any) -> None:
+        self._primary = primary
+        super().__init__(**options)
+
+    def _connect(self) -> Any:
+        self.host, self.port = self._primary.address(self._deadline)
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except OSError:
+            self._primary.doubt()
+            raise
+
+
+class PrimaryConnection(_ToPrimary, TimedConnection):
+    """TCP."""
+
+
+class PrimaryTlsConnection(_ToPrimary, TimedTlsConnection):
+    """TLS."""
+
+
+PRIMARY_CONNECTIONS: dict[str, type[Any]] = {"redis": PrimaryConnection, "rediss": PrimaryTlsConnection}
+"""By the scheme of a URI as redis-py calls it."""
+
+
+def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    """What ``redis+sentinel://user:password@host:port,host:port/service/db?sentinel_password=...`` means: a URI that
+    redis-py understands, and what more it needs to make a client.
+
+    ``options`` are redis-py's, for the connections to sentinels. Raises ``ValueError``.
+    """
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    credentials, at, place = rest.rpartition("@")
+    hosts, _, path = place.partition("/")
+    service, _, database = path.partition("/")
+    if not service:
+        raise MalformedError(f"it names no service: {scheme}://host:{PORT},host:{PORT}/SERVICE")
+    sentinels = tuple(_address(host) for host in hosts.split(","))
+    own = {name: value for name, value in parse_qsl(query) if name.startswith("sentinel_")}
+    others = urlencode([(name, value) for name, value in parse_qsl(query) if name not in own])
+    plain = f"{SCHEMES[scheme]}://{credentials}{at}localhost/{database}?{others}"
+    logging_in = {name: own.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    if own:
+        raise MalformedError(f"{', '.join(own)}: of sentinels it takes sentinel_username and sentinel_password")
+    given: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
+    shared = {name: value for name, value in given.items() if name.startswith(("ssl_", "socket_"))}
+    primary = Primary(unquote(service), sentinels, SCHEMES[scheme], {**options, **shared, **logging_in})
+    return plain, {"connection_class": PRIMARY_CONNECTIONS[SCHEMES[scheme]], "primary": primary}
+
+
+def _address(text: str) -> Address:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+        raise MalformedError(
+            "the address of a sentinel is host, host:port or [IPv6]:port, with a number for the port"
+        ) from None
+    if not host or parts.netloc != text:
+        raise MalformedError("it names no sentinel, or has a comma too many: host:port,host:port")
+    return host, port or PORT
+
+
+def _nobody_knows(service: str, failures: list[tuple[Address, Exception | None]]) -> NoPrimaryError:
+    said = "; ".join(
+        f"{_listed((sentinel,))} {f'{type(error).__name__}: {error}' if error else 'knows none of this name'}"
+        for sentinel, error in failures
+    )
+    return NoPrimaryError(f"no sentinel names the primary of {service!r}: {said}", remedy=_remedy(failures))
+
+
+def _remedy(failures: list[tuple[Address, Exception | None]]) -> str:
+    errors = [error for _, error in failures]
+    if None in errors:
+        return "the service is called as in the sentinels' `sentinel monitor NAME ...`"
+    if any(isinstance(error, AuthenticationError) for error in errors):
+        return "give sentinel_password, and sentinel_username if there are users, in the storage URI"
+    if any("NOPERM" in str(error) or "permission" in str(error) for error in errors):
+        return "the sentinels' user needs +sentinel|get-master-addr-by-name"
+    return "see whether the sentinels run and can be reached from this machine"
+
+
+def _listed(sentinels: tuple[Address, ...]) -> str:
+    return ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in sentinels)

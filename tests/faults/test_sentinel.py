@@ -1,0 +1,392 @@
+"""Storage that sentinels look after: found through any of them, and found again after a fail-over."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from bench import hits, rule
+from flask_multilimit.engine import (
+    ConfigurationError,
+    GuardedStorage,
+    Health,
+    Limiter,
+    StorageError,
+    storage_from_uri,
+)
+from sentinel import SERVICE, SentinelServer, Trio, port_of, until
+from servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from servers import Binary
+
+THREADS = 8
+SECRETS = {"password": "hunter2", "sentinel": "corr/ct@horse"}
+IN_QUOTES = "corr%2Fct%40horse"
+"""The sentinel's password as a URI has it."""
+LOST_AT_MOST = 2 * THREADS
+"""Charges that the primary may not have passed on when it died: a replica follows a little behind."""
+ANSWERED = 3.0
+"""Seconds a check may take at worst: ten times its deadline, for machines that are busy."""
+BACK = 5.0
+"""Seconds after the announcement until the storage decides again; one second on a machine that is not busy."""
+
+
+@pytest.fixture(scope="module")
+def binary(server_binaries: dict[str, Binary]) -> Binary:
+    return next(iter(server_binaries.values()))
+
+
+@pytest.fixture(scope="module")
+def primary(binary: Binary) -> Iterator[Server]:
+    with Server(binary, tcp=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sentinel(binary: Binary, primary: Server) -> Iterator[SentinelServer]:
+    """Alone, and so without the power to do anything but tell where the primary is."""
+    with SentinelServer(binary, port_of(primary), quorum=2) as server:
+        yield server
+
+
+@pytest.fixture
+def open_limiter() -> Iterator[Callable[..., Limiter]]:
+    opened: list[Limiter] = []
+
+    def open_limiter(uri: str, *, timeout: float = 10) -> Limiter:
+        opened.append(Limiter(storage_from_uri(uri, timeout=timeout)))
+        return opened[-1]
+
+    yield open_limiter
+    for limiter in opened:
+        limiter.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port where connections are accepted, and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def nobody() -> int:
+    """A port that refuses."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def sentinel_of_redis_py(*ports: int, **options: Any) -> Any:
+    return Sentinel([("127.0.0.1", port) for port in ports], **options)  # type: ignore[no-untyped-call]
+
+
+# Where the primary is
+
+
+def test_quotas_lie_in_the_primary(
+    primary: Server, sentinel: SentinelServer, open_limiter: Callable[..., Limiter]
+) -> None:
+    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}/3")
+
+    assert limiter.check(hits(scope="found")).remaining == 4
+    limiter.refund(limiter.check(hits(scope="found")))
+    assert [decision.remaining for decision in limiter.check_many([hits(scope="found")] * 2)] == [3, 2]
+    assert limiter.peek(hits(scope="found")).remaining == 2
+    assert primary.client(db=3).dbsize() == 1
+    limiter.reset(hits(scope="found"))
+    assert primary.client(db=3).dbsize() == 0
+
+
+def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:
+    known = sentinel_of_redis_py(sentinel.port, socket_timeout=10)
+    with contextlib.closing(known.master_for(SERVICE, socket_timeout=10)) as client:
+        limiter = Limiter(client)
+        limiter.reset(hits(scope="master"))
+
+        assert limiter.check(hits(scope="master")).remaining == 4
+        assert limiter.peek(hits(scope="master")).remaining == 4
+    known.close()
+
+
+@pytest.mark.parametrize("silent_ones", [1, 2])
+def test_a_sentinel_that_is_gone_or_silent_does_not_use_up_the_time(
+    sentinel: SentinelServer, nobody: int, silent: int, silent_ones: int, open_limiter: Callable[..., Limiter]
+) -> None:
+    hosts = [*[silent] * silent_ones, nobody, sentinel.port]
+    places = ",".join(f"127.0.0.1:{port}" for port in hosts)
+    limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}", timeout=2)
+
+    assert limiter.check(hits(scope="patience")).allowed
+
+
+def test_the_sentinel_that_answered_is_asked_first_the_next_time(
+    primary: Server, sentinel: SentinelServer, silent: int, open_limiter: Callable[..., Limiter]
+) -> None:
+    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{silent},127.0.0.1:{sentinel.port}/{SERVICE}", timeout=4)
+    limiter.check(hits(scope="next"))
+    primary.client().client_kill_filter(_type="normal", skipme=True)
+    start = time.monotonic()
+
+    assert limiter.check(hits(scope="next")).allowed
+    assert time.monotonic() - start < 1.5  # the silent one would have taken half of the four seconds
+
+
+def test_a_sentinel_behind_the_times_is_asked_last_the_next_time(
+    binary: Binary, sentinel: SentinelServer, nobody: int, open_limiter: Callable[..., Limiter]
+) -> None:
+    with SentinelServer(binary, nobody, quorum=2) as stale:
+        places = f"127.0.0.1:{stale.port},127.0.0.1:{sentinel.port}"
+        limiter = open_limiter(f"redis+sentinel://{places}/{SERVICE}")
+
+        plan = hits(rule("fixed_window"), scope="stale")  # which is not repeated when the connection is lost
+
+        with pytest.raises(StorageError, match=f"127.0.0.1:{nobody}"):
+            limiter.check(plan)
+        assert limiter.check(plan).allowed
+
+
+def test_users_and_passwords_are_those_of_server_and_sentinel(
+    binary: Binary, open_limiter: Callable[..., Limiter]
+) -> None:
+    with Server(binary, tcp=True) as server:
+        lines = (
+            f"sentinel auth-pass {SERVICE} {SECRETS['password']}",
+            f"user watcher on >{SECRETS['sentinel']} -@all +sentinel|get-master-addr-by-name",
+        )
+        server.client().config_set("requirepass", SECRETS["password"])
+        with SentinelServer(binary, port_of(server), quorum=2, options=lines) as sentinel:
+            place = f"127.0.0.1:{sentinel.port}/{SERVICE}"
+            query = f"sentinel_username=watcher&sentinel_password={IN_QUOTES}"
+            limiter = open_limiter(f"redis+sentinel://:{SECRETS['password']}@{place}?{query}")
+            assert limiter.check(hits()).allowed
+            rights: Callable[..., object] = sentinel.client().execute_command
+
+            for uri, told in (
+                (f"redis+sentinel://{place}?{query}", "give the password"),
+                (f"redis+sentinel://:{SECRETS['password']}@{place}?{query}x", "sentinel_password"),
+            ):
+                with pytest.raises(StorageError) as caught:
+                    open_limiter(uri).check(hits())
+                assert told in caught.value.remedy
+            rights("ACL", "SETUSER", "watcher", "-@all")
+            with pytest.raises(StorageError) as caught:
+                open_limiter(f"redis+sentinel://:{SECRETS['password']}@{place}?{query}").check(hits())
+            assert "+sentinel|get-master-addr-by-name" in caught.value.remedy
+
+
+# What can be wrong
+
+
+def test_a_wrong_name_of_the_service_is_an_error_that_says_so(
+    sentinel: SentinelServer, open_limiter: Callable[..., Limiter]
+) -> None:
+    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{sentinel.port}/limit%20s")
+
+    with pytest.raises(StorageError, match=rf"'limit s': 127.0.0.1:{sentinel.port} knows none") as caught:
+        limiter.check(hits())
+
+    assert "sentinel monitor NAME" in caught.value.remedy
+
+
+def test_no_sentinel_within_reach_is_an_error_in_time_that_names_them(
+    nobody: int, silent: int, open_limiter: Callable[..., Limiter]
+) -> None:
+    limiter = open_limiter(f"redis+sentinel://127.0.0.1:{silent},127.0.0.1:{nobody}/{SERVICE}", timeout=0.1)
+    start = time.monotonic()
+
+    with pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+
+    assert time.monotonic() - start < ANSWERED
+    assert all(f"127.0.0.1:{port}" in str(caught.value) for port in (silent, nobody))
+    assert "whether the sentinels run" in caught.value.remedy
+
+
+def test_a_wrong_name_tells_no_passwords_of_a_client_of_redis_py(nobody: int) -> None:
+    """Some versions of redis-py write its sentinels with all they know into the error."""
+    known = sentinel_of_redis_py(nobody, sentinel_kwargs={"password": SECRETS["sentinel"], "socket_timeout": 1})
+    client = known.master_for(SERVICE, password=SECRETS["password"], retry=Retry(NoBackoff(), 0))
+
+    with pytest.raises(StorageError, match=f"No master found for '{SERVICE}'") as caught:
+        Limiter(client).check(hits())
+
+    assert not any(secret in f"{caught.value}{caught.value.__cause__}" for secret in SECRETS.values())
+
+
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        ("localhost:26379", "names no service"),
+        ("localhost:26379/", "names no service"),
+        ("/limits", "names no sentinel"),
+        ("localhost:26379,/limits", "a comma too many"),
+        ("localhost:port/limits", "host:port"),
+        ("localhost:99999/limits", "host:port"),
+        ("::1/limits", "host:port"),
+        ("[::1/limits", "host:port"),
+        ("localhost/limits/one", "must be a number"),
+        ("localhost/limits/0/1", "must be a number"),
+        ("localhost/limits?sentinel_pasword=x", "sentinel_pasword: of sentinels it takes"),
+        ("localhost/limits?nonsense=1", "nonsense"),
+        ("localhost/limits?socket_timeout=soon", "socket_timeout"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "rediss+sentinel"])
+def test_a_malformed_uri_is_an_error_at_once_that_says_what_is_wrong(scheme: str, rest: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"storage URI '{scheme.replace('+', '.')}") as caught:
+        storage_from_uri(f"{scheme}://{rest}")
+
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "redis+sentinel://localhost/limits",
+        "redis+sentinel://[::1],[::1]:26380/limits/1",
+        "rediss+sentinel://me:p%40ss@a:1,b:2,c/my%2Flimits/0?sentinel_username=me&sentinel_password=x",
+    ],
+)
+def test_a_storage_is_made_without_a_connection(uri: str) -> None:
+    storage_from_uri(uri).close()
+
+
+def test_a_client_that_looks_for_primaries_is_no_primary() -> None:
+    with pytest.raises(ConfigurationError, match="master_for"):
+        Limiter(sentinel_of_redis_py(26379))
+
+
+# A fail-over
+
+
+class Load:
+    """Threads that check a limit too small for the outage, and one that is never used up."""
+
+    SCARCE = hits("200/hour", scope="scarce")
+    PLENTY = hits("100000/hour", scope="plenty")
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(THREADS)]
+        self.slowest = 0.0
+        self.errors: list[Exception] = []
+        self.admitted = {"scarce": 0, "plenty": 0}
+        self.locally_decided_at = 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            for name, plan in (("scarce", self.SCARCE), ("plenty", self.PLENTY)):
+                start = time.monotonic()
+                try:
+                    decision = self._limiter.check(plan)
+                except Exception as error:
+                    self.errors.append(error)
+                    continue
+                with self._lock:
+                    self.slowest = max(self.slowest, time.monotonic() - start)
+                    self.admitted[name] += decision.allowed
+                    if decision.degraded:
+                        self.locally_decided_at = start
+
+
+def _kill(trio: Trio) -> None:
+    trio.primary.kill()
+
+
+def _freeze(trio: Trio) -> None:
+    trio.primary.suspend()
+
+
+@pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
+def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -> None:
+    changes: list[Health] = []
+    with Trio(binary) as trio:
+        storage = storage_from_uri(trio.url, timeout=0.3)
+        limiter = Limiter(GuardedStorage(storage, workers=1, on_change=changes.append))
+        idle = [_all_in_use(make(trio)) for make in (_by_uri, _by_redis_py)]
+        with Load(limiter) as load:
+            until(lambda: load.admitted["plenty"] > 3 * THREADS)
+            fault(trio)
+            until(lambda: changes)
+            fails = [_fails(each) for each in idle]
+            new = trio.wait_for_another_primary()
+            announced = time.monotonic()
+            at_once = [_works_at_once(each) for each in idle]
+            until(lambda: limiter.health().state == "working")
+            until(lambda: load.admitted["scarce"] >= 200 - LOST_AT_MOST)
+        used = 100_000 - limiter.peek(Load.PLENTY).remaining
+
+        assert load.errors == []
+        assert load.slowest < ANSWERED
+        assert [change.state for change in changes][:2] == ["failed", "working"]
+        assert load.locally_decided_at - announced < BACK
+        assert load.admitted["scarce"] <= 200 + LOST_AT_MOST
+        assert load.admitted["plenty"] - LOST_AT_MOST <= used <= load.admitted["plenty"]
+        assert not limiter.peek(Load.SCARCE).degraded
+        assert new.client().info("replication")["role"] == "master"
+        assert fails == at_once == [True, True]
+        for each in (limiter, *idle):
+            each.close()
+
+
+def _by_uri(trio: Trio) -> Limiter:
+    return Limiter(storage_from_uri(trio.url, timeout=0.5))
+
+
+def _by_redis_py(trio: Trio) -> Limiter:
+    options: dict[str, Any] = {"socket_timeout": 0.5, "retry": Retry(NoBackoff(), 0)}
+    known = sentinel_of_redis_py(*[sentinel.port for sentinel in trio.sentinels], sentinel_kwargs=options)
+    return Limiter(known.master_for(SERVICE, **options))
+
+
+def _all_in_use(limiter: Limiter) -> Limiter:
+    """With as many connections at hand as there are threads, both of those for checks and for many of them."""
+    barrier = threading.Barrier(THREADS)
+
+    def use() -> None:
+        for _ in range(20):
+            barrier.wait()
+            limiter.check(hits("100000/hour", scope="idle"))
+            limiter.check_many([hits("100000/hour", scope="idle")])
+
+    threads = [threading.Thread(target=use) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return limiter
+
+
+def _fails(limiter: Limiter) -> bool:
+    with pytest.raises(StorageError):
+        limiter.check(hits("100000/hour", scope="idle"))
+    return True
+
+
+def _works_at_once(limiter: Limiter) -> bool:
+    """Whether none of the connections that were at hand is tried first."""
+    decision = limiter.check(hits("100000/hour", scope="idle"))
+    return decision.allowed and limiter.check_many([hits("100000/hour", scope="idle")])[0].allowed
