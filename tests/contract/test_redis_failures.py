@@ -199,6 +199,23 @@ def test_a_server_that_restarts_is_found_again(own_server: Server) -> None:
     limiter.close()
 
 
+def test_no_connection_is_kept_to_a_server_that_has_become_a_replica(own_server: Server) -> None:
+    limiter = Limiter(storage_from_uri(f"{own_server.tcp_url}?client_name=ours", timeout=10))
+    limiter.check(hits())
+    limiter.check_many([hits()])
+    admin = own_server.client()
+    admin.replicaof("127.0.0.1", "1")
+
+    with pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+
+    assert "redis+sentinel://" in caught.value.remedy
+    deadline = time.monotonic() + 10
+    while any(client["name"] == "ours" for client in admin.client_list()):
+        assert time.monotonic() < deadline
+    limiter.close()
+
+
 # Errors
 
 

@@ -28,6 +28,8 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import redis
+
     from servers import Binary
 
 THREADS = 8
@@ -326,7 +328,7 @@ def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -
     with Trio(binary) as trio:
         storage = storage_from_uri(trio.url, timeout=0.3)
         limiter = Limiter(GuardedStorage(storage, workers=1, on_change=changes.append))
-        idle = [_all_in_use(make(trio)) for make in (_by_uri, _by_redis_py)]
+        idle = [_well_connected(make(trio), trio.primary.client()) for make in (_by_uri, _by_redis_py)]
         with Load(limiter) as load:
             until(lambda: load.admitted["plenty"] > 3 * THREADS)
             fault(trio)
@@ -353,28 +355,26 @@ def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -
 
 
 def _by_uri(trio: Trio) -> Limiter:
-    return Limiter(storage_from_uri(trio.url, timeout=0.5))
+    return Limiter(storage_from_uri(trio.url, timeout=1))
 
 
 def _by_redis_py(trio: Trio) -> Limiter:
-    options: dict[str, Any] = {"socket_timeout": 0.5, "retry": Retry(NoBackoff(), 0)}
+    options: dict[str, Any] = {"socket_timeout": 1, "retry": Retry(NoBackoff(), 0)}
     known = sentinel_of_redis_py(*[sentinel.port for sentinel in trio.sentinels], sentinel_kwargs=options)
     return Limiter(known.master_for(SERVICE, **options))
 
 
-def _all_in_use(limiter: Limiter) -> Limiter:
-    """With as many connections at hand as there are threads, both of those for checks and for many of them."""
-    barrier = threading.Barrier(THREADS)
-
-    def use() -> None:
-        for _ in range(20):
-            barrier.wait()
-            limiter.check(hits("100000/hour", scope="idle"))
-            limiter.check_many([hits("100000/hour", scope="idle")])
-
-    threads = [threading.Thread(target=use) for _ in range(THREADS)]
+def _well_connected(limiter: Limiter, admin: redis.Redis) -> Limiter:
+    """With many connections at hand, both of those for checks and of those for many at once."""
+    plan = hits("100000/hour", scope="idle")
+    uses: list[Callable[[], object]] = [lambda: limiter.check(plan), lambda: limiter.check_many([plan])] * THREADS
+    wanted = len(admin.client_list()) + len(uses)
+    admin.client_pause(60_000, all=False)  # so that nobody gives a connection back
+    threads = [threading.Thread(target=use) for use in uses]
     for thread in threads:
         thread.start()
+    until(lambda: len(admin.client_list()) >= wanted)
+    admin.client_unpause()
     for thread in threads:
         thread.join()
     return limiter

@@ -11,8 +11,9 @@ from .guard import GuardedStorage, Health
 from .leases import LeasingStorage
 from .local import LocalStorage
 from .memory import MemoryStorage
-from .redis import RedisStorage, redacted
+from .redis import RedisStorage
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
+from .uri import redacted
 
 DEFAULT_TIMEOUT = 0.1
 """Seconds that a whole check may take, connecting included."""

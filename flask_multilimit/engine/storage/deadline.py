@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from ssl import CERT_NONE
 from time import monotonic
 from typing import Any
 
@@ -32,6 +33,10 @@ class Deadline(threading.local):
     def stop(self) -> None:
         """What follows is none of our questions: it goes by the time-outs of the sockets."""
         self.started = math.inf
+
+    def step(self) -> float:
+        """Seconds that the next step may take. Raises :class:`TimeoutError` when there are none."""
+        return min(self.left(), self.seconds or math.inf)
 
     def left(self) -> float:
         """Seconds left. Raises :class:`TimeoutError` when there are none."""
@@ -85,7 +90,7 @@ class _Timed:
         super().__init__(**options)
 
     def _connect(self) -> TimedSocket:
-        self.socket_connect_timeout = min(self._deadline.left(), self._deadline.seconds or math.inf)
+        self.socket_connect_timeout = self._deadline.step()
         return TimedSocket(super()._connect(), self._deadline)  # type: ignore[misc]
 
 
@@ -93,8 +98,28 @@ class TimedConnection(_Timed, Connection):
     """TCP."""
 
 
-class TimedTlsConnection(_Timed, SSLConnection):
-    """TLS."""
+class _BeforeHandshake(Connection):
+    """The TCP below TLS: gives the handshake what is left."""
+
+    _deadline: Deadline
+
+    def _connect(self) -> Any:
+        socket: Any = super()._connect()  # type: ignore[no-untyped-call]
+        socket.settimeout(self._deadline.step())
+        return socket
+
+
+class TimedTlsConnection(_Timed, SSLConnection, _BeforeHandshake):
+    """TLS. A certificate that is verified must be one for this host: redis-py before 6.0 takes any."""
+
+    def __init__(self, *, ssl_cert_reqs: Any = "required", ssl_check_hostname: bool = True, **options: Any) -> None:
+        verified = ssl_cert_reqs not in {None, "none", CERT_NONE}
+        super().__init__(ssl_cert_reqs=ssl_cert_reqs, ssl_check_hostname=ssl_check_hostname and verified, **options)
+
+    def _connect(self) -> TimedSocket:
+        socket = super()._connect()
+        socket.settimeout(self._deadline.seconds)
+        return socket
 
 
 class TimedUnixConnection(_Timed, UnixDomainSocketConnection):

@@ -27,13 +27,19 @@ REMEDIES = {
     "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
     "TRYAGAIN": "the slot is being moved, and answers when that is done",
     "UNKNOWN": "the server does not let scripts be called: EVALSHA and EVAL must be allowed",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
+    "the storage URI names a file of them), be for the host in the URI, and not have expired",
+    "CERTIFICATE_REQUIRED": "the server wants to see a certificate: ssl_certfile and ssl_keyfile in the storage URI",
+    "ALERT_UNKNOWN_CA": "the server does not know who has signed the certificate of ssl_certfile",
+    "WRONG_VERSION_NUMBER": "the server speaks no TLS at this port: redis:// instead of rediss://, or another port",
 }
-"""By the code that the server answers with."""
+"""By the code that the server answers with, or the reason that TLS gives."""
 
 ONLY_THIS = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 """Codes that tell of the check, not of the server."""
 
 _CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
+_TLS = re.compile("CERTIFICATE_VERIFY_FAILED|CERTIFICATE_REQUIRED|ALERT_UNKNOWN_CA|WRONG_VERSION_NUMBER")
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -59,7 +65,8 @@ def storage_error(error: Exception) -> StorageError:
 
 
 def code_of(error: Exception) -> str:
-    """The server's code for ``error``; empty when it gave none, for instance because there was no answer at all.
+    """The server's code for ``error``, or the reason that TLS gives; empty when there was none, for instance because
+    there was no answer at all.
 
     Also from inside of a script's error, where the servers put it in different places.
     """
@@ -70,7 +77,8 @@ def code_of(error: Exception) -> str:
         if known is not None and isinstance(error, known):
             return code
     if not isinstance(error, exceptions.ResponseError):
-        return ""
+        reason = _TLS.search(str(error))
+        return reason[0] if reason else ""
     if "unknown command" in str(error).lower():
         return "UNKNOWN"
     found = _CODE.search(str(error))

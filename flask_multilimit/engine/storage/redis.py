@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from redis import Redis
@@ -25,7 +24,8 @@ from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import storage_error
 from .scripts import Script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
-from .sentinel import MalformedError, to_primary
+from .sentinel import to_primary
+from .uri import check_database, check_files, redacted, why_malformed
 from .wire import command_of, wire_of
 
 SERVER_CLOCK: bytes = b""
@@ -76,9 +76,10 @@ class RedisStorage:
             )
             pool = client.connection_pool
             pool.connection_class(**pool.connection_kwargs)  # or an unknown option would be an error of the first check
-            _check_database(plain)
+            check_database(plain)
+            check_files(pool.connection_kwargs)
         except (ValueError, TypeError, RedisError) as error:
-            raise ConfigurationError(f"storage URI {redacted(url)!r}: {_why_malformed(url, error)}") from None
+            raise ConfigurationError(f"storage URI {redacted(url)!r}: {why_malformed(url, error)}") from None
         storage = cls(client, deadline=deadline)
         storage._owns_client = True
         return storage
@@ -242,30 +243,6 @@ def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
     except TypeError:
         pass
     raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
-
-
-def redacted(url: str) -> str:
-    """``url``, however malformed, without user and password, nor what follows the address, where one may be, too."""
-    credentials, at, address = url.rpartition("@")
-    scheme, separator, _ = credentials.partition("://")
-    if "?" in credentials:  # of a password, or the "@" is one among the options
-        address = ""
-    shown = (f"{scheme}://***@{address}" if separator else f"***@{address}") if at else url
-    return re.split("[?#]", shown)[0]
-
-
-def _why_malformed(url: str, error: Exception) -> str:
-    """What redis-py says is wrong, which may quote a part of the password."""
-    if isinstance(error, MalformedError) or not ("@" in url or "password" in url):
-        return str(error)
-    return "malformed; special characters of user and password must be percent-encoded"
-
-
-def _check_database(url: str) -> None:
-    """Raise ``ValueError`` for a database that is no number: redis-py would take 0."""
-    parts = urlsplit(url)
-    if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
-        raise ValueError(f"the database must be a number, got {parts.path[1:]!r}")
 
 
 def _has_witness(hits: tuple[Hit, ...]) -> bool:

@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
+from .uri import MalformedError
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """Schemes of URIs that name sentinels, and what the servers behind them speak."""
@@ -25,10 +26,6 @@ PATIENCE = 0.5
 """Of the time that is left, what one sentinel may take: the next one and the primary need the rest."""
 
 Address = tuple[str, int]
-
-
-class MalformedError(ValueError):
-    """A URI that cannot be meant; the text quotes nothing that is secret."""
 
 
 class NoPrimaryError(RedisConnectionError):
@@ -76,7 +73,7 @@ class Primary:
 
     def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:
         host, port = sentinel
-        seconds = min(deadline.left(), deadline.seconds or deadline.left()) * PATIENCE
+        seconds = deadline.step() * PATIENCE
         own = Deadline(seconds)
         own.start()
         connection = self._kind(host=host, port=port, deadline=own, socket_timeout=seconds, **self._options)
