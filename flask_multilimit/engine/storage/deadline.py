@@ -13,9 +13,14 @@ from time import monotonic
 from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
+
+_SHOW_A_CERTIFICATE = (
+    "if the server wants to see a certificate, name one that it knows: ssl_certfile and ssl_keyfile in the storage URI"
+)
 
 
 class Deadline(threading.local):
@@ -115,9 +120,21 @@ class TimedTlsConnection(_Timed, SSLConnection, _BeforeHandshake):
     def __init__(self, *, ssl_cert_reqs: Any = "required", ssl_check_hostname: bool = True, **options: Any) -> None:
         verified = ssl_cert_reqs not in {None, "none", CERT_NONE}
         super().__init__(ssl_cert_reqs=ssl_cert_reqs, ssl_check_hostname=ssl_check_hostname and verified, **options)
+        self._trusts = False
+
+    def connect(self) -> None:
+        """The server looks at our certificate only after the handshake, and what it says then is often lost."""
+        self._trusts = False
+        try:
+            super().connect()  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            if self._trusts:
+                error.remedy = _SHOW_A_CERTIFICATE  # type: ignore[attr-defined]
+            raise
 
     def _connect(self) -> TimedSocket:
         socket = super()._connect()
+        self._trusts = True
         socket.settimeout(self._deadline.seconds)
         return socket
 

@@ -1,0 +1,211 @@
+"""Only on servers: TLS, with certificates on both sides, right ones and wrong ones."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from bench import hits
+from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
+from sentinel import SERVICE, SentinelServer
+from tls import Certificates, free_port, tls_proxy, tls_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from servers import Server
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def port(any_server: Server, certificates: Certificates) -> Iterator[int]:
+    with tls_server(any_server.binary, certificates) as (_, port):
+        yield port
+
+
+@contextlib.contextmanager
+def limiter_at(uri: str, *, timeout: float = 10) -> Iterator[Limiter]:
+    limiter = Limiter(storage_from_uri(uri, timeout=timeout))
+    yield limiter
+    limiter.close()
+
+
+def error_of(uri: str, *, timeout: float = 10) -> StorageError:
+    with limiter_at(uri, timeout=timeout) as limiter, pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+    return caught.value
+
+
+def test_every_operation_works_over_tls(port: int, certificates: Certificates) -> None:
+    with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}") as limiter:
+        decision = limiter.check(hits())
+        assert [each.remaining for each in limiter.check_many([hits()] * 2)] == [3, 2]
+        limiter.refund(decision)
+        assert limiter.peek(hits()).remaining == 3
+        limiter.reset(hits())
+        assert limiter.check(hits()).remaining == 4
+
+
+def test_a_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
+    """A server of TLS 1.3 sends something of its own after the handshake, which is no reason to drop it."""
+    with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}&client_name=kept") as limiter:
+        for _ in range(3):
+            limiter.check(hits())
+            clients = limiter.storage.client.client_list()  # type: ignore[attr-defined]
+            kept = {client["id"] for client in clients if client["name"] == "kept"}
+        assert len(kept) == 2  # the one of the checks, and the one that has asked
+
+
+def test_a_server_that_does_not_know_our_certificate_says_so(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    stranger = Certificates(tmp_path)
+
+    for own in ("", f"&ssl_certfile={stranger.client}&ssl_keyfile={stranger.client_key}"):
+        error = error_of(f"rediss://localhost:{port}/0?ssl_ca_certs={certificates.ca}{own}")
+        assert "ssl_certfile and ssl_keyfile" in error.remedy
+
+
+def test_a_server_is_not_believed_that_nobody_known_vouches_for(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    stranger = Certificates(tmp_path)
+    own = f"ssl_certfile={certificates.client}&ssl_keyfile={certificates.client_key}"
+
+    for query in (own, f"ssl_ca_certs={stranger.ca}&{own}"):
+        error = error_of(f"rediss://localhost:{port}/0?{query}")
+        assert "CERTIFICATE_VERIFY_FAILED" in str(error)
+        assert "ssl_ca_certs" in error.remedy
+
+
+def test_a_certificate_for_another_host_is_refused_unless_one_says_otherwise(
+    port: int, certificates: Certificates
+) -> None:
+    uri = f"rediss://127.0.0.1:{port}/0?{certificates.query()}"
+
+    assert "be for the host in the URI" in error_of(uri).remedy
+    with limiter_at(f"{uri}&ssl_check_hostname=false") as limiter:
+        assert limiter.peek(hits()).allowed
+
+
+def test_without_verification_any_certificate_will_do(port: int, certificates: Certificates, tmp_path: Path) -> None:
+    own = f"ssl_certfile={certificates.client}&ssl_keyfile={certificates.client_key}"
+    query = f"ssl_ca_certs={Certificates(tmp_path).ca}&{own}&ssl_cert_reqs=none"
+
+    with limiter_at(f"rediss://127.0.0.1:{port}/0?{query}") as limiter:
+        assert limiter.peek(hits()).allowed
+
+
+def test_a_certificate_that_has_expired_is_refused(any_server: Server, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    yesterday = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
+    expired = certificates.authority.issue_cert("localhost", not_after=yesterday)
+    certificates.server, certificates.server_key = certificates.write("expired", expired)
+
+    with tls_server(any_server.binary, certificates) as (_, port):
+        assert "not have expired" in error_of(f"rediss://localhost:{port}/0?{certificates.query()}").remedy
+
+
+def test_the_limits_hold_while_the_certificate_is_wrong(port: int) -> None:
+    limiter = Limiter(GuardedStorage(storage_from_uri(f"rediss://localhost:{port}"), workers=1))
+
+    decisions = [limiter.check(hits("3/minute")) for _ in range(4)]
+
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+    assert {decision.degraded for decision in decisions} == {"local"}
+    limiter.close()
+
+
+# A handshake that never ends
+
+
+def test_a_handshake_without_an_answer_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        error_of(f"rediss://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
+    assert time.monotonic() - start < 3
+
+
+def test_a_handshake_that_drips_in_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = threading.Event()
+
+        def drip() -> None:
+            end, _ = listener.accept()
+            with end, contextlib.suppress(OSError):
+                end.sendall(b"\x16\x03\x03\x40\x00")  # a record of the handshake, 16 KiB long
+                while not done.wait(0.05):
+                    end.sendall(b"\x00")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        start = time.monotonic()
+        error_of(f"rediss://127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+        took = time.monotonic() - start
+        done.set()
+        thread.join()
+    assert took < 3
+
+
+def test_a_handshake_gets_what_the_sentinels_have_left_of_the_time(server: Server, certificates: Certificates) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, contextlib.ExitStack() as stack:
+        deaf = silent.getsockname()[1]
+        sentinel = stack.enter_context(SentinelServer(server.binary, deaf, quorum=2))
+        port = free_port()
+        stack.enter_context(tls_proxy(port, sentinel.url.removeprefix("unix://"), certificates))
+        uri = f"rediss+sentinel://localhost:{deaf},localhost:{port}/{SERVICE}?{certificates.query()}"
+        start = time.monotonic()
+        error_of(uri, timeout=4)
+    assert time.monotonic() - start < 5.5  # a whole time-out for the handshake would make it 6
+
+
+# Certificates that cannot be used
+
+
+def test_files_that_cannot_be_used_are_an_error_at_once(certificates: Certificates, tmp_path: Path) -> None:
+    rubbish, other = tmp_path / "rubbish.pem", Certificates(tmp_path)
+    rubbish.write_text("rubbish")
+    for query, told in (
+        ("ssl_ca_certs=/nowhere/ca.pem", "ssl_ca_certs, ssl_ca_path: '/nowhere/ca.pem' cannot be used: No such file"),
+        (f"ssl_ca_certs={rubbish}", "rubbish.pem' cannot be used"),
+        ("ssl_certfile=/nowhere/me.pem&ssl_keyfile=/nowhere/me.key", "ssl_certfile, ssl_keyfile: '/nowhere/me.pem'"),
+        (f"ssl_certfile={certificates.client}", "client.pem' cannot be used"),
+        (f"ssl_certfile={certificates.client}&ssl_keyfile={other.client_key}", "KEY_VALUES_MISMATCH"),
+        (f"ssl_keyfile={certificates.client_key}", "give ssl_certfile, too"),
+        ("ssl_cert_reqs=perhaps", "perhaps"),
+    ):
+        for uri in (f"rediss://localhost?{query}", f"rediss+sentinel://localhost/{SERVICE}?{query}"):
+            with pytest.raises(ConfigurationError) as caught:
+                storage_from_uri(uri)
+            assert told in str(caught.value)
+
+
+def test_a_key_behind_a_password_never_asks_at_the_terminal(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificates.client_key.write_text(_encrypted(certificates.authority.issue_cert("me@example.com")))
+
+    with pytest.raises(ConfigurationError, match=r"client\.key' cannot be used"):
+        storage_from_uri(f"rediss://localhost?{certificates.query()}")
+
+
+def _encrypted(issued: trustme.LeafCert) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"hunter2"),
+    ).decode()
