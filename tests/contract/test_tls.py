@@ -183,13 +183,38 @@ def test_files_that_cannot_be_used_are_an_error_at_once(certificates: Certificat
         ("ssl_certfile=/nowhere/me.pem&ssl_keyfile=/nowhere/me.key", "ssl_certfile, ssl_keyfile: '/nowhere/me.pem'"),
         (f"ssl_certfile={certificates.client}", "client.pem' cannot be used"),
         (f"ssl_certfile={certificates.client}&ssl_keyfile={other.client_key}", "KEY_VALUES_MISMATCH"),
-        (f"ssl_keyfile={certificates.client_key}", "give ssl_certfile, too"),
+        (f"ssl_keyfile={certificates.client_key}", "client.key' cannot be used"),
         ("ssl_cert_reqs=perhaps", "perhaps"),
     ):
         for uri in (f"rediss://localhost?{query}", f"rediss+sentinel://localhost/{SERVICE}?{query}"):
             with pytest.raises(ConfigurationError) as caught:
                 storage_from_uri(uri)
             assert told in str(caught.value)
+
+
+def test_certificates_that_are_replaced_serve_the_next_connection(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    changing = Certificates(tmp_path)
+    uri = f"rediss://localhost:{port}/0?ssl_ca_certs={certificates.ca}&{changing.query().partition('&')[2]}"
+    with limiter_at(uri) as limiter:
+        with pytest.raises(StorageError):
+            limiter.check(hits())
+        changing.write("client", certificates.authority.issue_cert("limiter@example.com"))
+
+        assert limiter.check(hits()).allowed
+
+
+def test_what_takes_long_about_tls_is_done_once_and_before_the_first_check(certificates: Certificates) -> None:
+    """To load the CAs of a machine takes as long as a whole check may."""
+    pools = [
+        limiter.storage.client.connection_pool  # type: ignore[attr-defined]
+        for limiter in (Limiter(f"rediss://localhost/{n}?{certificates.query()}") for n in (0, 1))
+    ]
+
+    contexts = [pool.connection_class(**pool.connection_kwargs).context() for pool in pools]
+
+    assert contexts[0] is contexts[1]
 
 
 def test_a_key_behind_a_password_never_asks_at_the_terminal(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import threading
-from ssl import CERT_NONE
+from ssl import SSLContext
 from time import monotonic
 from typing import Any
 
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+from .tls import TlsOptions
 
 PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
@@ -103,23 +105,32 @@ class TimedConnection(_Timed, Connection):
     """TCP."""
 
 
-class _BeforeHandshake(Connection):
-    """The TCP below TLS: gives the handshake what is left."""
+class _TlsInTime(SSLConnection):
+    """What redis-py does to connect, with a context that is at hand, and what is left of the time for the handshake."""
 
     _deadline: Deadline
 
     def _connect(self) -> Any:
-        socket: Any = super()._connect()  # type: ignore[no-untyped-call]
-        socket.settimeout(self._deadline.step())
-        return socket
+        socket: Any = super(SSLConnection, self)._connect()  # type: ignore[no-untyped-call]
+        try:
+            socket.settimeout(self._deadline.step())
+            encrypted = self.context().wrap_socket(socket, server_hostname=self.host)
+            encrypted.settimeout(self.socket_timeout)
+        except BaseException:
+            socket.close()
+            raise
+        return encrypted
+
+    def context(self) -> SSLContext:
+        """Raises ``OSError``."""
+        return TlsOptions.of(self).context()
 
 
-class TimedTlsConnection(_Timed, SSLConnection, _BeforeHandshake):
+class TimedTlsConnection(_Timed, _TlsInTime):
     """TLS. A certificate that is verified must be one for this host: redis-py before 6.0 takes any."""
 
-    def __init__(self, *, ssl_cert_reqs: Any = "required", ssl_check_hostname: bool = True, **options: Any) -> None:
-        verified = ssl_cert_reqs not in {None, "none", CERT_NONE}
-        super().__init__(ssl_cert_reqs=ssl_cert_reqs, ssl_check_hostname=ssl_check_hostname and verified, **options)
+    def __init__(self, *, ssl_check_hostname: bool = True, **options: Any) -> None:
+        super().__init__(ssl_check_hostname=ssl_check_hostname, **options)
         self._trusts = False
 
     def connect(self) -> None:
@@ -135,7 +146,6 @@ class TimedTlsConnection(_Timed, SSLConnection, _BeforeHandshake):
     def _connect(self) -> TimedSocket:
         socket = super()._connect()
         self._trusts = True
-        socket.settimeout(self._deadline.seconds)
         return socket
 
 

@@ -15,7 +15,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-from redis.sentinel import SentinelConnectionPool
 
 from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
 from ..errors import ConfigurationError, StorageError
@@ -25,7 +24,7 @@ from .failures import storage_error
 from .scripts import Script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
-from .uri import check_database, check_files, redacted, why_malformed
+from .uri import check_database, check_options, redacted, why_malformed
 from .wire import command_of, wire_of
 
 SERVER_CLOCK: bytes = b""
@@ -75,9 +74,8 @@ class RedisStorage:
                 plain, deadline=deadline, socket_timeout=timeout, socket_connect_timeout=timeout, **common, **kind
             )
             pool = client.connection_pool
-            pool.connection_class(**pool.connection_kwargs)  # or an unknown option would be an error of the first check
             check_database(plain)
-            check_files(pool.connection_kwargs)
+            check_options(pool.connection_class(**pool.connection_kwargs))
         except (ValueError, TypeError, RedisError) as error:
             raise ConfigurationError(f"storage URI {redacted(url)!r}: {why_malformed(url, error)}") from None
         storage = cls(client, deadline=deadline)
@@ -217,9 +215,8 @@ class RedisStorage:
         if isinstance(error, _LOST):
             if self._wire is not None:
                 self._wire.close()
-            pool = getattr(self._client, "connection_pool", None)
-            if pool is not None and (self._owns_client or isinstance(pool, SentinelConnectionPool)):
-                pool.disconnect(inuse_connections=False)
+            if self._owns_client:
+                self._client.connection_pool.disconnect(inuse_connections=False)
         return storage_error(error)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import ssl
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
+
+from .deadline import TimedTlsConnection
 
 
 class MalformedError(ValueError):
@@ -37,23 +37,12 @@ def check_database(url: str) -> None:
         raise ValueError(f"the database must be a number, got {parts.path[1:]!r}")
 
 
-def check_files(options: Mapping[str, Any]) -> None:
-    """Raise :class:`MalformedError` for certificates that cannot be read: in a connection's error it would look as if
-    the server were at fault."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authorities = options.get("ssl_ca_certs"), options.get("ssl_ca_path")
-    own = options.get("ssl_certfile"), options.get("ssl_keyfile")
-    if any(authorities):
-        _load("ssl_ca_certs, ssl_ca_path", authorities, context.load_verify_locations)
-    if own[1] and not own[0]:
-        raise MalformedError("ssl_keyfile is the key to a certificate: give ssl_certfile, too")
-    if own[0]:  # a password, even a wrong one, or OpenSSL would ask at the terminal
-        _load("ssl_certfile, ssl_keyfile", (*own, options.get("ssl_password") or ""), context.load_cert_chain)
-
-
-def _load(names: str, given: tuple[Any, ...], load: Any) -> None:
-    try:
-        load(*given)
-    except OSError as error:  # as are those of TLS
-        shown = ", ".join(repr(path) for path in given[:2] if path)
-        raise MalformedError(f"{names}: {shown} cannot be used: {error.strerror or error}") from None
+def check_options(connection: Any) -> None:
+    """Raise :class:`MalformedError` for options that would make an error of each connection: of one not yet made."""
+    if any(getattr(connection, name, None) for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")):
+        raise MalformedError("OCSP takes a client object of redis in place of a URI")
+    if isinstance(connection, TimedTlsConnection):
+        try:
+            connection.context()
+        except OSError as error:
+            raise MalformedError(str(error)) from None
