@@ -58,6 +58,18 @@ def test_every_operation_works_over_tls(port: int, certificates: Certificates) -
         assert limiter.check(hits()).remaining == 4
 
 
+def test_sentinels_speak_tls_as_well(port: int, server: Server, certificates: Certificates) -> None:
+    """And what they announce, mostly an address, must be in the certificate if it is to be verified."""
+    in_tls = free_port()
+    with contextlib.ExitStack() as stack:
+        sentinel = stack.enter_context(SentinelServer(server.binary, port, quorum=2))
+        stack.enter_context(tls_proxy(in_tls, sentinel.url.removeprefix("unix://"), certificates))
+        uri = f"rediss+sentinel://localhost:{in_tls}/{SERVICE}?{certificates.query()}"
+        assert "be for the host" in error_of(uri).remedy
+        with limiter_at(f"{uri}&ssl_check_hostname=false") as limiter:
+            assert limiter.check(hits("5/minute", scope="announced")).allowed
+
+
 def test_a_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
     """A server of TLS 1.3 sends something of its own after the handshake, which is no reason to drop it."""
     with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}&client_name=kept") as limiter:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     import redis
 
-    from servers import Server
-
     Run = Callable[..., dict[str, Any]]
 
 
@@ -114,21 +112,6 @@ class TestTutorial:
 
 
 class TestRedis:
-    def test_a_user_with_the_rights_shown_can_check_by_every_algorithm(self, server: Server, run: Run) -> None:
-        page = (ROOT / "docs/how-to/redis.md").read_text()
-        shown = re.search(r"ACL SETUSER limiter on >PASSWORD (.*)", page)
-        assert shown is not None
-        run("docs/how-to/redis.md", "uri")
-        with server.client() as admin:
-            admin.execute_command("ACL", "SETUSER", "limiter", "on", ">PASSWORD", *shown[1].split())
-            with server.client(url=server.tcp_url, username="limiter", password="PASSWORD") as client:
-                limiter = flask_multilimit.Limiter(client)
-                for algorithm in _algorithms():
-                    hits = flask_multilimit.hits_for(Rule(60, 2, algorithm=algorithm), scope="acl")
-                    limiter.refund(limiter.check(hits))
-                    limiter.reset(hits)
-            admin.execute_command("ACL", "DELUSER", "limiter")
-
     def test_password_does_not_show_in_errors(self) -> None:
         with pytest.raises(flask_multilimit.ConfigurationError) as raised:
             flask_multilimit.storage_from_uri("rediss://limiter:secret@cache.example.com:port")
@@ -414,9 +397,3 @@ class TestOwnAlgorithm:
     def test_three_then_quiet(self, run: Run) -> None:
         app = run(self.PAGE)["app"]
         assert statuses(app, "/reset-password", 4, method="POST") == [200, 200, 200, 429]
-
-
-def _algorithms() -> list[str]:
-    from flask_multilimit.engine.algorithms import ALGORITHMS
-
-    return list(ALGORITHMS)

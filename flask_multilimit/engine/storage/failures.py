@@ -9,11 +9,16 @@ from redis.sentinel import MasterNotFoundError
 
 from ..errors import StorageError
 
+RIGHTS = (
+    "+eval +evalsha +script|load +unlink +time +get +set +del +pexpire +zadd +zcard +zcount +zrange +zrem "
+    "+zremrangebyrank +zremrangebyscore +zscore"
+)
+"""What a user of the server must be allowed, and no more."""
+
 REMEDIES = {
     "NOAUTH": "give the password: redis://user:password@host, or in the client",
     "WRONGPASS": "the user or the password in the storage URI is wrong",
-    "NOPERM": "the server's user needs +evalsha +eval +script|load +unlink +time +ping and what the scripts call, "
-    "on the keys that begin with MULTILIMIT_KEY_PREFIX",
+    "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS}",
     "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
     "CROSSSLOT": "limits of one check lie in different slots of the cluster: give them one scope",
     "READONLY": "the server has become a replica: name the primary, or use redis+sentinel://",
@@ -36,6 +41,8 @@ ONLY_THIS = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 """Codes that tell of the check, not of the server."""
 
 _CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
+_NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|user executing the script can't")
+"""From Redis 7.2 and Valkey on; Redis 7.0. They give no code."""
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -76,5 +83,7 @@ def code_of(error: Exception) -> str:
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
     if "unknown command" in str(error).lower():
         return "UNKNOWN"
+    if _NO_RIGHT_IN_SCRIPT.search(str(error)):
+        return "NOPERM"
     found = _CODE.search(str(error))
     return found[1] if found else "ERR"
