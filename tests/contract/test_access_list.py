@@ -56,7 +56,7 @@ def allow(any_server: Server, client: redis.Redis) -> Iterator[Allow]:
 
 
 def acl(client: redis.Redis, *arguments: str) -> None:
-    client.execute_command("ACL", *arguments)
+    client.execute_command("ACL", *arguments)  # type: ignore[no-untyped-call]
 
 
 def use_everything(storage: RedisStorage) -> None:
