@@ -24,7 +24,7 @@ from .failures import storage_error
 from .scripts import Script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
-from .uri import check_database, check_options, redacted, why_malformed
+from .uri import check_credentials, check_database, check_options, redacted, why_malformed
 from .wire import command_of, wire_of
 
 SERVER_CLOCK: bytes = b""
@@ -66,6 +66,7 @@ class RedisStorage:
         common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
         scheme = url.partition(":")[0]
         try:
+            check_credentials(url)
             if scheme in SENTINEL_SCHEMES:
                 plain, kind = to_primary(url, **common)
             else:

@@ -129,8 +129,8 @@ def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
     """
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
-    credentials, at, place = rest.rpartition("@")
-    hosts, _, path = place.partition("/")
+    place, _, path = rest.partition("/")
+    credentials, at, hosts = place.rpartition("@")
     service, _, database = path.partition("/")
     if not service:
         raise MalformedError(f"it names no service: {scheme}://host:{PORT},host:{PORT}/SERVICE")

@@ -30,6 +30,13 @@ def why_malformed(url: str, error: Exception) -> str:
     return "malformed; special characters of user and password must be percent-encoded"
 
 
+def check_credentials(url: str) -> None:
+    """Raise :class:`MalformedError` for a URI of which some part may be the rest of a password."""
+    place, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
+    if "@" in place and "@" in "".join(rest):
+        raise MalformedError("there is an @ too many: special characters of passwords and options are percent-encoded")
+
+
 def check_database(url: str) -> None:
     """Raise ``ValueError`` for a database that is no number: redis-py would take 0."""
     parts = urlsplit(url)
