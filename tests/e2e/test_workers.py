@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 LIMIT = 50
 """As in counting.py, which is not imported: that would make its app here."""
+USERS = 4
 THREADS = 16
 CHILDREN = 3
-CHECKS = 40
+CHECKS = 200
 WORKERS = {
     "preload": ("--preload", "--workers", "3", "--worker-class", "gthread", "--threads", "4"),
     "gevent": ("--workers", "2", "--worker-class", "gevent"),
@@ -47,10 +48,13 @@ def test_workers_admit_the_count_and_no_reply_is_anothers(server: Server, worker
     with Program("gunicorn", *arguments, "counting:app", environment=environment) as program:
         pids = set[str | None]()
         for number in range(100):  # until more than one of the workers has begun
-            replies = program.get_all([f"{path}?who=user-{number}"] * (LIMIT + 30))
-            left = [_left(reply.headers["RateLimit"]) for reply in replies if reply.status == 200]
-            assert sorted(left) == list(range(LIMIT))
-            assert [reply.status for reply in replies].count(429) == 30
+            users = [f"user-{number}-{n}" for n in range(USERS)]
+            replies = program.get_all([f"{path}?who={user}" for user in users * (LIMIT + 10)])
+            for n in range(USERS):  # a reply that is another's would be missing, or there twice
+                own = replies[n::USERS]
+                left = [_left(reply.headers["RateLimit"]) for reply in own if reply.status == 200]
+                assert sorted(left) == list(range(LIMIT))
+                assert [reply.status for reply in own].count(429) == 10
             pids |= {reply.headers["X-Pid"] for reply in replies}
             if len(pids) > 1:
                 break
@@ -80,43 +84,58 @@ def limiter(request: pytest.FixtureRequest, server: Server, redis_client: redis.
 
 
 def test_threads_admit_the_count_together(limiter: Limiter) -> None:
-    plan = hits("200/hour")
-    with ThreadPoolExecutor(THREADS) as threads:
-        decisions = list(threads.map(lambda _: limiter.check(plan), range(THREADS * 20)))
+    def ask(thread: int) -> list[int]:
+        return _ask(limiter, f"thread-{thread}", 200)
 
-    assert sorted(decision.remaining for decision in decisions if decision.allowed) == list(range(200))
+    with ThreadPoolExecutor(THREADS) as threads:
+        left = [each for of_one in threads.map(ask, range(THREADS)) for each in of_one]
+
+    assert sorted(left) == list(range(200))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_parent_and_children_share_no_connection(limiter: Limiter) -> None:
-    total = (CHILDREN + 1) * CHECKS + 2
-    plan = hits(f"{total}/hour")
-    left = [limiter.check(plan).remaining, *[decision.remaining for decision in limiter.check_many([plan])]]
+    total = (CHILDREN + 1) * CHECKS
+    limiter.check(hits(scope="before-the-fork"))
+    limiter.check_many([hits(scope="before-the-fork")])
     read, write = os.pipe()
-    children = [_fork(limiter, total, write) for _ in range(CHILDREN)]
+    wait, go = os.pipe()
+    children = [_fork(limiter, total, write, wait, go) for _ in range(CHILDREN)]
     os.close(write)
-    left += _ask(limiter, total)
+    os.close(go)
+    left = _ask(limiter, "parent", total)
     with os.fdopen(read) as pipe:
         left += [int(line) for line in pipe]
+    os.close(wait)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
     assert statuses == [0] * CHILDREN
     assert sorted(left) == list(range(total))
 
 
-def _fork(limiter: Limiter, total: int, write: int) -> int:
+def _fork(limiter: Limiter, total: int, write: int, wait: int, go: int) -> int:
+    """A child that writes what it was told, once the last ``go`` has been closed."""
     child = os.fork()
     if child == 0:
         signal.alarm(60)
         try:
-            os.write(write, "".join(f"{left}\n" for left in _ask(limiter, total)).encode())
+            os.close(go)
+            os.read(wait, 1)
+            left = _ask(limiter, f"child-{os.getpid()}", total)
+            os.write(write, "".join(f"{each}\n" for each in left).encode())
             os._exit(0)
         finally:
             os._exit(1)
     return child
 
 
-def _ask(limiter: Limiter, total: int) -> list[int]:
-    plan = hits(f"{total}/hour")
-    single = [limiter.check(plan).remaining for _ in range(CHECKS // 2)]
-    return single + [limiter.check_many([plan])[0].remaining for _ in range(CHECKS // 2)]
+def _ask(limiter: Limiter, who: str, count: int) -> list[int]:
+    """What is left of a limit of all, after each check; of one's own limit it must be one less each time."""
+    plan = (*hits("1000/hour", scope="own", subject=who), *hits(f"{count}/hour"))
+    decisions = [
+        *(limiter.check(plan) for _ in range(CHECKS // 2)),
+        *(limiter.check_many([plan])[0] for _ in range(CHECKS // 2)),
+    ]
+    own = [decision.statuses[0].remaining for decision in decisions if decision.allowed]
+    assert own == list(range(999, 999 - len(own), -1))
+    return [decision.statuses[1].remaining for decision in decisions if decision.allowed]
