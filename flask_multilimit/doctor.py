@@ -214,6 +214,8 @@ def _nodes(client: Any) -> list[Any]:
 def _address(client: Any) -> str:
     """Where the server is; never what is needed to log in."""
     known = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    if known.get("primary"):
+        return str(known["primary"])
     if known.get("path"):
         return f"unix://{known['path']}"
     if known.get("host"):

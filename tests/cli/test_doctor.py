@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli.conftest import SHOP, Command, Run
+from sentinel import SERVICE, SentinelServer, port_of
 from servers import Server
 
 if TYPE_CHECKING:
@@ -212,3 +213,14 @@ def test_endpoints_without_limits_are_counted(on_memory: Command) -> None:
     found = finding(on_memory("doctor", "--json"), "declarations")
 
     assert found["text"] == "4 endpoints limited, 1 without any limit: health."
+
+
+def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server) -> None:
+    with SentinelServer(server.binary, port_of(server), quorum=2) as sentinel:
+        uri = f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}"
+
+        run = Command(SHOP, uri)("doctor", "--json")
+
+    assert run.code == 0
+    assert f"at the primary of '{SERVICE}'" in finding(run, "storage")["text"]
+    assert f"127.0.0.1:{sentinel.port}" in finding(run, "storage")["text"]

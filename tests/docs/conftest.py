@@ -9,6 +9,7 @@ import pytest
 
 from docs.snippets import FIRST, ROOT, run_example
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from tls import Certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,15 +20,26 @@ if TYPE_CHECKING:
     from servers import Server
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those that the pages name."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
 def run(
-    server: Server, redis_client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    redis_client: redis.Redis,
+    certificates: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., dict[str, Any]]]:
     """Run one example of a page, as in ``run("docs/tutorial.md", "handler")``; returns its namespace."""
     url = server.tcp_url
     assert redis_client.dbsize() == 0
     limiters = []
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CERTIFICATES", str(certificates.ca.parent))
     algorithms, modules = dict(ALGORITHMS), set(sys.modules)
 
     def run(page: str, example: str = FIRST) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,14 @@ from flask import Flask
 import flask_multilimit
 from docs.snippets import ROOT
 from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
+from tls import Certificates, tls_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
+
+    from servers import Server
 
     Run = Callable[..., dict[str, Any]]
 
@@ -112,6 +116,15 @@ class TestTutorial:
 
 
 class TestRedis:
+    def test_a_server_is_shown_the_certificate_of_the_page(
+        self, server: Server, run: Run, certificates: Certificates
+    ) -> None:
+        uri = run("docs/how-to/redis.md", "tls")["app"].config["MULTILIMIT_STORAGE_URI"]
+        with tls_server(server.binary, certificates) as (_, port):
+            storage = flask_multilimit.storage_from_uri(uri.replace(":6380", f":{port}"), timeout=10)
+            with contextlib.closing(flask_multilimit.Limiter(storage)) as limiter:
+                assert limiter.check(flask_multilimit.hits_for("2/minute", scope="tls")).allowed
+
     def test_password_does_not_show_in_errors(self) -> None:
         with pytest.raises(flask_multilimit.ConfigurationError) as raised:
             flask_multilimit.storage_from_uri("rediss://limiter:secret@cache.example.com:port")
