@@ -112,7 +112,7 @@ class Trio(contextlib.ExitStack):
     @staticmethod
     def _state(sentinel: Server) -> dict[str, Any]:
         with sentinel.client() as client:
-            state: dict[str, Any] = client.sentinel_master(SERVICE)
+            state: dict[str, Any] = client.sentinel_masters()[SERVICE]
         return state
 
 

@@ -118,7 +118,8 @@ def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:
 
         assert limiter.check(hits(scope="master")).remaining == 4
         assert limiter.peek(hits(scope="master")).remaining == 4
-    known.close()
+    for each in known.sentinels:
+        each.close()
 
 
 @pytest.mark.parametrize("silent_ones", [1, 2])

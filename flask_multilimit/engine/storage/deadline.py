@@ -61,6 +61,7 @@ class TimedSocket:
         self._deadline = deadline
         self._in_time = (deadline.seconds or 0) * PUNCTUAL
         self._hurried = False
+        self._polling = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -77,8 +78,15 @@ class TimedSocket:
         self._hurry()
         self.plain.sendall(*arguments)
 
+    def settimeout(self, seconds: float | None) -> None:
+        """redis-py sets 0 to find out whether there is anything to read."""
+        self._polling = seconds == 0
+        self.plain.settimeout(seconds)
+
     def _hurry(self) -> None:
         left = self._deadline.left()
+        if self._polling:
+            return
         if left < self._in_time:
             self.plain.settimeout(left)
             self._hurried = True
