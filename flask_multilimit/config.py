@@ -12,7 +12,7 @@ from .engine import ConfigurationError
 from .engine.decision import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
-from .engine.storage.redis import redacted
+from .engine.storage.uri import redacted
 
 PREFIX = "MULTILIMIT_"
 
