@@ -23,7 +23,8 @@ from .local_server import (
     find_program,
     what_is_wrong,
 )
-from .redis import RedisStorage, redacted
+from .redis import RedisStorage
+from .uri import redacted
 
 Answer = TypeVar("Answer")
 
