@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .decorators import RateLimiter, exempt, rate_limiter
 from .engine import (
+    ClusterStorage,
     ConfigurationError,
     ConfigurationWarning,
     Decision,
@@ -47,6 +48,7 @@ __all__ = [
     "GLOBAL",
     "IP",
     "USER",
+    "ClusterStorage",
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",

@@ -16,7 +16,17 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from .config import PREFIX
-from .engine import ConfigurationError, Decision, Hit, Limiter, RedisStorage, Rule, StorageError, hits_for
+from .engine import (
+    ClusterStorage,
+    ConfigurationError,
+    Decision,
+    Hit,
+    Limiter,
+    RedisStorage,
+    Rule,
+    StorageError,
+    hits_for,
+)
 from .engine.algorithms import ALGORITHMS
 from .engine.storage import LocalStorage
 from .gate import AppGate
@@ -161,18 +171,19 @@ def _limits_by(kind: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) 
 def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
     storage = gate.limiter.storage
     try:
-        client = getattr(storage, "client", None)
+        clients = _clients(storage)
     except StorageError as error:
-        yield Finding("storage", Level.WRONG, f"{error}.", "Mend what it says: until then each process limits alone.")
+        remedy = error.remedy or "Mend what it says: until then each process limits alone."
+        yield Finding("storage", Level.WRONG, f"{str(error).rstrip('.')}.", remedy)
         return
-    if client is None:
+    if not clients:
         yield from _in_this_process(storage)
         return
     if isinstance(storage, LocalStorage):
         yield _on_this_machine(storage)
-    for node in _nodes(client):
-        yield from _server(node, gate, endpoints)
-    yield from _scripts(client, gate)
+    for client in clients:
+        yield from _server(client, gate, endpoints)
+    yield from _scripts(storage, gate)
 
 
 def _on_this_machine(storage: LocalStorage) -> Finding:
@@ -204,11 +215,12 @@ def _workers() -> str | None:
     return f"GUNICORN_CMD_ARGS ({match[0]})" if match and int(match[1]) > 1 else None
 
 
-def _nodes(client: Any) -> list[Any]:
-    """A client for each server that keeps quotas: one, or the primaries of a cluster."""
-    if not hasattr(client, "get_primaries"):
-        return [client]
-    return [client.get_redis_connection(node) for node in client.get_primaries()]
+def _clients(storage: Any) -> list[Any]:
+    """A client for each server that keeps quotas: one, or the primaries of a cluster. Raises :class:`StorageError`."""
+    if isinstance(storage, ClusterStorage):
+        return storage.clients
+    client = getattr(storage, "client", None)
+    return [] if client is None else [client]
 
 
 def _address(client: Any) -> str:
@@ -397,9 +409,9 @@ def _persistence(client: Any, info: _Info) -> Finding:
     )
 
 
-def _scripts(client: Any, gate: AppGate) -> Iterator[Finding]:
+def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
     """A check of every algorithm on keys that nobody else has, and then away with them."""
-    limiter = Limiter(RedisStorage(client))
+    limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
     hits = hits_for(rules, scope="flask_multilimit.doctor", subject=uuid4().hex, prefix=prefix)

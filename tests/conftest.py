@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cluster import Cluster
 from servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
 
 if TYPE_CHECKING:
@@ -44,6 +45,19 @@ def server(server_binaries: dict[str, Binary], servers: Servers) -> Server:
 def any_server(request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers) -> Server:
     """Each server in turn."""
     return servers.running(server_binaries[request.param])
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(server_binaries: dict[str, Binary]) -> Iterator[Cluster]:
+    with Cluster(next(iter(server_binaries.values()))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """Three primaries of the first kind of server, which are empty; a test that kills servers starts its own."""
+    shared_cluster.flush()
+    return shared_cluster
 
 
 @pytest.fixture

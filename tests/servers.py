@@ -165,6 +165,11 @@ class Server:
         return f"redis://127.0.0.1:{self._port}"
 
     @property
+    def port(self) -> int:
+        """Of 127.0.0.1; 0 when it listens on none."""
+        return self._port
+
+    @property
     def pid(self) -> int:
         return self._running.pid
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flask_multilimit.engine import hits_for
-from flask_multilimit.engine.keys import MAX_SCOPE, MAX_SUBJECT, escape, escape_scope, escape_subject
+from flask_multilimit.engine.keys import (
+    MAX_SCOPE,
+    MAX_SUBJECT,
+    HashTag,
+    escape,
+    escape_scope,
+    escape_subject,
+    place_of,
+)
+from flask_multilimit.listing import slot_of
 
 LENGTHS = (MAX_SCOPE, MAX_SUBJECT)
+HASH_TAGS: tuple[HashTag, ...] = get_args(HashTag)
 
 any_text = st.text(st.characters(codec=None), max_size=80) | st.text("ab{}:%*\0\n é😀\ud800", max_size=80)
 
@@ -58,19 +70,41 @@ def test_a_text_is_digested_only_when_it_would_not_fit(longest: int) -> None:
     assert escape("é" * (longest // 6 + 1), longest).startswith("*")
 
 
-@given(any_text, any_text, any_text, any_text)
-def test_no_two_pairs_of_scope_and_subject_give_one_key(a: str, b: str, c: str, d: str) -> None:
-    assume((a, b) != (c, d))
+any_tag = st.sampled_from(HASH_TAGS)
 
-    first, second = (hits_for("1/second", scope=scope, subject=subject)[0].key for scope, subject in ((a, b), (c, d)))
+
+@given(any_text, any_text, any_tag, any_text, any_text, any_tag)
+def test_no_two_of_scope_subject_and_hash_tag_give_one_key(
+    a: str, b: str, tag: HashTag, c: str, d: str, other_tag: HashTag
+) -> None:
+    assume((a, b, tag) != (c, d, other_tag))
+
+    first = hits_for("1/second", scope=a, subject=b, hash_tag=tag)[0].key
+    second = hits_for("1/second", scope=c, subject=d, hash_tag=other_tag)[0].key
 
     assert first != second
 
 
-@given(any_text, any_text)
-def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: str) -> None:
-    key = hits_for("1/second", scope=scope, subject=subject)[0].key
+@given(any_text, any_text, any_tag)
+def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: str, tag: HashTag) -> None:
+    key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
 
     assert key.count("{") == key.count("}") == 1
     assert 0 < key.index("{") + 1 < key.index("}")
     assert len(key.encode()) <= 200
+
+
+@given(any_text, any_text, any_tag)
+def test_the_hash_tag_is_what_was_asked_for(scope: str, subject: str, tag: HashTag) -> None:
+    key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
+
+    assert slot_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")
+
+
+@given(any_text, any_text.filter(bool), any_tag)
+def test_a_place_tells_the_scope_and_never_the_subject(scope: str, subject: str, tag: HashTag) -> None:
+    marked = f"somebody{subject}"
+    place = place_of(hits_for("1/second", scope=scope, subject=marked, hash_tag=tag)[0].key)
+
+    assert escape_scope(scope) in place
+    assert escape_subject(marked) not in place.replace(escape_scope(scope), "")

@@ -7,6 +7,7 @@ from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, S
 from .limiter import Limiter
 from .rules import Rule
 from .storage import (
+    ClusterStorage,
     DenyCache,
     GuardedStorage,
     Health,
@@ -18,6 +19,7 @@ from .storage import (
 )
 
 __all__ = [
+    "ClusterStorage",
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",

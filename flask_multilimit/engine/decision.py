@@ -8,11 +8,19 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 from uuid import UUID
 
 from .errors import ConfigurationError
-from .keys import DEFAULT_PREFIX, PREFIX_PATTERN, TYPE_PATTERN, escape_scope, escape_subject
+from .keys import (
+    DEFAULT_PREFIX,
+    PREFIX_PATTERN,
+    TYPE_PATTERN,
+    HashTag,
+    escape_subject,
+    stem_of,
+    stem_of_subject,
+)
 from .rules import Rule, Rules, rules_from
 
 _MICROSECONDS = 1_000_000
@@ -91,6 +99,13 @@ def check_cost(cost: object, rule: Rule) -> None:
         raise ConfigurationError(f"cost={cost}: {rule.algorithm} takes at most {rule.twin.MAX_COST} units in one check")
 
 
+def check_hash_tag(hash_tag: object) -> None:
+    """Raise :class:`ConfigurationError` unless a key can have it."""
+    known = get_args(HashTag)
+    if hash_tag not in known:
+        raise ConfigurationError(f"hash_tag={hash_tag!r:.80}: give {' or '.join(map(repr, known))}")
+
+
 @lru_cache(maxsize=1024)
 def _pack(rule: Rule, cost: int, shadow: bool) -> bytes:
     quota = rule.quota
@@ -108,11 +123,13 @@ def hits_for(
     shadow: bool = False,
     prefix: str = DEFAULT_PREFIX,
     on_storage_error: OnStorageError | None = None,
+    hash_tag: HashTag = "scope",
 ) -> Hits:
     """One hit a rule, for use without Flask.
 
     ``scope`` names what is limited, ``subject`` who is, ``type`` what kind of subject that is; the three may be
-    of any content and length (``type``: a short identifier) and are kept apart exactly.
+    of any content and length (``type``: a short identifier) and are kept apart exactly. ``hash_tag`` is what decides
+    about the slot in a cluster.
     """
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
@@ -121,10 +138,11 @@ def hits_for(
         raise ConfigurationError(f"prefix={prefix!r:.80}: must match {PREFIX_PATTERN.pattern}")
     if not TYPE_PATTERN.fullmatch(type):
         raise ConfigurationError(f"type={type!r}: must match {TYPE_PATTERN.pattern}")
-    stem = f"{prefix}{{{escape_scope(scope)}}}:{type}:{escape_subject(subject)}"
+    check_hash_tag(hash_tag)
+    stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
     return Hits(
         Hit(
-            f"{stem}:{rule.algorithm}:{rule.window_ms}",
+            f"{stem}{rule.algorithm}:{rule.window_ms}",
             rule,
             cost,
             rule.name or f"{type}-{rule.window}",
@@ -164,7 +182,8 @@ class Charge:
 
     hit: Hit
     until: int
-    """The instant (as :attr:`Decision.at`) when the quota is whole again."""
+    """The instant when the quota is whole again, by the clock of the server that keeps it: as :attr:`Decision.at`,
+    unless several have answered."""
 
 
 _ID_BYTES = 16
@@ -208,6 +227,8 @@ class Decision:
     """Keys whose charge :meth:`Limiter.refund` has taken back."""
     degraded: Literal["local", "allow"] | None = field(default=None, compare=False)
     """What decided in place of a storage that gave no answer (``on_storage_error``); ``None``: the storage did."""
+    ahead: Sequence[int] | None = field(default=None, compare=False, repr=False)
+    """Microseconds from :attr:`at` to the instant of each hit, by the clock of its server; ``None``: one for all."""
 
     @classmethod
     def from_reply(cls, check_id: bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
@@ -237,8 +258,9 @@ class Decision:
         """What was charged, and has not been refunded."""
         if not self.allowed or self.check_id == PEEKED:
             return ()
+        ahead = self.ahead or [0] * len(self.hits)
         return tuple(
-            Charge(hit, self.at + self.reply[4 + 3 * i])
+            Charge(hit, self.at + ahead[i] + self.reply[4 + 3 * i])
             for i, hit in enumerate(self.hits)
             if hit.cost and self.reply[3 + 3 * i] == 0 and hit.key not in self.refunded
         )

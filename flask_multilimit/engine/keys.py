@@ -1,7 +1,8 @@
 """The key of a hit: ``<prefix>{<scope>}:<type>:<subject>:<algorithm>:<window ms>``.
 
-The braces are the hash tag of Redis Cluster: all keys of one scope lie in one slot. No two different (scope,
-type, subject) give one key, whatever their content: everything outside a plain alphabet is percent-encoded (so
+The braces are the hash tag of Redis Cluster: all keys of one scope lie in one slot; or, where the subject is the tag,
+``<prefix><scope>:<type>:{<subject>}:<algorithm>:<window ms>``, all keys of one subject. No two different (scope,
+type, subject) give one key, whatever their content and tag: everything outside a plain alphabet is percent-encoded (so
 neither braces nor colons are ever a subject's own), and what would be longer than its share of the 200 bytes is
 replaced by a digest behind a ``*``, which no encoded text contains.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
+from typing import Literal
 from urllib.parse import quote
 
 MAX_PREFIX = 32
@@ -19,6 +21,9 @@ MAX_SUBJECT = 48
 
 DEFAULT_PREFIX = "rate_limit:"
 
+HashTag = Literal["scope", "subject"]
+"""What decides about the slot of a key."""
+
 PREFIX_PATTERN = re.compile(rf"[!-z|~]{{1,{MAX_PREFIX}}}")
 """Printable ASCII without blanks and braces."""
 
@@ -26,6 +31,9 @@ TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 """A ``+`` joins several types that are one subject."""
 
 NAME_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}")
+
+_NOTHING = "*"
+"""In place of nothing: an empty hash tag would be none, and then the whole key decides about its slot."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
 _SAFE = "._~@/-"
@@ -40,9 +48,38 @@ def escape(text: str, longest: int) -> str:
 
 
 def escape_scope(scope: str) -> str:
-    # An empty hash tag would be none: then the whole key decides about its slot.
-    return escape(scope, MAX_SCOPE) or "*"
+    return escape(scope, MAX_SCOPE) or _NOTHING
 
 
 def escape_subject(subject: str) -> str:
     return escape(subject, MAX_SUBJECT)
+
+
+def stem_of(prefix: str, scope: str, hash_tag: HashTag) -> str:
+    """What stands before the type."""
+    escaped = escape_scope(scope)
+    return f"{prefix}{escaped}:" if hash_tag == "subject" else f"{prefix}{{{escaped}}}:"
+
+
+def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> str:
+    """What stands before the algorithm, of a subject that is escaped already."""
+    return f"{stem}{type_}:{{{subject or _NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
+
+
+def place_of(key: str) -> str:
+    """What ``key`` says of its limit, and not of the subject, who is somebody: for logs."""
+    before, brace, after = key.partition("}")
+    if _is_tagged_by_subject(after):
+        return before.partition("{")[0].rstrip(":")
+    return before + brace
+
+
+def beside(key: str, name: str) -> str:
+    """A key that is no limit's, with the prefix and in the slot of ``key``."""
+    before, brace, _ = key.partition("}")
+    return f"{before}{brace}:{name}"
+
+
+def _is_tagged_by_subject(after_tag: str) -> bool:
+    """By what follows the braces: algorithm and window, without type and subject before them."""
+    return after_tag.count(":") == 2

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import Bench, Clock
-from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage
+from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.nodes import NodesOfUri
 from servers import find_binaries
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from cluster import Cluster
     from servers import Binary, Server, Servers
 
 
@@ -30,13 +32,19 @@ def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["memory", *find_binaries()])
+@pytest.fixture(params=["memory", "cluster", *find_binaries()])
 def bench(
     request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
 ) -> Iterator[Bench]:
     """Each storage in turn, empty, under a clock of the test."""
     if request.param == "memory":
         yield Bench(Limiter(MemoryStorage(clock)), clock, None)
+        return
+    if request.param == "cluster":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        storage = ClusterStorage(NodesOfUri(cluster.uri, timeout=10), clock=clock)
+        yield Bench(Limiter(storage), clock, cluster.client())
+        storage.close()
         return
     with servers.running(server_binaries[request.param]).client() as client:
         client.flushall()

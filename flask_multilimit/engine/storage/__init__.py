@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from redis.cluster import RedisCluster
+
 from ..errors import ConfigurationError
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
+from .cluster import ClusterStorage
 from .denials import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .guard import GuardedStorage, Health
 from .leases import LeasingStorage
@@ -27,10 +30,12 @@ _SCHEMES = {
 }
 """Schemes of one server, and what redis-py calls them."""
 
+_CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+
 
 def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
-    """The storage at ``uri``: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
-    ``valkeys://``, ``redis+sentinel://`` or ``rediss+sentinel://``.
+    """The storage at ``uri``: ``memory://``; ``local://``; ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or
+    ``valkeys://``; ``redis+sentinel://`` or ``rediss+sentinel://``; ``redis+cluster://`` or ``rediss+cluster://``.
 
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """
@@ -43,7 +48,9 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return RedisStorage.from_url(f"{_SCHEMES[scheme]}://{rest}", timeout=timeout)
     if scheme in SENTINEL_SCHEMES and rest:
         return RedisStorage.from_url(uri, timeout=timeout)
-    known = ", ".join(f"{name}://" for name in ("memory", "local", *_SCHEMES, *SENTINEL_SCHEMES))
+    if scheme in _CLUSTER_SCHEMES and rest:
+        return ClusterStorage.from_uri(uri, timeout=timeout)
+    known = ", ".join(f"{name}://" for name in ("memory", "local", *_SCHEMES, *SENTINEL_SCHEMES, *_CLUSTER_SCHEMES))
     raise ConfigurationError(
         f'storage URI {redacted(uri)!r}: not one of {known}, for instance "redis://localhost:6379/0"'
     )
@@ -55,6 +62,8 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return storage_from_uri(given, timeout=timeout)
     if _is_storage(given):
         return cast("Storage", given)
+    if isinstance(given, RedisCluster):
+        return ClusterStorage.from_client(given)
     if hasattr(given, "evalsha") and not isinstance(given, type):
         return RedisStorage(given)
     if hasattr(given, "master_for"):
@@ -75,6 +84,7 @@ __all__ = [
     "DENY_SECONDS",
     "LONGEST_DENY_SECONDS",
     "Clocked",
+    "ClusterStorage",
     "DenyCache",
     "GuardedStorage",
     "Health",

@@ -33,7 +33,8 @@ class Storage(Protocol):
         """Evaluate all hits at one instant; charge all if all allow, else none. One round trip.
 
         ``check_id`` is given when an earlier try may have been charged already: then it is not charged again.
-        (Recognised by algorithms that keep ids, of which one among the hits is enough.)
+        (Recognised by algorithms that keep ids, of which one among the hits is enough; in a cluster, among those of
+        each slot.)
         """
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:

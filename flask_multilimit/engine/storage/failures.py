@@ -20,7 +20,9 @@ REMEDIES = {
     "WRONGPASS": "the user or the password in the storage URI is wrong",
     "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS}",
     "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
-    "CROSSSLOT": "limits of one check lie in different slots of the cluster: give them one scope",
+    "CROSSSLOT": "the server is one of a cluster: name it redis+cluster://host:port, which asks slot by slot",
+    "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
+    "ASK": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
     "READONLY": "the server has become a replica: name the primary, or use redis+sentinel://",
     "OOM": "the server is out of memory: raise maxmemory, or set maxmemory-policy to volatile-ttl",
     "MISCONF": "the server cannot save to disk and therefore takes no writes: see its log, or set "
@@ -52,6 +54,8 @@ _CLASSES = {
     "MASTERDOWN": "MasterDownError",
     "TRYAGAIN": "TryAgainError",
     "CROSSSLOT": "ClusterCrossSlotError",
+    "MOVED": "MovedError",
+    "ASK": "AskError",
 }
 """Where redis-py takes the code off the text; by name, for not every version has all of them."""
 

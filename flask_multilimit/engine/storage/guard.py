@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 
 from ..decision import PEEKED, Charge, Decision, Hit, OnStorageError
 from ..errors import StorageDenied, StorageError
+from ..keys import beside, place_of
 from ..rules import Rule
 from .base import Storage
 from .fallback import UNLIMITED, Fallback, unlimited
@@ -300,7 +301,7 @@ class GuardedStorage:
         self._logger.error(
             "Rate limits: %s, asked about %s. Until the storage is back: %s",
             _with_remedy(error),
-            _place_of(hits[0]),
+            place_of(hits[0].key),
             self._meanwhile(),
         )
         self._tell(health)
@@ -388,7 +389,7 @@ class GuardedStorage:
 
     def _probe(self) -> None:
         if self._open:
-            self.wrapped.check((_probe_like(self._failing_hits[0]),))
+            self.wrapped.check(_probes_like(self._failing_hits))
 
     def _is_done(self) -> bool:
         """Under one lock with the decisions: whoever leaves something behind starts another prober."""
@@ -504,15 +505,10 @@ def _with_remedy(error: StorageError) -> str:
     return f"{text} ({error.remedy})" if error.remedy else text
 
 
-def _probe_like(hit: Hit) -> Hit:
-    """A hit that writes where ``hit`` would (same prefix, same slot), and is gone in a second."""
-    return Hit(f"{_place_of(hit)}:probe::fixed_window:1000", Rule(1, UNLIMITED, algorithm="fixed_window"))
-
-
-def _place_of(hit: Hit) -> str:
-    """Prefix and scope; not the subject, which is somebody."""
-    place, brace, _ = hit.key.partition("}")
-    return place + brace
+def _probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Hits that write wherever ``hits`` would (same prefixes, same slots), and are gone in a second."""
+    keys = dict.fromkeys(beside(hit.key, "probe::fixed_window:1000") for hit in hits)
+    return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)
 
 
 _guards: weakref.WeakSet[GuardedStorage] = weakref.WeakSet()

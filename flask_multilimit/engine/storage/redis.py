@@ -40,7 +40,7 @@ GONE = -2
 class RedisStorage:
     """Quotas in a server that all processes share.
 
-    ``client`` is a client object of ``redis`` (``Redis``, ``RedisCluster``, a Sentinel's master) and stays its
+    ``client`` is a client object of ``redis`` (``Redis``, a Sentinel's master) and stays its
     owner's: its time-outs and retries are used as they are. (One that is plain and does not retry is asked over a
     :class:`~.wire.Wire`, in half the time.) ``clock``, for tests, returns microseconds that
     take the place of the server's clock.
@@ -63,22 +63,7 @@ class RedisStorage:
         not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name, which
         is the system's, may take longer."""
         deadline = Deadline(timeout)
-        common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
-        scheme = url.partition(":")[0]
-        try:
-            check_credentials(url)
-            if scheme in SENTINEL_SCHEMES:
-                plain, kind = to_primary(url, **common)
-            else:
-                plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
-            client = Redis.from_url(
-                plain, deadline=deadline, socket_timeout=timeout, socket_connect_timeout=timeout, **common, **kind
-            )
-            pool = client.connection_pool
-            check_database(plain)
-            check_options(pool.connection_class(**pool.connection_kwargs))
-        except (ValueError, TypeError, RedisError) as error:
-            raise ConfigurationError(f"storage URI {redacted(url)!r}: {why_malformed(url, error)}") from None
+        client = timed_client(url, deadline)
         storage = cls(client, deadline=deadline)
         storage._owns_client = True
         return storage
@@ -166,7 +151,7 @@ class RedisStorage:
                 return self._ask(b"check", hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
-            if type(failure.__cause__) is not RedisConnectionError or not _has_witness(hits):
+            if type(failure.__cause__) is not RedisConnectionError or not has_witness(hits):
                 failure.check_id = UUID(bytes=check_id)
                 raise
         try:
@@ -221,6 +206,26 @@ class RedisStorage:
         return storage_error(error)
 
 
+def timed_client(url: str, deadline: Deadline) -> Redis:
+    """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError`."""
+    common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
+    scheme = url.partition(":")[0]
+    try:
+        check_credentials(url)
+        if scheme in SENTINEL_SCHEMES:
+            plain, kind = to_primary(url, **common)
+        else:
+            plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
+        time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
+        client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
+        pool = client.connection_pool
+        check_database(plain)
+        check_options(pool.connection_class(**pool.connection_kwargs))
+    except (ValueError, TypeError, RedisError) as error:
+        raise ConfigurationError(f"storage URI {redacted(url)!r}: {why_malformed(url, error)}") from None
+    return client
+
+
 def _call_of(driver: str, hits: tuple[Hit, ...], mode: bytes, now: bytes) -> tuple[Script, list[bytes]]:
     """The script, and what it is called with, as the head of each Lua driver says, up to the id."""
     script = script_for(driver, (hit.rule.algorithm for hit in hits))
@@ -231,7 +236,7 @@ def _call_of(driver: str, hits: tuple[Hit, ...], mode: bytes, now: bytes) -> tup
 def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
     """The whole command but for its last argument, the id; and whether that will be recognised."""
     script, arguments = _call_of("check", hits, b"check", SERVER_CLOCK)
-    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1), _has_witness(hits)
+    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1), has_witness(hits)
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
@@ -243,5 +248,6 @@ def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
     raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
 
 
-def _has_witness(hits: tuple[Hit, ...]) -> bool:
+def has_witness(hits: tuple[Hit, ...]) -> bool:
+    """Whether a check of ``hits`` that is repeated under its id can be recognised."""
     return any(hit.cost and hit.rule.twin.WITNESS and not hit.shadow for hit in hits)

@@ -1,0 +1,444 @@
+"""A cluster whose slots move, whose servers die, and whose word cannot be relied on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from redis.crc import key_slot
+
+from bench import hits, rule
+from cluster import Cluster
+from flask_multilimit.engine import Decision, GuardedStorage, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from flask_multilimit.engine import Hit
+    from servers import Binary
+
+PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
+"""In one slot."""
+SLOT = key_slot(PLAN[0].key.encode())
+LONG = 30.0
+"""Seconds for which a test waits for what must come about."""
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def limiter(cluster: Cluster) -> Iterator[Limiter]:
+    limiter = Limiter(storage_from_uri(cluster.uri, timeout=10))
+    yield limiter
+    limiter.close()
+
+
+@pytest.fixture
+def move(cluster: Cluster) -> Iterator[Move]:
+    move = Move(cluster, SLOT)
+    yield move
+    move.finish()
+    cluster.move(SLOT, move.target, move.source)
+
+
+class Move:
+    """Of one slot to another server, step by step."""
+
+    def __init__(self, cluster: Cluster, slot: int) -> None:
+        self.cluster, self.slot = cluster, slot
+        self.source = cluster.owner(PLAN[0].key)
+        self.target = cluster.another(self.source)
+        self._begun = self._done = False
+
+    def begin(self) -> None:
+        self._begun = True
+        self.cluster.begin_move(self.slot, self.source, self.target)
+
+    def key(self, hit: Hit) -> None:
+        self.cluster.move_key(hit.key, self.source, self.target)
+
+    def finish(self) -> None:
+        if not self._begun:
+            self.begin()
+        if not self._done:
+            self.cluster.end_move(self.slot, self.source, self.target)
+        self._done = True
+
+
+def remaining(decision: Decision) -> list[int]:
+    return [status.remaining for status in decision.statuses]
+
+
+def own_cluster(server_binaries: dict[str, Binary], **options: int) -> Cluster:
+    return Cluster(next(iter(server_binaries.values())), **options)
+
+
+# Slots that move
+
+
+def test_a_slot_that_has_moved_is_found_and_stays_found(limiter: Limiter, move: Move) -> None:
+    limiter.check(PLAN)
+    move.finish()
+
+    decisions = [limiter.check(PLAN) for _ in range(3)]
+
+    assert [decision.remaining for decision in decisions] == [48, 47, 46]
+    refused_there = move.cluster.client_of(move.source).info("errorstats")
+    limiter.check(PLAN)
+    assert move.cluster.client_of(move.source).info("errorstats") == refused_there
+
+
+@pytest.mark.parametrize("moved", [(), (0,), (1, 2), (0, 1, 2)], ids=str)
+def test_while_a_slot_is_on_its_way_every_check_is_answered_and_counted_once(
+    limiter: Limiter, move: Move, moved: tuple[int, ...]
+) -> None:
+    limiter.check(PLAN)
+    move.begin()
+    for place in moved:
+        move.key(PLAN[place])
+
+    decisions = [limiter.check(PLAN) for _ in range(3)]
+    limiter.refund(decisions[0])
+    limiter.refund(decisions[1], PLAN[1:])
+    seen = limiter.peek(PLAN)
+    move.finish()
+
+    assert all(decision.allowed for decision in decisions)
+    assert remaining(seen) == remaining(limiter.peek(PLAN)) == [47, 498, 4998]
+
+
+def test_a_subject_that_comes_while_a_slot_is_on_its_way_is_counted(
+    limiter: Limiter, move: Move, algorithm: str
+) -> None:
+    """Keys that are nowhere yet: neither server takes all of them in one command."""
+    plan = hits([rule(algorithm, 30, 9), rule(algorithm, 60, 9), rule("sliding_window", 90, 9)], scope="api")
+    move.begin()
+
+    decisions = [limiter.check(plan) for _ in range(2)]
+    many = limiter.check_many([plan])
+    move.finish()
+
+    assert [remaining(decision) for decision in (*decisions, *many)] == [[8] * 3, [7] * 3, [6] * 3]
+    assert remaining(limiter.peek(plan)) == [6] * 3
+
+
+@pytest.mark.parametrize("tight", [0, 1, 2])
+def test_a_refusal_takes_nothing_while_a_slot_is_on_its_way(limiter: Limiter, move: Move, tight: int) -> None:
+    rules = [rule("fixed_window", 60, 9), rule("sliding_window", 60, 9), rule("token_bucket", 60, 9)]
+    rules[tight] = rule(rules[tight].algorithm, 60, 1)
+    plan = hits(rules, scope="api")
+    move.begin()
+    limiter.check(plan)
+    move.key(plan[1])
+
+    refused = limiter.check(plan)
+    move.finish()
+
+    assert [status.hit for status in refused.violated] == [plan[tight]]
+    assert remaining(refused) == remaining(limiter.peek(plan)) == [8 if at != tight else 0 for at in range(3)]
+
+
+def test_a_reset_reaches_both_servers_while_a_slot_is_on_its_way(limiter: Limiter, move: Move) -> None:
+    limiter.check(PLAN)
+    move.begin()
+    move.key(PLAN[0])
+
+    limiter.reset(PLAN)
+    move.finish()
+
+    assert remaining(limiter.peek(PLAN)) == [50, 500, 5000]
+
+
+def test_a_check_repeated_under_its_id_charges_once_wherever_the_slot_is(limiter: Limiter, move: Move) -> None:
+    check_id = uuid4()
+    limiter.check(PLAN, check_id=check_id)
+    move.begin()
+    limiter.check(PLAN, check_id=check_id)
+    move.key(PLAN[0])
+    limiter.check(PLAN, check_id=check_id)
+    move.finish()
+    limiter.check(PLAN, check_id=check_id)
+
+    assert remaining(limiter.peek(PLAN)) == [49, 499, 4999]
+
+
+def test_resharding_under_load_neither_loses_nor_invents_a_unit(cluster: Cluster) -> None:
+    """Slots wander between two servers while many threads use limits up, and are refused by others."""
+    limiter = Limiter(storage_from_uri(cluster.uri, timeout=10))
+    plan = hits("400/hour; 1000/day", scope="api") + hits("100000/hour", scope="application")
+    refusing = plan + hits("1/hour", scope="shop")
+    limiter.check(refusing)
+    source = cluster.owner(plan[0].key)
+    target = cluster.another(source)
+    done, admitted, failures = threading.Event(), [1], []
+
+    def load() -> None:
+        try:
+            while not done.is_set():
+                admitted.append(limiter.check(plan).allowed)
+                assert not limiter.check(refusing).allowed
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for there, back in itertools.repeat((source, target), 6):
+        cluster.move(SLOT, there, back)
+        cluster.move(SLOT, back, there)
+    done.set()
+    for thread in threads:
+        thread.join(LONG)
+    while limiter.check(plan).allowed:  # whatever the wandering has left
+        admitted.append(1)
+
+    assert not failures
+    assert sum(admitted) == 400
+    assert remaining(limiter.peek(plan)) == [0, 600, 100000 - 400]
+    limiter.close()
+
+
+def test_a_slot_that_nobody_has_is_an_error_with_a_remedy_until_somebody_has_it(
+    cluster: Cluster, limiter: Limiter
+) -> None:
+    limiter.check(PLAN)
+    owner = cluster.owner(PLAN[0].key)
+    cluster.client_of(owner).execute_command("CLUSTER", "DELSLOTS", SLOT)  # type: ignore[no-untyped-call]
+
+    try:
+        with pytest.raises(StorageError) as caught:
+            limiter.check(PLAN)
+    finally:
+        cluster.client_of(owner).execute_command("CLUSTER", "ADDSLOTS", SLOT)  # type: ignore[no-untyped-call]
+
+    assert "CLUSTER INFO" in caught.value.remedy
+    assert limiter.check(PLAN).remaining == 48
+
+
+# Servers that fail
+
+
+def answered(limiter: Limiter, plan: tuple[Hit, ...]) -> Decision:
+    """The first answer to come."""
+    deadline = time.monotonic() + LONG
+    while True:
+        try:
+            return limiter.check(plan)
+        except StorageError:  # noqa: PERF203 - so it is
+            if time.monotonic() > deadline:
+                raise
+
+
+def test_a_shard_fails_over_and_its_limits_hold_again(server_binaries: dict[str, Binary]) -> None:
+    with own_cluster(server_binaries, replicas=1) as cluster:
+        limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.5))
+        theirs, ours = hits("5/hour", scope="shop"), hits("5/hour", scope="application")
+        assert cluster.owner(theirs[0].key) is cluster.servers[0]
+        replica = cluster.client_of(cluster.servers[3])
+        before = limiter.check(theirs + ours)
+        cluster.until(lambda: replica.dbsize() == 1, "replication")
+
+        cluster.servers[0].kill()
+        during = limiter.check(ours)
+        after = answered(limiter, theirs)
+
+        assert (before.remaining, during.remaining) == (4, 3)
+        assert after.remaining == 3
+        assert remaining(limiter.check(theirs + ours)) == [2, 2]
+        limiter.close()
+
+
+def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[str, Binary]) -> None:
+    """Guarded, as in an app, by a plan whose other half lies on a server that lives."""
+    with own_cluster(server_binaries, replicas=1) as cluster:
+        guard = GuardedStorage(storage_from_uri(cluster.uri, timeout=0.5), workers=1)
+        limiter = Limiter(guard)
+        shared, own = hits("100000/hour", scope="application"), hits("40/hour", scope="shop")
+        replica = cluster.client_of(cluster.servers[3])
+        decisions = [limiter.check(shared + own) for _ in range(20)]
+        replica.execute_command("READONLY")  # type: ignore[no-untyped-call]
+        cluster.until(lambda: replica.zcard(own[0].key) == 20, "replication")
+        done, failures = threading.Event(), list[Exception]()
+
+        def load() -> None:
+            try:
+                while not done.is_set():
+                    decisions.append(limiter.check(shared + own))
+            except Exception as error:
+                failures.append(error)
+
+        cluster.servers[0].kill()
+        threads = [threading.Thread(target=load) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        cluster.until(lambda: guard.health().state == "failed", "failure")
+        cluster.until(lambda: guard.health().state == "working", "recovery")
+        done.set()
+        for thread in threads:
+            thread.join(LONG)
+
+        assert not failures
+        assert sum(decision.allowed for decision in decisions) == 40
+        assert remaining(answered(limiter, shared + own)) == [100_000 - 40, 0]
+        limiter.close()
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["asked second", "asked first"])
+def test_a_frozen_shard_takes_nothing_from_the_others(server_binaries: dict[str, Binary], first: bool) -> None:
+    """What was charged to the living is given back although the time is up."""
+    with own_cluster(server_binaries) as cluster:
+        limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.2))
+        living, dead = hits("9/hour; 9/day", scope="application"), hits("9/hour", scope="shop")
+        plan = living + dead if first else dead + living
+        limiter.check(plan)
+        cluster.servers[0].suspend()
+        begin = time.monotonic()
+
+        with pytest.raises(StorageError) as caught:
+            limiter.check(plan)
+        took = time.monotonic() - begin
+        left = remaining(limiter.check(living))
+        cluster.servers[0].resume()
+
+        assert took < 5
+        assert caught.value.check_id is not None
+        assert left == [7, 7]
+        limiter.close()
+
+
+def test_servers_that_are_gone_do_not_matter_as_long_as_one_is_there(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{port},")
+    limiter = Limiter(storage_from_uri(uri, timeout=5))
+
+    assert limiter.check(PLAN).remaining == 49
+    limiter.close()
+
+
+def test_a_frozen_server_at_the_head_of_the_address_is_asked_once(cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{silent.getsockname()[1]},")
+        limiter = Limiter(storage_from_uri(uri, timeout=0.3))
+
+        with pytest.raises(StorageError):
+            limiter.check(PLAN)
+        assert answered(limiter, PLAN).allowed
+        limiter.close()
+
+
+# Servers that talk nonsense
+
+
+class Liar:
+    """A server that has, by its own word, all slots, and answers every other question with ``reply``."""
+
+    def __init__(self, reply: Callable[[int], bytes]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._reply = reply(self.port)
+        self.asked = 0
+        self.asked_for_slots = threading.Event()
+        self.silent: threading.Event | None = None
+        """Until then, the first who asks for the slots is not answered."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Liar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=self._listener.accept()[:1], daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            while data := client.recv(65_536):
+                client.sendall(b"".join(self._answers(data)))
+
+    def _answers(self, data: bytes) -> Iterator[bytes]:
+        port = b"%d" % self.port
+        for command in data.split(b"\r\n*"):
+            if b"CLUSTER" in command:
+                first = not self.asked_for_slots.is_set()
+                self.asked_for_slots.set()
+                if first and self.silent is not None:
+                    self.silent.wait(LONG)
+                yield b"*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:" + port + b"\r\n$1\r\nx\r\n"
+            elif b"CLIENT" in command or b"ASKING" in command:
+                yield b"+OK\r\n"
+            else:
+                self.asked += 1
+                yield self._reply
+
+
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+@pytest.mark.parametrize("host", ["127.0.0.1", ""], ids=["host", "no host"])
+def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host: str) -> None:
+    with Liar(lambda port: f"-{word} {SLOT} {host}:{port}\r\n".encode()) as liar:
+        limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
+
+        for _ in range(3):
+            with pytest.raises(StorageError) as caught:
+                limiter.check(PLAN)
+
+        assert "do not agree" in caught.value.remedy
+        assert not caught.value.only_this
+        assert liar.asked <= 3 * 20
+        limiter.close()
+
+
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b"*0\r\n", b"$-1\r\n"])
+def test_what_cannot_be_understood_is_a_storage_error(reply: bytes) -> None:
+    with Liar(lambda _: reply) as liar:
+        limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
+
+        with pytest.raises(StorageError):
+            limiter.check(PLAN)
+        limiter.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_while_slots_are_being_learned_does_not_lock_the_child_out() -> None:
+    with Liar(lambda _: b"+OK\r\n") as liar:
+        liar.silent = threading.Event()
+        limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=LONG))
+
+        def learn() -> None:
+            with contextlib.suppress(StorageError):
+                limiter.check(PLAN)
+
+        learning = threading.Thread(target=learn)
+        learning.start()
+        assert liar.asked_for_slots.wait(LONG)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                limiter.check(PLAN)
+            except StorageError as error:
+                os._exit(0 if "wrong shape" in str(error) else 1)
+            finally:
+                os._exit(2)
+        _, status = os.waitpid(child, 0)
+        liar.silent.set()
+        learning.join(LONG)
+
+    assert os.waitstatus_to_exitcode(status) == 0
