@@ -24,7 +24,7 @@ class Settings(BaseModel):
 
     storage_uri: str = "memory://"
     """Where quotas are kept: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
-    ``valkeys://``, ``redis+sentinel://``, ``rediss+sentinel://``."""
+    ``valkeys://``, ``redis+sentinel://``, ``rediss+sentinel://``, ``redis+cluster://``, ``rediss+cluster://``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
     """Seconds that a check may take, connecting included; above 0, at most 60. A client object of your own goes by

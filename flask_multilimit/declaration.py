@@ -11,8 +11,8 @@ from typing import Any, cast, get_args
 
 from .config import check_prefix
 from .engine import ConfigurationError, ConfigurationWarning, Decision, Rule
-from .engine.decision import OnStorageError, check_cost
-from .engine.keys import NAME_PATTERN
+from .engine.decision import OnStorageError, check_cost, check_hash_tag
+from .engine.keys import NAME_PATTERN, HashTag
 from .engine.rules import Rules, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, kind_of
 from .wrapping import name_of
@@ -37,6 +37,7 @@ class Declaration:
     rules: tuple[Rule, ...] | Callable[[], Rules] = (Rule(),)
     key: str | None = None
     scope: str | None = None
+    hash_tag: HashTag = "scope"
     methods: frozenset[str] | None = None
     cost: Cost = 1
     exempt_when: Callable[[], bool] | None = None
@@ -117,7 +118,7 @@ def reject_shared_keys(
     for declaration in declarations:
         for rule in declaration.fixed_rules:
             key, counted_as = declaration.key or prefix, declaration.scope or scope
-            place = (key, counted_as, declaration.kind, rule.algorithm, rule.window_ms)
+            place = (key, counted_as, declaration.hash_tag, declaration.kind, rule.algorithm, rule.window_ms)
             if place in owners:
                 raise ConfigurationError(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} and a rule of the {owners[place]} '
@@ -125,6 +126,27 @@ def reject_shared_keys(
                     f"a scope{_declared(declaration, owners[place], where)}"
                 )
             owners[place] = declaration
+
+
+def reject_scattered_keys(where: str, declarations: Iterable[Declaration]) -> None:
+    """Raise :class:`ConfigurationError` when limiters that count for ``where`` alone would not lie in one slot of a
+    cluster, though one of them spreads its keys by subject.
+
+    Those with a scope are shared with others, and lie where these lie.
+    """
+    own = [declaration for declaration in declarations if declaration.scope is None]
+    by_subject = next((declaration for declaration in own if declaration.hash_tag == "subject"), None)
+    if by_subject is None:
+        return
+    for declaration in own:
+        if (declaration.hash_tag, declaration.type) == ("subject", by_subject.type):
+            continue
+        differs = 'has hash_tag="scope"' if declaration.hash_tag == "scope" else "counts another type"
+        raise ConfigurationError(
+            f'limiter on "{where}": the {by_subject} has hash_tag="subject", and the {declaration} {differs}, so one '
+            'request would have keys in several slots; give all of them one type and hash_tag="subject", leave it out '
+            f"everywhere, or give one of them a scope{_declared(declaration, by_subject, where)}"
+        )
 
 
 def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
@@ -180,6 +202,7 @@ def _validate(declaration: Declaration) -> None:
     if declaration.key is not None:
         check_prefix(declaration.key)
     _check_scope(declaration.scope)
+    check_hash_tag(declaration.hash_tag)
     _check_cost(declaration)
     _check_wait(declaration.wait)
     if callable(declaration.rules):

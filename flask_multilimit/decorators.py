@@ -28,6 +28,7 @@ from .declaration import (
 )
 from .engine import ConfigurationError
 from .engine.decision import OnStorageError
+from .engine.keys import HashTag
 from .engine.rules import Rules
 from .subjects import LimitType, SubjectType
 from .wrapping import attributes_of, functions_below, innermost, name_of
@@ -100,6 +101,7 @@ def rate_limiter(
     rules: Rules | Callable[[], Rules] | None = None,
     key: str | None = None,
     scope: str | None = None,
+    hash_tag: HashTag = "scope",
     methods: Iterable[str] | None = None,
     cost: Cost = 1,
     exempt_when: Callable[[], bool] | None = None,
@@ -123,6 +125,9 @@ def rate_limiter(
     :param key: what its keys begin with; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.
+    :param hash_tag: what decides in which slot of a Redis Cluster a key lies: the ``"scope"``, so that all limits of an
+        endpoint are one command; or the ``"subject"``, for endpoints whose limits all have one type, so that their
+        subjects are spread over all servers.
     :param methods: the request methods it applies to; default all but ``OPTIONS``. ``GET`` includes ``HEAD``.
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
     :param exempt_when: a callable; when it returns true this limiter does not apply.

@@ -17,7 +17,12 @@ from .subjects import ANONYMOUS, LimitType
 SEEN_TOGETHER = 50
 """Keys whose use is asked for in one round trip."""
 
-_KEY = re.compile(r"(?P<stem>.+?\{[^{}]*\}:)(?P<type>[^:]+):(?P<subject>[^:]*):(?P<algorithm>[^:]+):(?P<window>\d+)")
+_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
+_KEYS = (
+    re.compile(r"(?P<stem>.+?\{[^{}]*\}:)(?P<type>[^:]+):[^:]*:" + _RULE),
+    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{[^{}]*\}:" + _RULE),
+)
+"""Of a scope that is the hash tag, and of a subject that is."""
 Place = tuple[str, str, str, str]
 """What a key says of its rule: all before the type, the type, the algorithm, and the window."""
 
@@ -169,7 +174,7 @@ def _kinds_in_keys(kind: str) -> tuple[str, ...]:
 
 def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:
     """What asks for the state of ``key``: with a name when it is one of ``rules``."""
-    match = _KEY.fullmatch(key)
+    match = next(filter(None, (form.fullmatch(key) for form in _KEYS)), None)
     if match is None:
         return None
     rule = rules.get((match["stem"], match["type"], match["algorithm"], match["window"]))

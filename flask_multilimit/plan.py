@@ -11,12 +11,12 @@ from typing import Any
 from flask import Flask
 from flask.views import MethodView
 
-from .declaration import Declaration, reject_shared_keys
+from .declaration import Declaration, reject_scattered_keys, reject_shared_keys
 from .decorators import Level, RateLimiter, Stack, declared_on, exempt_levels, limiter_above
 from .dynamic import DynamicRules
 from .engine import ConfigurationError, Hit, Rule
 from .engine.decision import Hits
-from .engine.keys import escape_scope, escape_subject
+from .engine.keys import escape_subject, stem_of, stem_of_subject
 from .subjects import LimitType, Resolve, Subject, SubjectType
 from .wrapping import functions_below
 
@@ -48,9 +48,10 @@ class PlannedLimiter:
         )
 
     def make_hits(self, rules: Iterable[tuple[str, Rule]], kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
+        stem = stem_of_subject(self.stem, kind, subject, self.declaration.hash_tag)
         return tuple(
             Hit(
-                f"{self.stem}{kind}:{subject}:{rule.algorithm}:{rule.window_ms}",
+                f"{stem}{rule.algorithm}:{rule.window_ms}",
                 rule,
                 cost,
                 name,
@@ -115,12 +116,14 @@ class Plan:
         stack: Stack | None,
         dynamic: MutableMapping[int, DynamicRules] | None = None,
     ) -> Plan:
-        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key.
+        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
+        ``scope`` alone would lie in several slots.
 
         ``dynamic`` keeps what is one for all plans of an app: the rules that one callable gives, by its identity.
         """
         declarations = tuple(declarations)
         reject_shared_keys(scope, declarations, prefix=prefix, scope=scope)
+        reject_scattered_keys(scope, declarations)
         taken: set[str] = set()
         dynamic = {} if dynamic is None else dynamic
         return cls(scope, stack, tuple(_planned(app, each, scope, prefix, taken, dynamic) for each in declarations))
@@ -270,7 +273,7 @@ def _planned(
     taken: set[str],
     dynamic: MutableMapping[int, DynamicRules],
 ) -> PlannedLimiter:
-    stem = f"{declaration.key or prefix}{{{escape_scope(declaration.scope or scope)}}}:"
+    stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag)
     if callable(declaration.rules):
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
         return PlannedLimiter(declaration, stem, (), dynamic.setdefault(id(declaration.rules), rules_by_request))
