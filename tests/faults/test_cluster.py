@@ -342,13 +342,15 @@ def test_a_frozen_server_at_the_head_of_the_address_is_asked_once(cluster: Clust
 
 
 class Liar:
-    """A server that has, by its own word, all slots, and answers every other question with ``reply``."""
+    """A server that has, by its own word, all slots, and answers every other question with ``reply``; with nothing, by
+    closing the connection."""
 
     def __init__(self, reply: Callable[[int], bytes]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._reply = reply(self.port)
         self.asked = 0
+        self.heard = b""
         self.asked_for_slots = threading.Event()
         self.silent: threading.Event | None = None
         """Until then, the first who asks for the slots is not answered."""
@@ -370,7 +372,11 @@ class Liar:
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
             while data := client.recv(65_536):
-                client.sendall(b"".join(self._answers(data)))
+                self.heard += data
+                answers = b"".join(self._answers(data))
+                if not answers:
+                    break
+                client.sendall(answers)
 
     def _answers(self, data: bytes) -> Iterator[bytes]:
         port = b"%d" % self.port
@@ -411,6 +417,33 @@ def test_what_cannot_be_understood_is_a_storage_error(reply: bytes) -> None:
 
         with pytest.raises(StorageError):
             limiter.check(PLAN)
+        limiter.close()
+
+
+def test_a_check_that_another_server_may_have_charged_is_asked_again_under_its_id(cluster: Cluster) -> None:
+    with Liar(lambda _: b"") as liar:
+        uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")
+        limiter = Limiter(storage_from_uri(uri, timeout=5))
+
+        decision = limiter.check(PLAN)
+
+        assert decision.allowed
+        assert b"$16\r\n" + decision.check_id + b"\r\n" in liar.heard
+        limiter.close()
+
+
+def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluster: Cluster) -> None:
+    with Liar(lambda _: b"") as liar:
+        uri = cluster.uri.replace("redis+cluster://", f"redis+cluster://127.0.0.1:{liar.port},")
+        limiter = Limiter(storage_from_uri(uri, timeout=5))
+        plan = hits(rule("fixed_window"))
+
+        with pytest.raises(StorageError):
+            limiter.check(plan)
+        assert limiter.check(plan).remaining == 4
+        decision = limiter.check(plan)
+        limiter.refund(decision)
+        assert limiter.peek(plan).remaining == 4
         limiter.close()
 
 
