@@ -69,6 +69,7 @@ class ClusterStorage:
         self._nodes = nodes
         self._clock = clock
         self._deadline = nodes.deadline
+        self._clients: dict[Address, Any] = {}
         self._servers: dict[Address, RedisStorage] = {}
         self._slots = Slots(nodes.start, self._ask_for_slots, nodes.deadline)
 
@@ -98,10 +99,10 @@ class ClusterStorage:
     @property
     def clients(self) -> list[Any]:
         """A client object of ``redis`` for each primary. Raises :class:`StorageError`."""
-        return [self._at(address).client for address in self._primaries()]
+        return [self._client_at(address) for address in self._primaries()]
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        self._deadline.start()
+        self._deadline.begin()
         groups = worked_out(hits, groups_of)
         if len(groups) > 1:
             return self._check_groups(hits, groups, check_id)
@@ -113,7 +114,7 @@ class ClusterStorage:
         return self._check_groups(hits, groups[0].apart(hits), check_id)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        self._deadline.start()
+        self._deadline.begin()
         return _joined(hits, list(self._answers(hits, worked_out(hits, groups_of), self._peek)))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
@@ -122,11 +123,11 @@ class ClusterStorage:
         return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._deadline.start()
+        self._deadline.begin()
         self._refund(check_id, charges)
 
     def reset(self, keys: Sequence[str]) -> None:
-        self._deadline.start()
+        self._deadline.begin()
         _each_slot(keys, lambda key: key, self._forget)
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
@@ -139,6 +140,7 @@ class ClusterStorage:
     def close(self) -> None:
         while self._servers:
             self._servers.popitem()[1].close()
+        self._clients.clear()
         self._nodes.close()
 
     # Group by group
@@ -160,7 +162,7 @@ class ClusterStorage:
                 answers = self._without_charges(hits, answers, charged)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
-            self._deadline.start()  # what others are to have again shall not be lost for want of time
+            self._deadline.begin()  # what others are to have again shall not be lost for want of time
             with suppress(StorageError):
                 self._take_back(charged)
             raise error
@@ -251,18 +253,26 @@ class ClusterStorage:
     def _at(self, address: Address) -> RedisStorage:
         server = self._servers.get(address)
         if server is None:
-            client = self._nodes.client_at(address)
-            server = self._servers.setdefault(address, RedisStorage(client, clock=self._clock))
+            server = self._servers.setdefault(address, self._storage_on(self._client_at(address)))
         return server
 
     def _asking_at(self, address: Address) -> RedisStorage:
-        return RedisStorage(_Asking(self._at(address).client), clock=self._clock)
+        return self._storage_on(_Asking(self._client_at(address)))
+
+    def _storage_on(self, client: Any) -> RedisStorage:
+        return RedisStorage(client, clock=self._clock, deadline=self._deadline)
+
+    def _client_at(self, address: Address) -> Any:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients.setdefault(address, self._nodes.client_at(address))
+        return client
 
     def _ask_for_slots(self, address: Address) -> Any:
-        return self._at(address).client.execute_command("CLUSTER", "SLOTS")
+        return self._client_at(address).execute_command("CLUSTER", "SLOTS")
 
     def _primaries(self) -> list[Address]:
-        self._deadline.start()
+        self._deadline.begin()
         primaries = self._slots.primaries()
         self._deadline.stop()
         return primaries

@@ -19,12 +19,23 @@ Address = tuple[str, int]
 _DEFAULT_PORT = 6379
 
 
+class WholeDeadline(Deadline):
+    """Of a question that several servers may be asked for, one after the other: none of them begins it anew."""
+
+    def begin(self) -> None:
+        """The whole question begins."""
+        super().start()
+
+    def start(self, started: float | None = None) -> None:
+        """A part of it does."""
+
+
 class Nodes(Protocol):
     """Makes the clients; who asks for one keeps it."""
 
     start: Sequence[Address]
     """Servers that know the others."""
-    deadline: Deadline
+    deadline: WholeDeadline
     """Which all clients keep."""
 
     def client_at(self, address: Address) -> Any:
@@ -43,7 +54,7 @@ class NodesOfUri:
         credentials, at, hosts = where.rpartition("@")
         self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
         self._clients: list[Any] = []
-        self.deadline = Deadline(timeout)
+        self.deadline = WholeDeadline(timeout)
         hosts = hosts.removesuffix("/").removesuffix("/0")
         try:
             self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
@@ -86,7 +97,7 @@ class NodesOfClient:
         self._client = client
         self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of one that is dropped
         self._made: list[Any] = []
-        self.deadline = Deadline(None)
+        self.deadline = WholeDeadline(None)
         self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
 
     def client_at(self, address: Address) -> Any:
