@@ -262,7 +262,9 @@ def test_a_shard_fails_over_and_its_limits_hold_again(server_binaries: dict[str,
 def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[str, Binary]) -> None:
     """Guarded, as in an app, by a plan whose other half lies on a server that lives."""
     with own_cluster(server_binaries, replicas=1) as cluster:
-        guard = GuardedStorage(storage_from_uri(cluster.uri, timeout=0.5), workers=1)
+        changes = list[str]()
+        storage = storage_from_uri(cluster.uri, timeout=0.5)
+        guard = GuardedStorage(storage, workers=1, on_change=lambda health: changes.append(health.state))
         limiter = Limiter(guard)
         shared, own = hits("100000/hour", scope="application"), hits("40/hour", scope="shop")
         replica = cluster.client_of(cluster.servers[3])
@@ -289,6 +291,7 @@ def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[st
             thread.join(LONG)
 
         assert not failures
+        assert changes == ["failed", "working"], "the half that lives has been taken for the whole"
         assert sum(decision.allowed for decision in decisions) == 40
         assert remaining(answered(limiter, shared + own)) == [100_000 - 40, 0]
         limiter.close()
