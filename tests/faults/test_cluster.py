@@ -286,6 +286,7 @@ def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[st
             thread.start()
         cluster.until(lambda: guard.health().state == "failed", "failure")
         cluster.until(lambda: guard.health().state == "working", "recovery")
+        storage.peek(own)  # not only the half that had never failed
         done.set()
         for thread in threads:
             thread.join(LONG)
