@@ -106,6 +106,7 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         "type": "default",
         "from": "shop:items",
         "scope": "api.items",
+        "hash_tag": "scope",
         "methods": ["POST"],
         "cost": 2,
         "shadow": False,
