@@ -568,7 +568,7 @@ def test_the_probe_leaves_nothing_behind(make: Callable[..., Workers]) -> None:
 
 
 def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.guard.MOST_PENDING", 10)
+    monkeypatch.setattr("flask_multilimit.engine.storage.arrears.MOST_PENDING", 10)
     workers = make()
     workers.break_down()
     assert workers.admitted(hits("30/minute")) == [30]

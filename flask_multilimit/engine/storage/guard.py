@@ -12,9 +12,8 @@ import os
 import random
 import time
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Literal
 from uuid import UUID, uuid4
@@ -23,8 +22,9 @@ from ..decision import PEEKED, Charge, Decision, Hit, OnStorageError
 from ..errors import StorageDenied, StorageError
 from ..keys import beside, place_of
 from ..rules import Rule
+from .arrears import Admitted, Arrears
 from .base import Storage
-from .fallback import UNLIMITED, Fallback, unlimited
+from .fallback import UNLIMITED, Fallback
 from .memory import monotonic_microseconds
 from .workers import Workers, count_workers
 
@@ -34,10 +34,6 @@ FIRST_PROBE = (0.05, 0.15)
 """Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
 RETURN_SECONDS = 1.5
 """After which all workers are back from an outage that is over: those that ask last, and have much to charge."""
-MOST_PENDING = 20_000
-"""Admitted checks that are kept, to be charged later; beyond, the oldest are given up."""
-BATCH = 100
-"""Checks that are charged in one round trip."""
 LOG_SECONDS = 60.0
 """Between two log lines about checks that fail by themselves."""
 
@@ -68,22 +64,6 @@ class Health:
     def of_this_process(cls) -> Health:
         """Of a storage that is in this process, and so cannot fail."""
         return cls("working", _STARTED, None, "closed", 0, 0, 0, Workers(1, "memory of this process"))
-
-
-@dataclass(slots=True)
-class _Admitted:
-    """A check that was admitted without the storage, and is to be charged to it."""
-
-    hits: tuple[Hit, ...]
-    local: Decision
-    """On the shares."""
-    carried: bool = False
-    """Whether it is on its way to the storage."""
-
-    def lasting(self, now: int) -> tuple[Hit, ...]:
-        """What of it still counts."""
-        whole_at = {charge.hit.key: charge.until for charge in self.local.charges}
-        return tuple(hit for hit in self.hits if whole_at.get(hit.key, 0) > now)
 
 
 class GuardedStorage:
@@ -122,10 +102,7 @@ class GuardedStorage:
         self._failed_at = 0.0
         self._error: StorageError | None = None
         self._failing_hits: tuple[Hit, ...] = ()
-        self._pending: OrderedDict[bytes, _Admitted] = OrderedDict()
-        self._refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
-        self._given_up = 0
-        self._carried = 0
+        self._arrears = Arrears(storage, clock, self._log_single)
         self._last_probe = 0.0
         self._next_log = 0.0
         self._prober: Thread | None = None
@@ -179,14 +156,14 @@ class GuardedStorage:
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """While the storage is away, what it has charged is kept to be given back later."""
         with self._lock:
-            admitted = self._pending.get(check_id.bytes)
+            admitted = self._arrears.find(check_id)
             if admitted is not None:
                 self._fallback.refund(admitted.local, {charge.hit.key for charge in charges})
                 later = admitted.carried
             else:
                 later = self._open
             if later:
-                self._refunds.append((check_id, tuple(charges)))
+                self._arrears.owe(check_id, charges)
             if later or admitted is not None:
                 return
         self.wrapped.refund(check_id, charges)
@@ -256,20 +233,14 @@ class GuardedStorage:
         with self._lock:
             decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
             if on_shares is not None and on_shares.charges and charging and not error.only_this:
-                self._keep(check_id, _Admitted(local, on_shares))
-        if not self._open and self._pending:  # the storage came back in between
+                self._arrears.keep(check_id, Admitted(local, on_shares))
+        if not self._open and self._arrears:  # the storage came back in between
             self._ensure_prober()
         return decision
 
     def _policy_of(self, hit: Hit) -> OnStorageError:
         policy = hit.on_storage_error or self._on_error
         return "local" if hit.shadow and policy in {"raise", "deny"} else policy
-
-    def _keep(self, check_id: bytes, admitted: _Admitted) -> None:
-        self._pending[check_id] = admitted
-        if len(self._pending) > MOST_PENDING:
-            _, oldest = self._pending.popitem(last=False)
-            self._given_up += bool(oldest.lasting(self._fallback.now()))
 
     def _latest_error(self) -> StorageError:
         """Made anew, for one object raised again and again would collect tracebacks."""
@@ -295,7 +266,7 @@ class GuardedStorage:
             self._outages += 1
             self._since, self._failed_at = time.time(), time.monotonic()
             self._error, self._failing_hits = error, hits
-            self._given_up = self._carried = 0
+            self._arrears.begin()
             self._share_between(workers)
             health = self._health()
         self._logger.error(
@@ -345,8 +316,8 @@ class GuardedStorage:
             error=self._error,
             breaker=("half-open" if self._probing else "open") if self._open else "closed",
             fallback_keys=len(self._fallback),
-            pending=len(self._pending),
-            given_up=self._given_up,
+            pending=len(self._arrears),
+            given_up=self._arrears.given_up,
             workers=self._workers,
         )
 
@@ -394,30 +365,25 @@ class GuardedStorage:
     def _is_done(self) -> bool:
         """Under one lock with the decisions: whoever leaves something behind starts another prober."""
         with self._lock:
-            if self._open or self._pending or self._refunds:
+            if self._open or self._arrears:
                 return False
             self._prober = None
             return True
 
     def _settle(self) -> None:
-        """Charge everything pending, and close when there is nothing left. Raises :class:`StorageError`."""
+        """Pay all arrears, and close when there are none left. Raises :class:`StorageError`."""
         while not self._close_if_settled():
-            self._give_back()
-            batch = self._next_batch()
-            try:
-                self._carry(batch)
-            except StorageError as error:
-                if not error.only_this:
-                    raise
-                self._carry_each(batch)
+            self._arrears.give_back()
             with self._lock:
-                for check_id, _ in batch:
-                    self._pending.pop(check_id, None)
+                batch = self._arrears.take_batch()
+            self._arrears.charge(batch)
+            with self._lock:
+                self._arrears.cross_off(batch)
 
     def _close_if_settled(self) -> bool:
         """Under one lock with the decisions, so that none falls in between."""
         with self._lock:
-            if self._pending or self._refunds:
+            if self._arrears:
                 return False
             if not self._open:
                 return True
@@ -429,58 +395,11 @@ class GuardedStorage:
         self._logger.warning(
             "Rate limits: the storage is back after %.1f s; %d checks admitted meanwhile were charged to it, %d not.",
             away,
-            self._carried,
-            self._given_up,
+            self._arrears.charged,
+            self._arrears.given_up,
         )
         self._tell(health)
         return True
-
-    def _next_batch(self) -> list[tuple[bytes, _Admitted]]:
-        with self._lock:
-            batch = [item for item, _ in zip(self._pending.items(), range(BATCH), strict=False)]
-            for _, admitted in batch:
-                admitted.carried = True
-        return batch
-
-    def _carry(self, batch: Iterable[tuple[bytes, _Admitted]]) -> None:
-        """Charge what still counts of each check, whatever is left in the storage."""
-        now = self._fallback.now()
-        lasting = [(check_id, admitted.lasting(now)) for check_id, admitted in batch]
-        many = {check_id: tuple(map(unlimited, hits)) for check_id, hits in lasting if hits}
-        if not many:
-            return
-        decisions = self.wrapped.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
-        for decision in decisions:
-            self._carried += 1
-            self._fill_up(decision)
-
-    def _carry_each(self, batch: Iterable[tuple[bytes, _Admitted]]) -> None:
-        """One by one, when one of them cannot be charged."""
-        for item in batch:
-            try:
-                self._carry([item])
-            except StorageError as error:  # noqa: PERF203 - one must not take the others with it
-                if not error.only_this:
-                    raise
-                self._given_up += 1
-                self._log_single(item[1].hits, error)
-
-    def _fill_up(self, decision: Decision) -> None:
-        """What did not fit takes all that is left."""
-        for status in decision.statuses:
-            if not status.allowed and status.remaining:
-                self.wrapped.check((replace(status.hit, cost=status.remaining),))
-
-    def _give_back(self) -> None:
-        while self._refunds:
-            check_id, charges = self._refunds[0]
-            try:
-                self.wrapped.refund(check_id, charges)
-            except StorageError as error:
-                if not error.only_this:
-                    raise
-                self._log_single(tuple(charge.hit for charge in charges), error)
-            self._refunds.popleft()
 
     # Forks
 
@@ -496,8 +415,7 @@ class GuardedStorage:
         """The parent asks the server, and charges what the parent has admitted."""
         self._lock = Lock()
         self._prober = None
-        self._pending.clear()
-        self._refunds.clear()
+        self._arrears.forget()
 
 
 def _with_remedy(error: StorageError) -> str:
