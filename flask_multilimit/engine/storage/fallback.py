@@ -149,7 +149,7 @@ class Fallback:
         while units > 0:
             hit = Hit(key, share, min(units, share.twin.MAX_COST))
             if whole_at is not None:
-                self._past = min(whole_at - _lasting(hit), self.now())
+                self._past = min(whole_at - _lasting(share, hit.cost), self.now())
             try:
                 self._memory.check((hit,))
             finally:
@@ -180,9 +180,10 @@ def _places(decision: Decision) -> list[tuple[int, Hit]]:
     return [(2 + 3 * i, hit) for i, hit in enumerate(decision.hits)]
 
 
-def _lasting(hit: Hit) -> int:
-    """Microseconds until the charge of ``hit`` to an untouched key has come back."""
-    return MemoryStorage(lambda: 0).check((hit,)).reply[4]
+@lru_cache(maxsize=1024)
+def _lasting(rule: Rule, cost: int) -> int:
+    """Microseconds until ``cost`` units, charged to an untouched key, have come back."""
+    return MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply[4]
 
 
 def _decision(

@@ -8,10 +8,8 @@ answers, what was admitted meanwhile is charged to it, and the checks go there a
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -25,6 +23,7 @@ from ..rules import Rule
 from .arrears import Admitted, Arrears
 from .base import Storage
 from .fallback import UNLIMITED, Fallback
+from .forks import mind_forks
 from .memory import monotonic_microseconds
 from .workers import Workers, count_workers
 
@@ -108,7 +107,7 @@ class GuardedStorage:
         self._prober: Thread | None = None
         self._closed = Event()
         self._lock = Lock()
-        _guards.add(self)
+        mind_forks(self)
 
     # What a storage does
 
@@ -342,8 +341,10 @@ class GuardedStorage:
 
     def _recover(self) -> None:
         """Ask until the server answers; charge what is pending; close the breaker."""
-        wait = random.uniform(*FIRST_PROBE)
-        while not self._closed.wait(max(wait, self._last_probe + PROBE_SECONDS - time.monotonic())):
+        wait, closed = random.uniform(*FIRST_PROBE), self._closed
+        while not closed.wait(max(wait, self._last_probe + PROBE_SECONDS - time.monotonic())):
+            if self._closed is not closed:  # a greenlet that was copied into a child: that has a prober of its own
+                return
             wait = PROBE_SECONDS
             self._last_probe = time.monotonic()
             self._probing = True
@@ -401,20 +402,14 @@ class GuardedStorage:
         self._tell(health)
         return True
 
-    # Forks
-
-    def before_fork(self) -> None:
-        """Let nobody be in the middle of anything."""
-        self._lock.acquire()
-
-    def after_fork(self) -> None:
-        """In the parent."""
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """The parent asks the server, and charges what the parent has admitted."""
         self._lock = Lock()
+        closed, self._closed = self._closed, Event()  # within the old one, the parent's prober may hold a lock
+        if closed.is_set():
+            self._closed.set()
         self._prober = None
+        self._probing = False
         self._arrears.forget()
 
 
@@ -427,31 +422,3 @@ def _probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Hits that write wherever ``hits`` would (same prefixes, same slots), and are gone in a second."""
     keys = dict.fromkeys(beside(hit.key, "probe::fixed_window:1000") for hit in hits)
     return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)
-
-
-_guards: weakref.WeakSet[GuardedStorage] = weakref.WeakSet()
-
-
-_forking: list[GuardedStorage] = []
-
-
-def _before_fork() -> None:
-    _forking[:] = _guards
-    for guard in _forking:
-        guard.before_fork()
-
-
-def _after_fork() -> None:
-    for guard in _forking:
-        guard.after_fork()
-    _forking.clear()
-
-
-def _after_fork_in_child() -> None:
-    for guard in _forking:
-        guard.after_fork_in_child()
-    _forking.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -14,6 +14,7 @@ from ..algorithms import Quota
 from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
 from ..rules import Rule
 from .base import StoredKey
+from .forks import mind_forks
 
 SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
@@ -35,6 +36,7 @@ class MemoryStorage:
     def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
         self.clock = clock
         self._lock = Lock()
+        mind_forks(self, inner=True)
         self._states: dict[str, Any] = {}
         self._rules: dict[str, Rule] = {}  # by which each state was written last
         self._serial = itertools.count()
@@ -87,6 +89,9 @@ class MemoryStorage:
 
     def __len__(self) -> int:
         return len(self._states)
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()
 
     def _answer(self, hits: tuple[Hit, ...], now: int, check_id: bytes, *, charging: bool) -> Decision:
         states, rules, steps = self._states, self._rules, worked_out(hits, _steps)

@@ -1,0 +1,67 @@
+"""Forks: a process is copied while nobody is in the middle of anything, and no lock stays locked in the child.
+
+A lock that another thread holds at that instant would never be released in the child, for the thread is not there; and
+what it was writing would stay half written. So whoever forks takes all locks first, one fork at a time. (A server that
+forks by itself, as uWSGI does, tells Python only afterwards: then the child has new locks all the same.)
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from threading import Lock
+from typing import Any, Protocol
+
+
+class Forkable(Protocol):
+    """What has a lock, and is told when it is the copy in a child."""
+
+    _lock: Any
+
+    def _after_fork_in_child(self) -> None:
+        """Leave to the parent what is its, and make a new lock."""
+
+
+_one_at_a_time = Lock()
+_outer: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_inner: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_held: list[Any] = []
+
+
+def mind_forks(one: Forkable, *, inner: bool = False) -> None:
+    """From now on, until it is collected. ``inner``: who takes its lock may hold an outer one already."""
+    (_inner if inner else _outer).add(one)
+
+
+def _all() -> list[Forkable]:
+    while True:
+        try:
+            return [*_outer, *_inner]
+        except RuntimeError:  # another thread has added one meanwhile
+            continue
+
+
+def _before() -> None:
+    _one_at_a_time.acquire()
+    for one in _all():
+        lock = one._lock
+        lock.acquire()
+        _held.append(lock)
+
+
+def _after_in_parent() -> None:
+    while _held:
+        _held.pop().release()
+    _one_at_a_time.release()
+
+
+def _after_in_child() -> None:
+    global _one_at_a_time  # noqa: PLW0603 - the old one is locked
+    _one_at_a_time = Lock()
+    _held.clear()
+    for one in _all():
+        one._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

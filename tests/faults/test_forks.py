@@ -1,0 +1,136 @@
+"""A fork at a bad moment: whatever other threads are doing, neither the parent nor the child is stuck afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench import hits
+from faults.test_guard import Workers
+from flask_multilimit.engine import Limiter, MemoryStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+SECONDS = 20
+"""That a child may take: then it is stuck."""
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    workers = Workers(2)
+    yield workers
+    for limiter in workers.limiters:
+        limiter.close()
+
+
+def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
+    """What becomes of a child that acts: 0 when it comes to an end."""
+    child = fork()
+    if child == 0:
+        signal.alarm(SECONDS)
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fork_as_uwsgi_does() -> int:
+    """In C: Python is told only in the child, and afterwards."""
+    child: int = ctypes.PyDLL(None).fork()
+    if child == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return child
+
+
+def in_the_middle_of(lock: threading.Lock) -> tuple[threading.Thread, threading.Event]:
+    """A thread that holds `lock` until the event is set."""
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            let_go.wait(SECONDS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(SECONDS)
+    return thread, let_go
+
+
+def guard_lock(limiter: Limiter) -> threading.Lock:
+    return limiter._storage._lock  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_fork_waits_until_memory_is_whole() -> None:
+    storage = MemoryStorage()
+    limiter = Limiter(storage)
+    thread, let_go = in_the_middle_of(storage._lock)
+    threading.Timer(0.2, let_go.set).start()
+
+    assert fork_and(lambda: limiter.check(hits())) == 0
+    thread.join(SECONDS)
+    assert limiter.check(hits()).allowed
+
+
+@pytest.mark.parametrize("fork", [os.fork, fork_as_uwsgi_does])
+def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int]) -> None:
+    limiter = workers.limiters[0]
+    workers.break_down()
+    limiter.check(hits())
+    thread, let_go = in_the_middle_of(guard_lock(limiter))
+    threading.Timer(0.2, let_go.set).start()
+
+    assert fork_and(lambda: (limiter.check(hits()), limiter.close()), fork) == 0
+    thread.join(SECONDS)
+    assert limiter.check(hits()).allowed
+
+
+def test_a_child_owes_nothing_whoever_forked(workers: Workers) -> None:
+    limiter = workers.limiters[0]
+    workers.break_down()
+    limiter.check(hits())
+
+    def look() -> None:
+        assert limiter.health().pending == 0
+
+    assert fork_and(look, fork_as_uwsgi_does) == 0
+    assert limiter.health().pending == 1
+
+
+def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
+    workers.break_down()
+    outcomes: list[int] = []
+    for limiter in workers.limiters:
+        limiter.check(hits())
+    held = [in_the_middle_of(guard_lock(limiter)) for limiter in workers.limiters]
+    forkers = [
+        threading.Thread(
+            target=lambda: outcomes.append(fork_and(lambda: [each.check(hits()) for each in workers.limiters]))
+        )
+        for _ in range(2)
+    ]
+    for forker in forkers:
+        forker.start()
+    for thread, let_go in held:
+        threading.Event().wait(0.1)  # so that both have got as far as they can
+        let_go.set()
+        thread.join(SECONDS)
+    for forker in forkers:
+        forker.join(2 * SECONDS)
+
+    checked = threading.Thread(target=lambda: [each.check(hits()) for each in workers.limiters], daemon=True)
+    checked.start()
+    checked.join(SECONDS)
+
+    assert not checked.is_alive()
+    assert outcomes == [0, 0]
