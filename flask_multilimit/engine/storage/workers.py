@@ -31,13 +31,16 @@ def count_workers(
     arguments: Sequence[str] | None = None,
     proc: Path = PROC,
 ) -> Workers:
-    """What was ``given``; else the most that uWSGI, gunicorn's arguments, the environment, and the processes beside
-    this one speak for. Too many only make a fallback stricter, too few let too much in."""
+    """What was ``given``, else what uWSGI says, which both are exact; else the most that gunicorn's arguments, the
+    environment, and the processes beside this one speak for. Too many only make a fallback stricter, too few let too
+    much in."""
     if given is not None:
         return Workers(given, "MULTILIMIT_WORKERS")
+    uwsgi = sys.modules.get("uwsgi")  # made by the server; there is no such package
+    if uwsgi is not None:
+        return Workers(int(uwsgi.numproc), "uwsgi.numproc")
     environment = os.environ if environment is None else environment
     found = [
-        *_of_uwsgi(),
         *_of_gunicorn(sys.argv if arguments is None else arguments, "the arguments of gunicorn"),
         *_of_gunicorn(["gunicorn", *shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))], "GUNICORN_CMD_ARGS"),
         *_of_environment(environment),
@@ -46,11 +49,6 @@ def count_workers(
     if found:
         return max(found, key=lambda workers: workers.count)
     return Workers(2 * (os.cpu_count() or 1) + 1, "the number of CPUs", certain=False)
-
-
-def _of_uwsgi() -> list[Workers]:
-    uwsgi = sys.modules.get("uwsgi")  # made by the server; there is no such package
-    return [] if uwsgi is None else [Workers(int(uwsgi.numproc), "uwsgi.numproc")]
 
 
 def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
