@@ -2,7 +2,7 @@
 
 Never more than the workers together may: a limit of 100 shared by 4 workers is 25 in each, one of 3 is 0. Nor more
 than was left when the storage was last heard of: what it said of a key counts here until that would have come back by
-itself.
+itself. Of a key that was not heard of, half is supposed to have been used elsewhere.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Fallback:
     def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
         self.workers = 1
         self.now = clock
+        self._since = clock()
         self._past: int | None = None
         self._memory = MemoryStorage(lambda: self.now() if self._past is None else self._past)
         self._heard: list[tuple[int, Decision]] = []
@@ -57,6 +58,10 @@ class Fallback:
 
     def __len__(self) -> int:
         return len(self._memory)
+
+    def begin(self) -> None:
+        """From now on the storage answers nobody."""
+        self._since = self.now()
 
     def remember(self, decision: Decision) -> None:
         """The storage has answered: at every request, so only noted down here."""
@@ -115,17 +120,34 @@ class Fallback:
         """Charge what others have taken, so that no more is left here than our share of what was left there."""
         known = self._known().get(hit.key)
         share = _share_of_rule(hit.rule, self.workers)
-        if known is None or share is None:
+        if share is None:
             return
-        remaining, reset_after = _standing(known.decision, hit.key)
-        whole_at = known.at + reset_after
+        whole, burst, whole_at = hit.rule.quota.burst, share.quota.burst, 0
+        remaining = whole
+        if known is not None:
+            remaining, reset_after = _standing(known.decision, hit.key)
+            remaining -= self._taken_unseen(hit.key, known)
+            whole_at = known.at + reset_after
         if whole_at <= self.now():
-            return
-        burst = share.quota.burst
-        remaining -= self._taken_unseen(hit.key, known)
-        left = burst if remaining >= hit.rule.quota.burst else min(burst, max(remaining, 0) // self.workers)
-        here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
-        self._charge(hit.key, share, here - left, whole_at if here == burst else None)
+            remaining = whole
+        left = burst if remaining >= whole else min(burst, max(remaining, 0) // self.workers)
+        supposed, until = self._supposed(hit.rule, known)
+        if supposed and until > self.now():
+            left = min(left, max((remaining - supposed) // self.workers, 1))
+            whole_at = max(whole_at, until)
+        if whole_at > self.now():
+            here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
+            self._charge(hit.key, share, here - left, whole_at if here == burst else None)
+
+    def _supposed(self, rule: Rule, known: Known | None) -> tuple[int, int]:
+        """What others may have taken of a key in the time before the outage in which this process did not hear of it,
+        and until when that counts. Nobody knows; it is taken to be half the limit in the time that brings it back."""
+        if self.workers == 1:
+            return 0, 0
+        whole = rule.quota.burst
+        back = whole * rule.quota.window // rule.quota.count
+        silent = back if known is None else min(max(self._since - known.at, 0), back)
+        return whole * silent // (2 * back), self._since + back
 
     def _known(self) -> dict[str, Known]:
         """The latest of each key, whichever check it was a part of."""
