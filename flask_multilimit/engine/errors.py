@@ -26,6 +26,8 @@ class StorageError(MultiLimitError):
     """What whoever runs the server can do about it, where that is known."""
     only_this: bool = False
     """Whether the server answers others: a key of another kind, say, fails the checks of that key alone."""
+    unanswered: bool = False
+    """Whether no answer came at all, in time or ever: asked once more, a server that only stumbled may give one."""
     check_id: UUID | None = None
     """Of the check that may have been charged."""
 

@@ -36,6 +36,7 @@ class FaultProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._silent: set[socket.socket] = set()
         self.fault: str | None = None
         self.seconds = 0.0
         self.reply = b""
@@ -66,6 +67,10 @@ class FaultProxy:
         if held:
             self._close_all()
 
+    def silence(self) -> None:
+        """Pass nothing on, and close nothing, for ever, of the connections there are, as a firewall may."""
+        self._silent |= self._open
+
     def _close_all(self) -> None:
         for end in list(self._open):
             _reset(end)
@@ -88,6 +93,8 @@ class FaultProxy:
         assert callable(pump)
         with source, contextlib.suppress(OSError):
             while data := source.recv(65_536):
+                if source in self._silent:
+                    continue
                 if not pump(data, source, sink):
                     break
         for end in (sink, source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from bench import hits
 from faults.world import FAULTS, Fault, World, new_world
-from flask_multilimit.engine import GuardedStorage, Health, Limiter, storage_from_uri
+from flask_multilimit.engine import GuardedStorage, Health, Limiter, RedisStorage, Rule, storage_from_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,3 +90,112 @@ def test_fault(fault: Fault, world: World, limiter: Limiter, changes: list[Healt
     assert sum(limiter.check(plan).allowed for _ in range(5)) == left
     until(lambda: world.admin.keys() == [plan[0].key.encode()], 3)
     assert world.admin.pttl(plan[0].key) > 0
+
+
+# What is no outage
+
+
+def in_threads(many: int, act: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=act) for _ in range(many)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def guarded(url: str, changes: list[Health], timeout: float = 0.5) -> Limiter:
+    return Limiter(GuardedStorage(storage_from_uri(url, timeout=timeout), workers=1, on_change=changes.append))
+
+
+@pytest.mark.parametrize("algorithm", ["sliding_window", "token_bucket"])
+def test_a_server_that_stumbles_is_not_taken_for_dead(world: World, changes: list[Health], algorithm: str) -> None:
+    limiter, plan = guarded(world.proxy.url, changes), hits(Rule(3600, 10, algorithm=algorithm))
+    limiter.check(plan)
+    world.server.suspend()
+    threading.Timer(0.6, world.server.resume).start()
+
+    decision = limiter.check(plan)
+
+    assert (decision.allowed, decision.degraded, changes) == (True, None, [])
+    assert limiter.peek(plan).remaining in ({8} if algorithm == "sliding_window" else {7, 8})
+    limiter.close()
+
+
+def test_connections_cut_in_silence_are_no_outage(world: World, changes: list[Health]) -> None:
+    limiter, together = guarded(world.proxy.url, changes), threading.Barrier(4)
+    world.proxy.begin("latency", seconds=0.05)  # so that each has a connection of its own
+    in_threads(4, lambda: (together.wait(10), limiter.check(hits("10/hour"))))
+    world.proxy.end()
+
+    world.proxy.silence()
+    decision = limiter.check(hits("10/hour"))
+
+    assert (decision.remaining, decision.degraded, changes) == (5, None, [])
+    limiter.close()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_who_finds_no_free_connection_waits_for_one(world: World, changes: list[Health], most: int) -> None:
+    limiter = guarded(f"{world.proxy.url}?max_connections={most}", changes, timeout=5)
+    together = threading.Barrier(8)
+
+    def ask() -> None:
+        together.wait(10)
+        for _ in range(20):
+            limiter.check(hits("1000/hour"))
+
+    in_threads(8, ask)
+
+    assert limiter.peek(hits("1000/hour")).remaining == 1000 - 160
+    assert changes == []
+    assert len(limiter.check_many([hits("1000/hour")] * 2)) == 2
+    limiter.close()
+
+
+def test_who_waits_in_vain_is_told_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    storage = RedisStorage.from_url(f"{world.proxy.url}?max_connections=1", timeout=0.05)
+    taken = storage.client.pubsub()
+    taken.subscribe("news")
+    limiter = Limiter(GuardedStorage(storage, workers=1))
+
+    assert limiter.check(hits()).degraded == "local"
+    assert "Too many connections (as many checks are under way as max_connections" in caplog.text
+    taken.close()
+    until(lambda: is_working(limiter))
+    limiter.close()
+
+
+def test_an_outage_ends_for_a_single_connection_too(world: World, changes: list[Health]) -> None:
+    limiter, plan = guarded(f"{world.proxy.url}?max_connections=1", changes, timeout=0.1), hits("10/hour")
+    limiter.check(plan)
+    world.proxy.begin("reset")
+    for _ in range(3):
+        assert limiter.check(plan).degraded == "local"
+    world.proxy.end()
+    until(lambda: is_working(limiter) and len(changes) == 2)
+
+    assert limiter.peek(plan).remaining == 6
+    limiter.close()
+
+
+def test_two_first_failures_at_once_are_one_outage(world: World, changes: list[Health]) -> None:
+    limiter, together, took = guarded(world.proxy.url, changes, timeout=0.1), threading.Barrier(8), list[float]()
+    limiter.check(hits("10/hour"))
+    world.server.suspend()
+
+    def ask() -> None:
+        together.wait(10)
+        start = time.monotonic()
+        assert limiter.check(hits("10/hour")).degraded == "local"
+        took.append(time.monotonic() - start)
+
+    try:
+        in_threads(8, ask)
+    finally:
+        world.server.resume()
+    until(lambda: is_working(limiter) and len(changes) == 2)
+
+    assert len(took) == 8
+    assert max(took) < FIRST
+    assert limiter.peek(hits("10/hour")).remaining == 1
+    limiter.close()

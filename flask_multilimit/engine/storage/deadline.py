@@ -1,14 +1,15 @@
 """A deadline for a whole question to the server: connecting, greeting, asking and reading, however the bytes drip in.
 
 The time-outs of a socket begin anew with every byte. Here each step of one question gets what the steps before have
-left of its time.
+left of its time. What has come by then still counts, when this process is late by itself.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from ssl import SSLContext
+from collections.abc import Callable
+from ssl import SSLContext, SSLWantReadError, SSLWantWriteError
 from time import monotonic
 from typing import Any
 
@@ -17,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .tls import TlsOptions
 
+_NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
 
@@ -43,14 +45,14 @@ class Deadline(threading.local):
 
     def step(self) -> float:
         """Seconds that the next step may take. Raises :class:`TimeoutError` when there are none."""
-        return min(self.left(), self.seconds or math.inf)
-
-    def left(self) -> float:
-        """Seconds left. Raises :class:`TimeoutError` when there are none."""
-        left = math.inf if self.seconds is None else self.started + self.seconds - monotonic()
+        left = self.left()
         if left <= 0:
             raise TimeoutError("timed out")
-        return left
+        return min(left, self.seconds or math.inf)
+
+    def left(self) -> float:
+        """Seconds left, 0 or less when it is over."""
+        return math.inf if self.seconds is None else self.started + self.seconds - monotonic()
 
 
 class TimedSocket:
@@ -68,15 +70,33 @@ class TimedSocket:
 
     def recv_into(self, *arguments: Any) -> int:
         self._hurry()
-        return int(self.plain.recv_into(*arguments))
+        try:
+            return int(self.plain.recv_into(*arguments))
+        except _NOT_YET:
+            return int(self._last_look(self.plain.recv_into, *arguments))
 
     def recv(self, *arguments: Any) -> bytes:
         self._hurry()
-        return bytes(self.plain.recv(*arguments))
+        try:
+            return bytes(self.plain.recv(*arguments))
+        except _NOT_YET:
+            return bytes(self._last_look(self.plain.recv, *arguments))
 
     def sendall(self, *arguments: Any) -> None:
         self._hurry()
-        self.plain.sendall(*arguments)
+        try:
+            self.plain.sendall(*arguments)
+        except _NOT_YET:
+            raise TimeoutError("timed out") from None
+
+    def _last_look(self, receive: Callable[..., Any], *arguments: Any) -> Any:
+        """What has come meanwhile: a process with much to do, or many greenlets, may be late by itself."""
+        self.plain.settimeout(0)
+        self._hurried = True
+        try:
+            return receive(*arguments)
+        except _NOT_YET:
+            raise TimeoutError("timed out") from None
 
     def settimeout(self, seconds: float | None) -> None:
         """redis-py sets 0 to find out whether there is anything to read."""
@@ -88,7 +108,7 @@ class TimedSocket:
         if self._polling:
             return
         if left < self._in_time:
-            self.plain.settimeout(left)
+            self.plain.settimeout(max(left, 0))
             self._hurried = True
         elif self._hurried:
             self.plain.settimeout(self._deadline.seconds)
@@ -103,6 +123,11 @@ class _Timed:
     def __init__(self, *, deadline: Deadline, **options: Any) -> None:
         self._deadline = deadline
         super().__init__(**options)
+
+    def connect(self) -> None:
+        """What follows has a time of its own."""
+        super().connect()  # type: ignore[misc]
+        self._deadline.start()
 
     def _connect(self) -> TimedSocket:
         self.socket_connect_timeout = self._deadline.step()

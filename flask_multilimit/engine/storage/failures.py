@@ -59,6 +59,10 @@ _CLASSES = {
 }
 """Where redis-py takes the code off the text; by name, for not every version has all of them."""
 
+NONE_FREE = "Too many connections"
+"""What redis-py says when a pool has given out all connections that it may."""
+_UNANSWERED = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
+
 
 def storage_error(error: Exception) -> StorageError:
     """What is raised from ``error``."""
@@ -67,7 +71,10 @@ def storage_error(error: Exception) -> StorageError:
     code = code_of(error)
     made = StorageError(f"the rate limit storage gave no answer: {type(error).__name__}: {error}")
     made.remedy = REMEDIES.get(code, getattr(error, "remedy", ""))
+    if str(error) == NONE_FREE:
+        made.remedy = "as many checks are under way as max_connections of the storage URI allows: raise it"
     made.only_this = code in ONLY_THIS
+    made.unanswered = not code and isinstance(error, _UNANSWERED)
     return made
 
 

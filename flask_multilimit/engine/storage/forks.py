@@ -34,11 +34,10 @@ def mind_forks(one: Forkable, *, inner: bool = False) -> None:
 
 
 def _all() -> list[Forkable]:
-    while True:
-        try:
-            return [*_outer, *_inner]
-        except RuntimeError:  # another thread has added one meanwhile
-            continue
+    try:
+        return [*_outer, *_inner]
+    except RuntimeError:  # another thread has added one meanwhile
+        return _all()
 
 
 def _before() -> None:

@@ -1,8 +1,9 @@
 """A storage around a storage: the one place that decides what becomes of a check when the storage does not answer.
 
-The first failure opens the breaker: from then on nobody waits for the server, and each check is decided here, by the
-``on_storage_error`` of its hits. Off the way of the requests one thread asks the server, at most once a second; when it
-answers, what was admitted meanwhile is charged to it, and the checks go there again.
+A check that gets no answer is asked once more; when there is none again, the breaker opens: from then on nobody waits
+for the server, and each check is decided here, by the ``on_storage_error`` of its hits. Off the way of the requests one
+thread asks the server, about once a second; when it answers, what was admitted meanwhile is charged to it, and the
+checks go there again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Literal
+from typing import Any, Literal, TypeVar
 from uuid import UUID, uuid4
 
 from ..decision import PEEKED, Charge, Decision, Hit, OnStorageError
@@ -27,14 +28,18 @@ from .forks import mind_forks
 from .memory import monotonic_microseconds
 from .workers import Workers, count_workers
 
-PROBE_SECONDS = 1.0
-"""Between two questions whether the server is back: never less."""
+PROBE_SECONDS = 0.9
+"""Between two questions whether the server is back: never less. With all that follows the answer, a second."""
 FIRST_PROBE = (0.05, 0.15)
 """Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
 RETURN_SECONDS = 1.5
 """After which all workers are back from an outage that is over: those that ask last, and have much to charge."""
+PATIENCE = 1.0
+"""Seconds after which no second try is made: who has waited so long shall not wait as long again."""
 LOG_SECONDS = 60.0
 """Between two log lines about checks that fail by themselves."""
+
+T = TypeVar("T")
 
 _STARTED = time.time()
 _STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")
@@ -119,23 +124,30 @@ class GuardedStorage:
         return self._ask(hits, check_id)
 
     def _ask(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
-        outages = self._outages
+        outages, start = self._outages, time.monotonic()
         try:
             decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
-            return self._after_failure(hits, check_id or error.check_id, error, outages)
+            check_id = check_id or error.check_id
+            try:
+                decision = self._once_more(error, outages, start, self.wrapped.check, hits, check_id)
+            except StorageError as last:
+                return self._after_failure(hits, check_id, last, outages)
         self._fallback.remember(decision)
         return decision
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         if self._open:
             return self._decide(hits, PEEKED, self._latest_error(), charging=False)
-        outages = self._outages
+        outages, start = self._outages, time.monotonic()
         try:
             decision = self.wrapped.peek(hits)
         except StorageError as error:
-            self._fail(hits, error, outages)
-            return self._decide(hits, PEEKED, error, charging=False)
+            try:
+                decision = self._once_more(error, outages, start, self.wrapped.peek, hits)
+            except StorageError as last:
+                self._fail(hits, last, outages)
+                return self._decide(hits, PEEKED, last, charging=False)
         self._fallback.remember(decision)
         return decision
 
@@ -143,11 +155,14 @@ class GuardedStorage:
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         if self._open or self._returning_until:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
-        outages = self._outages
+        outages, start = self._outages, time.monotonic()
         try:
             decisions = self.wrapped.check_many(many, ids)
         except StorageError as error:
-            return [self._after_failure(hits, id_, error, outages) for hits, id_ in zip(many, each_id, strict=True)]
+            try:
+                decisions = self._once_more(error, outages, start, self.wrapped.check_many, many, ids)
+            except StorageError as last:
+                return [self._after_failure(hits, id_, last, outages) for hits, id_ in zip(many, each_id, strict=True)]
         for decision in decisions:
             self._fallback.remember(decision)
         return decisions
@@ -185,6 +200,13 @@ class GuardedStorage:
             return self._health()
 
     # When the storage does not answer
+
+    def _once_more(self, error: StorageError, outages: int, start: float, ask: Callable[..., T], *arguments: Any) -> T:
+        """A second try, so that a server which only stumbled is not taken for dead. Under its id, a check that was
+        charged is not charged again. Raises :class:`StorageError`, also where a second try makes no sense."""
+        if not error.unanswered or outages != self._outages or time.monotonic() - start > PATIENCE:
+            raise error
+        return ask(*arguments)
 
     def _after_failure(
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, outages: int
@@ -227,7 +249,7 @@ class GuardedStorage:
         if strictest == "raise":
             raise error
         if strictest == "deny":
-            raise StorageDenied(f"refused while {error}", retry_after=PROBE_SECONDS) from error
+            raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
         local = tuple(hit for hit, policy in zip(hits, policies, strict=True) if policy == "local")
         with self._lock:
             decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
@@ -266,6 +288,7 @@ class GuardedStorage:
             self._since, self._failed_at = time.time(), time.monotonic()
             self._error, self._failing_hits = error, hits
             self._arrears.begin()
+            self._fallback.begin()
             self._share_between(workers)
             health = self._health()
         self._logger.error(

@@ -13,6 +13,7 @@ server.
 from __future__ import annotations
 
 import _socket
+import contextlib
 import functools
 import inspect
 import math
@@ -22,7 +23,7 @@ import socket
 import struct
 import weakref
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Protocol
 
 from redis import Redis
@@ -33,6 +34,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
 from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
+from .failures import NONE_FREE
 from .sentinel import PRIMARY_CONNECTIONS
 
 if HIREDIS_AVAILABLE:
@@ -47,6 +49,8 @@ _ASKS_FOR_COMMAND = (
 )
 """Whether this redis-py (before 5.3) wants to be told what a connection is for."""
 
+_WAIT_SECONDS = 0.001
+"""Between two looks whether a connection is free."""
 _CHUNK = 4096
 """Bytes read at once: the reply to some hundred rules."""
 _MORE = object()
@@ -88,9 +92,9 @@ class Wire:
         try:
             line = self._idle.pop()  # the one used last
         except IndexError:
-            line = self._open(started)
+            line, started = self._open(started)
         if looking and line.has_news():
-            line = self._take_another(line, started)
+            line, started = self._take_another(line, started)
         try:
             reply = line.ask(command, started)
         except BaseException as error:
@@ -107,6 +111,11 @@ class Wire:
         self._idle.append(line)
         return reply
 
+    def lend(self) -> None:
+        """Give the pool a connection that is idle, so that a command of the client finds one."""
+        with contextlib.suppress(IndexError):
+            self._pool.release(self._idle.pop().connection)
+
     def close(self) -> None:
         """Give all connections back to the pool."""
         _give_back(self._pool, self._idle)
@@ -115,7 +124,7 @@ class Wire:
         """Drop what belongs to the parent process."""
         self._idle.clear()
 
-    def _take_another(self, line: _Line, started: float) -> _Line:
+    def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
         """Instead of one that the server has closed, or that has something to say unasked."""
         while line.has_news():
             _hang_up(self._pool, line)
@@ -123,12 +132,26 @@ class Wire:
                 line = self._idle.pop()
             except IndexError:
                 return self._open(started)
-        return line
+        return line, started
 
-    def _open(self, started: float) -> _Line:
-        self._deadline.start(started)
-        connection = self._pool.get_connection("EVALSHA") if _ASKS_FOR_COMMAND else self._pool.get_connection()
-        return _line_of(connection, self._deadline)
+    def _open(self, started: float) -> tuple[_Line, float]:
+        """A line, and since when there is something to ask: connecting has a time of its own."""
+        while True:
+            self._deadline.start(started)
+            try:
+                connection = self._pool.get_connection("EVALSHA") if _ASKS_FOR_COMMAND else self._pool.get_connection()
+            except RedisConnectionError as error:
+                self._wait_for_another(error)
+            else:
+                return _line_of(connection, self._deadline), monotonic()
+            with contextlib.suppress(IndexError):
+                return self._idle.pop(), started
+
+    def _wait_for_another(self, error: RedisConnectionError) -> None:
+        """Until somebody may have given a line back. Raises ``error`` when that is not the trouble, or time is up."""
+        if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.left() <= 0:
+            raise error
+        sleep(_WAIT_SECONDS)
 
     def _drop(self, line: _Line) -> None:
         _hang_up(self._pool, line)

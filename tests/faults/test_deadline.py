@@ -1,0 +1,78 @@
+"""What a socket with a deadline makes of a reply that is there when the time is over."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine.storage.deadline import Deadline, TimedSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def deadline() -> Deadline:
+    deadline = Deadline(0.02)
+    deadline.start()
+    return deadline
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with_server, server = socket.socketpair()
+    with with_server, server:
+        with_server.settimeout(0.02)
+        yield with_server, server
+
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+def pass_by(deadline: Deadline) -> None:
+    deadline.started -= 1
+
+
+def test_what_has_come_in_time_is_read_although_we_are_late(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    timed, buffer = TimedSocket(ours, deadline), bytearray(9)
+    server.sendall(b"in time")
+    pass_by(deadline)
+
+    assert timed.recv(2) == b"in"
+    assert timed.recv_into(buffer) == 5
+
+
+def test_what_has_not_come_is_not_waited_for(deadline: Deadline, ends: Ends) -> None:
+    timed = TimedSocket(ends[0], deadline)
+    pass_by(deadline)
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            timed.recv(1)
+        with pytest.raises(TimeoutError):
+            timed.recv_into(bytearray(1))
+
+
+def test_what_cannot_be_sent_is_not_waited_for_either(deadline: Deadline, ends: Ends) -> None:
+    pass_by(deadline)
+
+    with pytest.raises(TimeoutError):
+        TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
+
+
+def test_a_new_question_has_time_again(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    timed = TimedSocket(ours, deadline)
+    pass_by(deadline)
+    with pytest.raises(TimeoutError):
+        timed.recv(1)
+
+    deadline.start()
+    with pytest.raises(TimeoutError):
+        timed.recv(1)  # waits
+    server.sendall(b"x")
+
+    assert timed.recv(1) == b"x"
