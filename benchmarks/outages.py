@@ -1,52 +1,103 @@
 """What users see while storage fails: every fault of the test suite under load, through gunicorn with two workers.
 
-    python benchmarks/outages.py                               # the table of the docs
-    python benchmarks/outages.py --policies local allow deny raise --faults SIGSTOP blackhole
-    python benchmarks/outages.py --app flask_limiter_app:app  # the same for Flask-Limiter, to be installed
+    python benchmarks/outages.py --write                         # the tables of docs/explanation/failures.md
+    python benchmarks/outages.py --settings local --faults SIGSTOP --seconds 40
 
-"First" is the longest that any request took, "then" what nine of ten took at most, in milliseconds, and both count the
-client's and gunicorn's share; "admitted" is of the limit, of which a third had been used before the fault; "back" is
-from the fault's end until the storage decides again, in seconds.
+The settings beside the four policies are those of Flask-Limiter (flask_limiter_app.py), which is to be installed. Each
+fault is one line as it happens, and four tables at the end; TABLES says what they tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SUITE = HERE.parent / "tests" / "faults"
+PAGE = HERE.parent / "docs" / "explanation" / "failures.md"
+BEGIN, END = "% written by benchmarks/outages.py: begin\n", "% written by benchmarks/outages.py: end\n"
 sys.path[:0] = [str(SUITE.parent)]
 
 from faults.serving import LIMIT, Seen, serving  # noqa: E402
 from faults.world import FAULTS  # noqa: E402
 from servers import find_binaries  # noqa: E402
 
+OURS = ("local", "allow", "deny", "raise")
+THEIRS = {"FL as it comes": "raise", "FL swallow_errors": "allow", "FL in-memory fallback": "local"}
+"""And what flask_limiter_app.py calls them."""
+GOOD = {200, 429}
+
+Results = dict[str, dict[str, Seen]]
+"""By fault and setting."""
+
+
+def errors(seen: Seen) -> str:
+    wrong = [each.status for each in seen.all if each.status not in GOOD]
+    return ", ".join(f"{wrong.count(status)} x {status}" for status in sorted(set(wrong))) or "-"
+
+
+def longest(seen: Seen) -> str:
+    return f"{1000 * seen.slowest[0]:.0f}"
+
+
+def admitted(seen: Seen) -> str:
+    return f"{seen.admitted / LIMIT:.2f}"
+
+
+def back(seen: Seen) -> str:
+    return f"{seen.recovery:.1f}" if seen.recovered else f"> {seen.recovery:.0f}"
+
+
+TABLES: dict[str, Callable[[Seen], str]] = {
+    "Errors that users saw (neither 200 nor 429)": errors,
+    "The longest that any request took, in milliseconds": longest,
+    "Admitted, as a multiple of the limit": admitted,
+    "From the end of the fault until the storage decides every request again, in seconds": back,
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--app", default="app:app")
-    parser.add_argument("--policies", nargs="+", default=["local"])
-    parser.add_argument("--faults", nargs="+", default=[fault.name for fault in FAULTS])
-    parser.add_argument("--seconds", type=float, default=2.0, help="that each fault lasts")
+    parser.add_argument("--settings", nargs="+", default=[*OURS, *THEIRS], choices=[*OURS, *THEIRS], metavar="NAME")
+    parser.add_argument("--faults", nargs="+", default=[fault.name for fault in FAULTS], metavar="NAME")
+    parser.add_argument("--seconds", type=float, default=1.5, help="that each fault lasts")
+    parser.add_argument("--write", action="store_true", help="put the tables into the documentation")
     given = parser.parse_args()
-    folder = SUITE if given.app == "app:app" else HERE
+    tables = "\n".join(tables_of(measure(given.settings, given.faults, given.seconds), given.settings))
+    print(tables)
+    if given.write:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}")
+
+
+def measure(settings: list[str], faults: list[str], seconds: float) -> Results:
     binary = next(iter(find_binaries().values()))
-    print(f"{binary.name}\n\n| fault | policy | statuses | first | then | admitted | back |")
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for policy in given.policies:
-        with serving(binary, app=given.app, folder=folder, policy=policy) as service:
+    theirs = f", Flask-Limiter {version('flask-limiter')}" if set(settings) & {*THEIRS} else ""
+    print(f"{binary.name}{theirs}; each fault lasts {seconds:g} s", flush=True)
+    results: Results = {fault: {} for fault in faults}
+    for setting in settings:
+        app, folder = ("app:app", SUITE) if setting in OURS else ("flask_limiter_app:app", HERE)
+        with serving(binary, app=app, folder=folder, policy=THEIRS.get(setting, setting)) as service:
             for fault in FAULTS:
-                if fault.name in given.faults:
-                    print(row(fault.name, policy, service.suffer(fault, given.seconds)), flush=True)
+                if fault.name in faults:
+                    seen = results[fault.name][setting] = service.suffer(fault, seconds)
+                    print(f"{setting}: {fault.name}: {' | '.join(tell(seen) for tell in TABLES.values())}", flush=True)
+    return results
 
 
-def row(fault: str, policy: str, seen: Seen) -> str:
-    slowest = seen.slowest
-    statuses = ", ".join(map(str, sorted(seen.statuses)))
-    first, then = (round(1000 * seconds) for seconds in (slowest[0], slowest[len(slowest) // 10]))
-    return f"| {fault} | {policy} | {statuses} | {first} | {then} | {seen.admitted / LIMIT:.2f} | {seen.recovery:.1f} |"
+def tables_of(results: Results, settings: list[str]) -> list[str]:
+    lines = []
+    for title, tell in TABLES.items():
+        lines += [f"{title}:", "", f"| fault | {' | '.join(settings)} |", "| --- |" + " --- |" * len(settings)]
+        lines += [
+            f"| {fault} | {' | '.join(tell(by_setting[setting]) for setting in settings)} |"
+            for fault, by_setting in results.items()
+        ]
+        lines.append("")
+    return lines
 
 
 if __name__ == "__main__":

@@ -69,6 +69,10 @@ class Seen:
         last = max((each.start for each in self.all if each.path == "/free" and each.text != "None"), default=0)
         return max(last - self.ended, 0.0)
 
+    @property
+    def recovered(self) -> bool:
+        return [each.text for each in self.all if each.path == "/free"][-1] == "None"
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
