@@ -27,8 +27,9 @@ class Settings(BaseModel):
     ``valkeys://``, ``redis+sentinel://``, ``rediss+sentinel://``, ``redis+cluster://``, ``rediss+cluster://``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
-    """Seconds that a check may take, connecting included; above 0, at most 60. A client object of your own goes by
-    its own time-outs."""
+    """Seconds that a connection may take to be made, and then that an answer may take; above 0, at most 60. A check
+    that gets none is asked once more, unless the first try took more than a second. A client object of your own goes
+    by its own time-outs."""
 
     on_storage_error: OnStorageError = "local"
     """What becomes of a check that storage does not answer: ``local`` (this process limits by itself, to its share of

@@ -281,6 +281,18 @@ def test_whom_one_worker_has_served_alone_gets_no_more_unless_he_had_used_more_t
     assert admitted <= (60 if used <= 30 else 75 if many == 2 else 81)
 
 
+def test_nothing_is_supposed_of_whom_comes_when_the_storage_is_back(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    workers.break_down()
+    workers.admitted(hits("60/minute", subject="bob"), 1)
+    workers.mend()
+
+    for _ in range(20):
+        assert workers.admitted(hits("60/minute"), 1) == [1, 1]
+    workers.break_down()
+    assert sum(workers.admitted(hits("60/minute"), 20)) >= 18
+
+
 def test_whom_a_worker_has_not_heard_of_for_long_is_in_between(make: Callable[..., Workers]) -> None:
     workers = make(2)
     plan = hits("60/hour")

@@ -19,7 +19,7 @@ from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .uri import redacted
 
 DEFAULT_TIMEOUT = 0.1
-"""Seconds that a whole check may take, connecting included."""
+"""Seconds that a connection may take to be made, and then that an answer may take."""
 
 _SCHEMES = {
     "redis": "redis",

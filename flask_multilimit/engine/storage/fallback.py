@@ -47,7 +47,7 @@ class Fallback:
     def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
         self.workers = 1
         self.now = clock
-        self._since = clock()
+        self._away_since: int | None = None
         self._past: int | None = None
         self._memory = MemoryStorage(lambda: self.now() if self._past is None else self._past)
         self._heard: list[tuple[int, Decision]] = []
@@ -61,7 +61,11 @@ class Fallback:
 
     def begin(self) -> None:
         """From now on the storage answers nobody."""
-        self._since = self.now()
+        self._away_since = self.now()
+
+    def end(self) -> None:
+        """It answers, and knows what was before."""
+        self._away_since = None
 
     def remember(self, decision: Decision) -> None:
         """The storage has answered: at every request, so only noted down here."""
@@ -142,12 +146,13 @@ class Fallback:
     def _supposed(self, rule: Rule, known: Known | None) -> tuple[int, int]:
         """What others may have taken of a key in the time before the outage in which this process did not hear of it,
         and until when that counts. Nobody knows; it is taken to be half the limit in the time that brings it back."""
-        if self.workers == 1:
+        since = self._away_since
+        if self.workers == 1 or since is None:
             return 0, 0
         whole = rule.quota.burst
         back = whole * rule.quota.window // rule.quota.count
-        silent = back if known is None else min(max(self._since - known.at, 0), back)
-        return whole * silent // (2 * back), self._since + back
+        silent = back if known is None else min(max(since - known.at, 0), back)
+        return whole * silent // (2 * back), since + back
 
     def _known(self) -> dict[str, Known]:
         """The latest of each key, whichever check it was a part of."""

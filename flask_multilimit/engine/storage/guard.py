@@ -412,6 +412,7 @@ class GuardedStorage:
             if not self._open:
                 return True
             self._open = False
+            self._fallback.end()
             if self._workers.count > 1:
                 self._returning_until = time.monotonic() + RETURN_SECONDS
             self._since = time.time()

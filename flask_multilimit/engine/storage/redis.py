@@ -59,9 +59,9 @@ class RedisStorage:
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float) -> RedisStorage:
-        """A storage with a client of its own, which answers within ``timeout`` seconds, connecting included, and does
-        not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name, which
-        is the system's, may take longer."""
+        """A storage with a client of its own, which connects within ``timeout`` seconds, answers within as many, and
+        does not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name,
+        which is the system's, may take longer."""
         deadline = Deadline(timeout)
         client = timed_client(url, deadline)
         storage = cls(client, deadline=deadline)
