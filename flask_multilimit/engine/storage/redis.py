@@ -20,7 +20,7 @@ from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
 from ..errors import ConfigurationError, StorageError
 from .base import StoredKey
 from .deadline import TIMED_CONNECTIONS, Deadline
-from .failures import storage_error
+from .failures import NONE_FREE, storage_error
 from .scripts import Script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
@@ -93,7 +93,6 @@ class RedisStorage:
         self._deadline.start()
         mode = b"check" if ids is None else b"repeat"
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
-        self._lend()
         calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, id_of_each, strict=True)]
         with self._client.pipeline(transaction=False) as pipeline:
             for script in {script.sha: script for script, _ in calls}.values():
@@ -127,7 +126,6 @@ class RedisStorage:
         """By SCAN, which does not hold the server up; with a ``limit``, the first that it comes upon."""
         self._deadline.stop()
         pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
-        self._lend()
         found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
         with self._client.pipeline(transaction=False) as pipeline:
             for key in found:
@@ -144,10 +142,6 @@ class RedisStorage:
             self._wire.close()
         if self._owns_client:
             self._client.close()
-
-    def _lend(self) -> None:
-        if self._wire is not None:
-            self._wire.lend()
 
     def _once_more(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Ask again, if that may help: with the script, or with an id that tells whether the charge was made before
@@ -199,6 +193,8 @@ class RedisStorage:
         try:
             return command(*arguments)
         except (RedisError, OSError) as error:
+            if str(error) == NONE_FREE and self._wire is not None and self._wire.make_room():
+                return self._command(command, *arguments)
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StorageError:

@@ -111,10 +111,14 @@ class Wire:
         self._idle.append(line)
         return reply
 
-    def lend(self) -> None:
-        """Give the pool a connection that is idle, so that a command of the client finds one."""
-        with contextlib.suppress(IndexError):
-            self._pool.release(self._idle.pop().connection)
+    def make_room(self) -> bool:
+        """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            return False
+        _hang_up(self._pool, line)
+        return True
 
     def close(self) -> None:
         """Give all connections back to the pool."""
