@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from flask_multilimit.engine.storage.deadline import Deadline, TimedSocket
+from flask_multilimit.engine.storage.deadline import Deadline, TimedSocket, TimedUnixConnection
+from flask_multilimit.engine.storage.wire import wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from servers import Server
 
 
 @pytest.fixture
@@ -76,3 +83,23 @@ def test_a_new_question_has_time_again(deadline: Deadline, ends: Ends) -> None:
     server.sendall(b"x")
 
     assert timed.recv(1) == b"x"
+
+
+def test_what_follows_a_connection_has_a_time_of_its_own(any_server: Server) -> None:
+    deadline = Deadline(60)
+    client = redis.Redis.from_url(
+        any_server.url,
+        connection_class=TimedUnixConnection,
+        deadline=deadline,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+    wire = wire_of(client, deadline)
+    assert wire is not None
+
+    _, since = wire._open(time.monotonic() - 50)
+
+    assert time.monotonic() - since < 40
+    assert deadline.left() > 20
+    client.close()

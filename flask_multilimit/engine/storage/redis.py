@@ -148,6 +148,7 @@ class RedisStorage:
         the connection was lost."""
         try:
             if isinstance(error, NoScriptError):
+                self._deadline.start()  # it has answered: the script is another question
                 return self._ask(b"check", hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
