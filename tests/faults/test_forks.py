@@ -138,3 +138,24 @@ def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
 
     assert not checked.is_alive()
     assert outcomes == [0, 0]
+
+
+def test_who_is_deciding_comes_to_an_end_while_another_forks(workers: Workers) -> None:
+    """The lock of the guard is held by those who take that of its memory: a fork takes them in the same order."""
+    guard = workers.limiters[0]._storage
+    decided, forked = threading.Event(), list[int]()
+    forker = threading.Thread(target=lambda: forked.append(fork_and(lambda: None)))
+
+    def decide() -> None:
+        with guard._lock:  # type: ignore[attr-defined]
+            forker.start()
+            forker.join(0.2)  # it gets as far as it can
+            if guard._fallback._memory._lock.acquire(timeout=SECONDS):  # type: ignore[attr-defined]
+                guard._fallback._memory._lock.release()  # type: ignore[attr-defined]
+                decided.set()
+
+    decide()
+    forker.join(2 * SECONDS)
+
+    assert decided.is_set()
+    assert forked == [0]
