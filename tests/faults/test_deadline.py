@@ -103,3 +103,14 @@ def test_what_follows_a_connection_has_a_time_of_its_own(any_server: Server) -> 
     assert time.monotonic() - since < 40
     assert deadline.left() > 20
     client.close()
+
+
+def test_who_only_looks_is_not_made_to_wait(deadline: Deadline, ends: Ends) -> None:
+    """As redis-py does, before 5.1, with a connection that it hands out."""
+    timed = TimedSocket(ends[0], deadline)
+    deadline.started -= 0.019
+    timed.settimeout(0)
+
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            timed.recv(1)

@@ -19,6 +19,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from .tls import TlsOptions
 
 _NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
+_AN_INSTANT = 0.000_001
+"""Seconds; 0 would mean something else to a socket."""
 PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
 
@@ -73,6 +75,8 @@ class TimedSocket:
         try:
             return int(self.plain.recv_into(*arguments))
         except _NOT_YET:
+            if self.plain.gettimeout() == 0:
+                raise
             return int(self._last_look(self.plain.recv_into, *arguments))
 
     def recv(self, *arguments: Any) -> bytes:
@@ -80,6 +84,8 @@ class TimedSocket:
         try:
             return bytes(self.plain.recv(*arguments))
         except _NOT_YET:
+            if self.plain.gettimeout() == 0:
+                raise
             return bytes(self._last_look(self.plain.recv, *arguments))
 
     def sendall(self, *arguments: Any) -> None:
@@ -91,12 +97,14 @@ class TimedSocket:
 
     def _last_look(self, receive: Callable[..., Any], *arguments: Any) -> Any:
         """What has come meanwhile: a process with much to do, or many greenlets, may be late by itself."""
-        self.plain.settimeout(0)
         self._hurried = True
         try:
+            self.plain.settimeout(0)
             return receive(*arguments)
         except _NOT_YET:
             raise TimeoutError("timed out") from None
+        finally:
+            self.plain.settimeout(_AN_INSTANT)
 
     def settimeout(self, seconds: float | None) -> None:
         """redis-py sets 0 to find out whether there is anything to read."""
@@ -104,11 +112,13 @@ class TimedSocket:
         self.plain.settimeout(seconds)
 
     def _hurry(self) -> None:
+        if self.plain.gettimeout() == 0:  # redis-py only looks whether there is anything
+            return
         left = self._deadline.left()
         if self._polling:
             return
         if left < self._in_time:
-            self.plain.settimeout(max(left, 0))
+            self.plain.settimeout(max(left, _AN_INSTANT))
             self._hurried = True
         elif self._hurried:
             self.plain.settimeout(self._deadline.seconds)
