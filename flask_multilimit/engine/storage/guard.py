@@ -29,7 +29,7 @@ from .memory import monotonic_microseconds
 from .workers import Workers, count_workers
 
 PROBE_SECONDS = 0.9
-"""Between two questions whether the server is back: never less. With all that follows the answer, a second."""
+"""Between two questions whether the server is back: never less. With what follows the answer, about a second."""
 FIRST_PROBE = (0.05, 0.15)
 """Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
 RETURN_SECONDS = 1.5
