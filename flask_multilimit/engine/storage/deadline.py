@@ -75,7 +75,7 @@ class TimedSocket:
         try:
             return int(self.plain.recv_into(*arguments))
         except _NOT_YET:
-            if self.plain.gettimeout() == 0:
+            if self._polling:
                 raise
             return int(self._last_look(self.plain.recv_into, *arguments))
 
@@ -84,7 +84,7 @@ class TimedSocket:
         try:
             return bytes(self.plain.recv(*arguments))
         except _NOT_YET:
-            if self.plain.gettimeout() == 0:
+            if self._polling:
                 raise
             return bytes(self._last_look(self.plain.recv, *arguments))
 
@@ -112,8 +112,6 @@ class TimedSocket:
         self.plain.settimeout(seconds)
 
     def _hurry(self) -> None:
-        if self.plain.gettimeout() == 0:  # redis-py only looks whether there is anything
-            return
         left = self._deadline.left()
         if self._polling:
             return
