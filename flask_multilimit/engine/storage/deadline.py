@@ -178,7 +178,7 @@ class TimedTlsConnection(_Timed, _TlsInTime):
         """The server looks at our certificate only after the handshake, and what it says then is often lost."""
         self._trusts = False
         try:
-            super().connect()  # type: ignore[no-untyped-call]
+            super().connect()
         except RedisConnectionError as error:
             if self._trusts:
                 error.remedy = _SHOW_A_CERTIFICATE  # type: ignore[attr-defined]
