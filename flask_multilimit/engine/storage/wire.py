@@ -139,7 +139,8 @@ class Wire:
         return line, started
 
     def _open(self, started: float) -> tuple[_Line, float]:
-        """A line, and since when there is something to ask: connecting has a time of its own."""
+        """A line, and since when there is something to ask: connecting has a time of its own, unless one
+        deadline is for several servers."""
         while True:
             self._deadline.start(started)
             try:
@@ -147,7 +148,7 @@ class Wire:
             except RedisConnectionError as error:
                 self._wait_for_another(error)
             else:
-                return _line_of(connection, self._deadline), monotonic()
+                return _line_of(connection, self._deadline), self._deadline.started
             with contextlib.suppress(IndexError):
                 return self._idle.pop(), started
 
