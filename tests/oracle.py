@@ -70,6 +70,8 @@ class Oracle:
 
     def _wait(self, hit: Hit, now: int) -> int:
         """Until the first instant with room: now, or one at which some charge leaves the window."""
+        if hit.cost == 0:  # asks only, also when the count has been lowered below what is used
+            return 0
         if hit.cost > hit.rule.count:
             return NEVER
         leaving = {charge.at + hit.rule.quota.window for charge in self._live(hit, now)}
