@@ -47,12 +47,16 @@ class Deadline(threading.local):
 
     def step(self) -> float:
         """Seconds that the next step may take. Raises :class:`TimeoutError` when there are none."""
-        left = self.left()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        return min(left, self.seconds or math.inf)
+        return min(self.left(), self.seconds or math.inf)
 
     def left(self) -> float:
+        """Seconds left. Raises :class:`TimeoutError` when there are none."""
+        left = self.remaining()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        return left
+
+    def remaining(self) -> float:
         """Seconds left, 0 or less when it is over."""
         return math.inf if self.seconds is None else self.started + self.seconds - monotonic()
 
@@ -112,7 +116,7 @@ class TimedSocket:
         self.plain.settimeout(seconds)
 
     def _hurry(self) -> None:
-        left = self._deadline.left()
+        left = self._deadline.remaining()
         if self._polling:
             return
         if left < self._in_time:

@@ -154,7 +154,7 @@ class Wire:
 
     def _wait_for_another(self, error: RedisConnectionError) -> None:
         """Until somebody may have given a line back. Raises ``error`` when that is not the trouble, or time is up."""
-        if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.left() <= 0:
+        if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.remaining() <= 0:
             raise error
         sleep(_WAIT_SECONDS)
 
