@@ -80,6 +80,7 @@ class Cluster(contextlib.ExitStack):
 
     def begin_move(self, slot: int, source: Server, target: Server) -> None:
         """From here on the source answers ASK for keys that it does not have (any more)."""
+        self.until(self._agrees_on_epochs, "all having heard of the last move")
         self._command(target, "SETSLOT", slot, "IMPORTING", self.id_of(source))
         self._command(source, "SETSLOT", slot, "MIGRATING", self.id_of(target))
 
@@ -94,6 +95,7 @@ class Cluster(contextlib.ExitStack):
                 self.move_key(key, source, target)
         for server in (target, source, *self.primaries):
             self._command(server, "SETSLOT", slot, "NODE", self.id_of(target))
+        self.until(lambda: slot in self.slots_of(target), "the move of a slot")
 
     def move(self, slot: int, source: Server, target: Server) -> None:
         self.begin_move(slot, source, target)
@@ -126,6 +128,12 @@ class Cluster(contextlib.ExitStack):
             self._command(server, "REPLICATE", self.id_of(self.servers[0]))
         self.until(lambda: all(self._is_replicating(server) for server in self.servers[3:]), "replication")
         self.until(lambda: all(self._is_ok(server) for server in self.servers), "a cluster that is up")
+
+    def _agrees_on_epochs(self) -> bool:
+        """Else who gets a slot might not rise above who had it, whose last word it then believes: nobody has it."""
+        infos = [self._info(server) for server in self.primaries]
+        mine = {info["cluster_my_epoch"] for info in infos}
+        return len({info["cluster_current_epoch"] for info in infos}) == 1 and len(mine) == len(infos)
 
     def _knows_all(self, server: Server) -> bool:
         return int(self._info(server)["cluster_known_nodes"]) == len(self.servers)

@@ -142,6 +142,8 @@ class Arrears:
 
     def _fill_up(self, decision: Decision) -> None:
         """What did not fit takes all that is left."""
+        if not any(decision.reply[3::3]):  # nearly always, and there may be thousands to charge
+            return
         for status in decision.statuses:
             if not status.allowed and status.remaining:
                 self._storage.check((replace(status.hit, cost=status.remaining),))
