@@ -45,9 +45,9 @@ class Arrears:
     def __init__(
         self, storage: Storage, now: Callable[[], int], log: Callable[[tuple[Hit, ...], StorageError], None]
     ) -> None:
-        self.given_up = 0
+        self.given_up: int = 0
         """Checks of this or the last outage that could not be charged."""
-        self.charged = 0
+        self.charged: int = 0
         """And those that were."""
         self._storage = storage
         self._now = now

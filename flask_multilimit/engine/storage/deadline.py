@@ -34,7 +34,7 @@ class Deadline(threading.local):
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
-        self.started = math.inf
+        self.started: float = math.inf
         """By ``time.monotonic``."""
 
     def start(self, started: float | None = None) -> None:

@@ -67,8 +67,8 @@ class DenyCache:
     believed at most, so the longest that a reset, a refund or a changed rule in *another* process goes unnoticed here;
     above 0, at most 60. It is counted from before the question on, so nobody is refused at an instant at which the
     storage would let them pass; units of other rules in such a refusal are those of the storage's answer. What a
-    process decided in place of a storage that failed is not remembered, nor is a :meth:`peek`, a check that is
-    repeated by its ``check_id``, or one of :meth:`check_many`.
+    process decided in place of a storage that failed is not remembered, nor is a ``peek``, a check that is
+    repeated by its ``check_id``, or one of ``check_many``.
 
     ``clock``, for tests, returns microseconds. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """

@@ -75,13 +75,13 @@ class LocalServer:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.socket = directory / "socket"
-        self.found = False
+        self.socket: Path = directory / "socket"
+        self.found: bool = False
         """Whether the server was there when last seen. Who hears nothing from it sets it back."""
         self._seat: int | None = None
         self._error: StorageError | None = None
         self._failures = 0
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         _servers.add(self)
 
     def find(self) -> None:

@@ -54,7 +54,7 @@ class NodesOfUri:
         credentials, at, hosts = where.rpartition("@")
         self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
         self._clients: list[Any] = []
-        self.deadline = WholeDeadline(timeout)
+        self.deadline: WholeDeadline = WholeDeadline(timeout)
         hosts = hosts.removesuffix("/").removesuffix("/0")
         try:
             self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
@@ -97,7 +97,7 @@ class NodesOfClient:
         self._client = client
         self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of one that is dropped
         self._made: list[Any] = []
-        self.deadline = WholeDeadline(None)
+        self.deadline: WholeDeadline = WholeDeadline(None)
         self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
 
     def client_at(self, address: Address) -> Any:
