@@ -197,10 +197,11 @@ def _moved_on(world: World, place: _Place, number: int) -> _Place:
 
 
 def _why_stuck(place: _Place, operations: Sequence[Operation]) -> str:
-    """What stands next, and what it should have been answered."""
+    """What may stand next, and why it cannot."""
+    lines = [f"after {place.first} operations at {place.world.now}"]
     for number in sorted(_next(place, operations), key=lambda number: _instant_of(operations[number])):
         operation = operations[number]
         expected, _ = place.world.after(operation)
-        if expected != operation.reply:
-            return f"after {place.first} operations, {operation} should have been {list(expected)}"
-    return f"after {place.first} operations, the recorded instants go back"
+        why = f"should have been {list(expected)}" if expected != operation.reply else "goes back, or leads nowhere"
+        lines.append(f"{operation} between {operation.invoked} and {operation.returned} {why}")
+    return "\n".join(lines)

@@ -16,6 +16,7 @@ from history import worker
 from history.broken import DEFECTS
 from history.checker import violations
 from history.operations import History
+from history.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,7 @@ TIMES = 150
 SEEDS = range(3)
 TIMES_OF_THE_BROKEN = 80
 PATIENCE = 120
+RUNS = 5
 
 
 class Processes:
@@ -41,6 +43,15 @@ class Processes:
         self._pool, self._server, self._client = pool, server, client
 
     def run(self, seed: int, times: int, defect: Defect | None = None) -> History:
+        """What lies ahead of a clock that was set back is let go, as the contract says: such a run proves nothing."""
+        for _ in range(RUNS):
+            with Watch() as watch:
+                history = self._run(seed, times, defect)
+            if not watch.set_back:
+                return history
+        pytest.skip("the clock of this machine is set back all the time")
+
+    def _run(self, seed: int, times: int, defect: Defect | None) -> History:
         self._client.flushall()
         calls = [
             self._pool.submit(worker.run, self._server.url, 100 * seed + n, THREADS, times, defect)
