@@ -11,8 +11,6 @@ take effect at once, and the third is another check. What others do takes effect
 from __future__ import annotations
 
 import math
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -21,6 +19,7 @@ from uuid import UUID
 from ..decision import Charge, Decision, Hit, new_id, worked_out
 from ..errors import ConfigurationError
 from .base import Storage
+from .forks import tell_child
 from .memory import monotonic_microseconds
 
 DENY_SECONDS = 1.0
@@ -93,7 +92,7 @@ class DenyCache:
         self._denials: dict[tuple[str, ...], _Denial] = {}  # by all keys of the check, the oldest first
         self._given_back: list[float] = [-math.inf] * SHARDS  # when, the last time
         self._lock = Lock()  # to write; who reads does not need it
-        _caches.add(self)
+        tell_child(self)
 
     def __len__(self) -> int:
         return len(self._denials)
@@ -137,7 +136,7 @@ class DenyCache:
     def close(self) -> None:
         self.wrapped.close()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """Who held the lock is not here. What was refused is refused in the child as well."""
         self._lock = Lock()
 
@@ -186,15 +185,3 @@ def _longest_refusal(decision: Decision) -> tuple[float, str]:
 
 def _shard_of(key: str) -> int:
     return hash(key) % SHARDS
-
-
-_caches: weakref.WeakSet[DenyCache] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for cache in _caches:
-        cache.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

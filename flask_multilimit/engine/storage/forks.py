@@ -10,39 +10,56 @@ from __future__ import annotations
 import os
 import weakref
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
-class Forkable(Protocol):
-    """What has a lock, and is told when it is the copy in a child."""
+class Copied(Protocol):
+    """What is told when it is the copy in a child."""
+
+    def _after_fork_in_child(self) -> None:
+        """Leave to the parent what is its, and make new locks."""
+
+
+class Locked(Copied, Protocol):
+    """What is not to be copied while another thread is in the middle of it."""
 
     _lock: Any
 
-    def _after_fork_in_child(self) -> None:
-        """Leave to the parent what is its, and make a new lock."""
-
 
 _one_at_a_time = Lock()
-_outer: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_inner: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_outer: weakref.WeakSet[Locked] = weakref.WeakSet()
+_inner: weakref.WeakSet[Locked] = weakref.WeakSet()
+_told: weakref.WeakSet[Copied] = weakref.WeakSet()
 _held: list[Any] = []
 
 
-def mind_forks(one: Forkable, *, inner: bool = False) -> None:
-    """From now on, until it is collected. ``inner``: who takes its lock may hold an outer one already."""
+def mind_forks(one: Locked, *, inner: bool = False) -> None:
+    """Copy it in one piece, from now on until it is collected. ``inner``: who takes its lock may hold an outer one
+    already."""
     (_inner if inner else _outer).add(one)
 
 
-def _all() -> list[Forkable]:
+def tell_child(one: Copied) -> None:
+    """That it is a copy, and no more: where each step leaves it sound, or the child begins anew."""
+    _told.add(one)
+
+
+def _locked() -> list[Locked]:
+    return _listed(_outer) + _listed(_inner)
+
+
+def _listed(some: weakref.WeakSet[T]) -> list[T]:
     try:
-        return [*_outer, *_inner]
+        return list(some)
     except RuntimeError:  # another thread has added one meanwhile
-        return _all()
+        return _listed(some)
 
 
 def _before() -> None:
     _one_at_a_time.acquire()
-    for one in _all():
+    for one in _locked():
         lock = one._lock
         lock.acquire()
         _held.append(lock)
@@ -58,7 +75,7 @@ def _after_in_child() -> None:
     global _one_at_a_time  # noqa: PLW0603 - the old one is locked
     _one_at_a_time = Lock()
     _held.clear()
-    for one in _all():
+    for one in _locked() + _listed(_told):
         one._after_fork_in_child()
 
 

@@ -16,8 +16,6 @@ spend in time before it takes others.
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +26,7 @@ from ..decision import Charge, Decision, Hit, Hits, new_id, worked_out
 from ..errors import StorageError
 from ..rules import Rule
 from .base import Storage
+from .forks import tell_child
 from .memory import monotonic_microseconds
 
 MOST_LEASES = 1024
@@ -152,7 +151,7 @@ class LeasingStorage:
         self._clock = clock
         self._leases: dict[str, _Lease] = {}  # by key, those first that were renewed longest ago
         self._lock = Lock()
-        _all.add(self)
+        tell_child(self)
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         leased = worked_out(hits, _leased)
@@ -218,7 +217,7 @@ class LeasingStorage:
         """Quotas of which there are leases, spent or not."""
         return len(self._leases)
 
-    def forget(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """In a forked child: what has been taken is the parent's."""
         self._lock = Lock()
         self._leases = {}
@@ -401,15 +400,3 @@ def _decided_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> 
     for i in range(len(hits)):
         reply += spent[i].standing(at, now)
     return Decision(new_id(), hits, True, reply)
-
-
-_all: weakref.WeakSet[LeasingStorage] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for storage in _all:
-        storage.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ..errors import StorageError
 from .deadline import Deadline
 from .failures import REMEDIES, storage_error
+from .forks import tell_child
 from .nodes import Address
 
 SLOTS = 16_384
@@ -66,7 +65,7 @@ class Slots:
         self._owners: list[Address | None] | None = None
         self._learned_at = 0.0
         self._lock = threading.Lock()
-        _all.add(self)
+        tell_child(self)
 
     def owner(self, slot: int) -> Address:
         """Who has ``slot``."""
@@ -99,7 +98,7 @@ class Slots:
         self._put_last(address)
         self._owners = None
 
-    def forget_lock(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """In a child process, where nobody would ever let go of it."""
         self._lock = threading.Lock()
 
@@ -171,15 +170,3 @@ def _timed_out() -> StorageError:
     failure = storage_error(error)
     failure.__cause__ = error
     return failure
-
-
-_all: weakref.WeakSet[Slots] = weakref.WeakSet()
-
-
-def _forget_locks() -> None:
-    for slots in _all:
-        slots.forget_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)

@@ -17,7 +17,6 @@ import contextlib
 import functools
 import inspect
 import math
-import os
 import select
 import socket
 import struct
@@ -35,6 +34,7 @@ from redis.utils import HIREDIS_AVAILABLE
 
 from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
 from .failures import NONE_FREE
+from .forks import tell_child
 from .sentinel import PRIMARY_CONNECTIONS
 
 if HIREDIS_AVAILABLE:
@@ -76,7 +76,7 @@ class Wire:
         self._pool = pool
         self._deadline = deadline
         self._idle: list[_Line] = []
-        _wires.add(self)
+        tell_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
         weakref.finalize(self, _give_back, pool, self._idle).atexit = False
 
@@ -124,7 +124,7 @@ class Wire:
         """Give all connections back to the pool."""
         _give_back(self._pool, self._idle)
 
-    def forget(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """Drop what belongs to the parent process."""
         self._idle.clear()
 
@@ -286,15 +286,3 @@ def _as_redis_error(error: OSError) -> RedisError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return RedisTimeoutError("timed out")
     return RedisConnectionError(str(error))
-
-
-_wires: weakref.WeakSet[Wire] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for wire in _wires:
-        wire.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
