@@ -106,6 +106,12 @@ def _fail_to_save(world: World) -> None:
         time.sleep(0.02)
 
 
+def _save_no_more(world: World) -> None:
+    """Else it would refuse to end, for it could not save before."""
+    world.admin.config_set("save", "")
+    (world.server.folder / "dump.rdb").rmdir()
+
+
 def _wait_for_the_pause_to_end(world: World) -> None:
     world.server.client(socket_timeout=10).ping()
 
@@ -137,11 +143,7 @@ FAULTS = (
         lambda world: world.admin.replicaof("NO", "ONE"),
     ),
     Fault("a script that does not end (BUSY)", _keep_busy, _set_free),
-    Fault(
-        "disk full (MISCONF)",
-        _fail_to_save,
-        lambda world: world.admin.config_set("stop-writes-on-bgsave-error", "no"),
-    ),
+    Fault("disk full (MISCONF)", _fail_to_save, _save_no_more),
     Fault(
         "ACL change (NOPERM)",
         lambda world: _set_rights(world, "-evalsha -eval"),
