@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from .engine import ConfigurationError
 from .engine.decision import OnStorageError
+from .engine.errors import brief
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.uri import redacted
 
 PREFIX = "MULTILIMIT_"
+MOST_WORKERS = 100_000
 
 
 class Settings(BaseModel):
@@ -36,7 +38,7 @@ class Settings(BaseModel):
     each limit), ``allow`` (let through), ``deny`` (503 with ``Retry-After``), ``raise`` (:exc:`StorageError`); a
     limiter may have its own."""
 
-    workers: int | None = Field(None, ge=1)
+    workers: int | None = Field(None, ge=1, le=MOST_WORKERS)
     """Processes that serve the app, on all machines together: while storage is away each admits its share of a limit.
     By default those of this machine, found out when it is needed."""
 
@@ -133,5 +135,5 @@ def check_prefix(value: object) -> None:
 def _reason(problem: Any) -> str:
     name = PREFIX + str(problem["loc"][0]).upper()
     reason = problem["msg"].removeprefix("Value error, ")
-    given = repr(problem["input"])
-    return f"{name}={redacted(given) if name == f'{PREFIX}STORAGE_URI' else given}: {reason[0].lower()}{reason[1:]}"
+    shown = brief(problem["input"], without_secrets=redacted if name == f"{PREFIX}STORAGE_URI" else str)
+    return f"{name}={shown}: {reason[0].lower()}{reason[1:]}"

@@ -14,6 +14,7 @@ from .config import PREFIX, Settings
 from .declaration import Declaration, reject_shared_keys, reject_unknown_options, type_from_text
 from .decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
 from .engine import ConfigurationError, Rule
+from .engine.errors import brief
 from .subjects import LimitType, SubjectType
 
 APPLICATION_SCOPE = "application"
@@ -128,7 +129,7 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, tuple[Declaration, ...]]]:
     if not isinstance(limits, Mapping):
-        raise ConfigurationError(f'{where}={limits!r:.80}: give a dict such as {{"api.*": "100/minute"}}')
+        raise ConfigurationError(f'{where}={brief(limits)}: give a dict such as {{"api.*": "100/minute"}}')
     return [(str(name), _some_from(given, f'{where}["{name}"]')) for name, given in limits.items()]
 
 
@@ -152,7 +153,7 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
             options["type"] = _type_from(options["type"], where)
         return rate_limiter(**options)
     raise ConfigurationError(
-        f'{where}: {given!r:.80} is no limit; give text such as "100/minute", a dict such as '
+        f'{where}: {brief(given)} is no limit; give text such as "100/minute", a dict such as '
         '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
     )
 

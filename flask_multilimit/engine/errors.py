@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 
@@ -43,3 +44,12 @@ class StorageDenied(StorageError):  # noqa: N818 - an answer, after the error th
 
 class ConfigurationWarning(UserWarning):
     """A declaration that works, but hardly as it was meant: for instance a rule that can never refuse."""
+
+
+def brief(value: object, *, without_secrets: Callable[[str], str] = str) -> str:
+    """``value`` as an error shows it."""
+    try:
+        text = without_secrets(repr(value))
+    except ValueError:  # an int of more digits than Python writes
+        return f"{type(value).__name__} too long to show"
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from .algorithms import ALGORITHMS, Algorithm, Quota
-from .errors import ConfigurationError
+from .errors import ConfigurationError, brief
 
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
@@ -91,7 +91,7 @@ class Rule(BaseModel):
         except ValidationError as error:
             shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
             reasons = "; ".join(_reason(problem) for problem in error.errors())
-            arguments = ", ".join(f"{key}={_brief(value)}" for key, value in shown.items())
+            arguments = ", ".join(f"{key}={brief(value)}" for key, value in shown.items())
             raise ConfigurationError(f"Rule({arguments}): {reasons}") from None
 
     @field_validator("time", "max_delay", mode="before")
@@ -137,22 +137,22 @@ class Rule(BaseModel):
         """
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ConfigurationError(f'rule {_brief(text)}: write it as "100/minute" or "10 per 20 seconds"')
+            raise ConfigurationError(f'rule {brief(text)}: write it as "100/minute" or "10 per 20 seconds"')
         if not (match["count"].isascii() and match["count"].isdigit()):
             raise ConfigurationError(
-                f"rule {_brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {match['count']!r}"
+                f"rule {brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {match['count']!r}"
             )
         unit = match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
             raise ConfigurationError(
-                f"rule {_brief(text)}: unknown unit {match['unit']!r}, "
+                f"rule {brief(text)}: unknown unit {match['unit']!r}, "
                 f"use one of {', '.join(UNITS)}{_nearest(unit, UNITS)}"
             )
         try:
             return cls(time=int(match["many"] or 1) * seconds, count=int(match["count"]))
         except (ConfigurationError, ValueError) as error:
-            raise ConfigurationError(f"rule {_brief(text)}: {error}") from None
+            raise ConfigurationError(f"rule {brief(text)}: {error}") from None
 
     @model_validator(mode="after")
     def _check_parameters(self) -> Rule:
@@ -219,7 +219,7 @@ def rules_from(rules: Rules) -> tuple[Rule, ...]:
     """Every rule of ``rules`` in order. Raises :class:`ConfigurationError` when there is none or one is wrong."""
     given = [rules] if isinstance(rules, (Rule, str)) else rules
     if not isinstance(given, Iterable):
-        raise ConfigurationError(f'rules={_brief(rules)}: give Rule objects or text such as "100/minute"')
+        raise ConfigurationError(f'rules={brief(rules)}: give Rule objects or text such as "100/minute"')
     found = tuple(rule for item in given for rule in _rules_of(item))
     if not found:
         raise ConfigurationError("rules: none given, so nothing would be limited; leave `rules` out for one Rule()")
@@ -231,7 +231,7 @@ def _rules_of(item: Any) -> list[Rule]:
         return [item]
     if isinstance(item, str):
         return [Rule.parse(part) for part in re.split("[;,]", item)]
-    raise ConfigurationError(f'rules: {_brief(item)} is not a rule; give a Rule or text such as "100/minute"')
+    raise ConfigurationError(f'rules: {brief(item)} is not a rule; give a Rule or text such as "100/minute"')
 
 
 _DEFAULTS = {name: field.default for name, field in Rule.model_fields.items()}
@@ -255,15 +255,7 @@ def _reason(problem: Any) -> str:
     reason = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return str(reason)
-    return f"{problem['loc'][0]} {reason}, got {_brief(problem['input'])}"
-
-
-def _brief(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int of more digits than Python writes
-        return f"{type(value).__name__} too long to show"
-    return text if len(text) <= 80 else text[:77] + "..."
+    return f"{problem['loc'][0]} {reason}, got {brief(problem['input'])}"
 
 
 def _nearest(value: object, names: Iterable[str]) -> str:

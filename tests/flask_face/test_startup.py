@@ -321,6 +321,7 @@ class TestSettings:
             ("IPV6_PREFIX", "64", "MULTILIMIT_IPV6_PREFIX='64': input should be a valid integer"),
             ("IPV6_PREFIX", 64.0, "MULTILIMIT_IPV6_PREFIX=64.0"),
             ("ANONYMOUS_USER", "none", "MULTILIMIT_ANONYMOUS_USER='none': input should be 'ip' or 'shared'"),
+            ("WORKERS", 0, "MULTILIMIT_WORKERS=0: input should be greater than or equal to 1"),
             ("MESSAGE", 7, "MULTILIMIT_MESSAGE=7: give text, or a callable of the Decision"),
         ],
     )
@@ -332,6 +333,20 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match=re.escape(message)):
             MultiLimit(bare_app)
         assert "multilimit" not in bare_app.extensions
+
+    @pytest.mark.parametrize(
+        "name", ["STORAGE_TIMEOUT", "WORKERS", "DENY_CACHE", "IPV6_PREFIX", "ENABLED", "MESSAGE", "KEY_PREFIX"]
+    )
+    def test_a_number_with_too_many_digits_to_be_shown_is_an_error_like_any(self, bare_app: Flask, name: str) -> None:
+        for value, shown in (
+            (10**5000, "int too long to show: "),
+            (-(10**5000), "int too long to show: "),
+            ([10**5000], "list too long to show: "),
+            (b"9" * 5000, f"b'{'9' * 75}...: "),
+        ):
+            bare_app.config[f"MULTILIMIT_{name}"] = value
+            with pytest.raises(ConfigurationError, match=re.escape(f"MULTILIMIT_{name}={shown}")):
+                MultiLimit(bare_app)
 
     def test_every_wrong_value_is_told_at_once(self, bare_app: Flask) -> None:
         bare_app.config.update(MULTILIMIT_ENABLED=1, MULTILIMIT_HEADERS="x")

@@ -133,7 +133,7 @@ names = st.sampled_from([PREFIX + name.upper() for name in Settings.model_fields
 
 
 @tries(5)
-@given(st.dictionaries(names.map(lambda name: PREFIX + name.upper()), anything, min_size=1, max_size=3))
+@given(st.dictionaries(names.map(str.upper), anything | too_long_to_show, min_size=1, max_size=3))
 @example({"MULTILIMIT_STORAGE_URI": f"redis://:{SECRET}@localhost".encode()})
 @example({"MULTILIMIT_STORAGE_URI": [f"redis://:{SECRET}@localhost"]})
 def test_any_configuration_makes_an_extension_or_is_a_configuration_error(config: dict[str, Any]) -> None:
