@@ -34,8 +34,13 @@ _current_request: Callable[[], Request] = request._get_current_object  # type: i
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
-_RECORD = "flask_multilimit.record"
-"""Where the record of a request lies in its WSGI environment."""
+
+def _place_of_record(app: Flask) -> str:
+    """Where the record of a request lies in its WSGI environment.
+
+    Of each app: one may hand its request on to another with the same environment.
+    """
+    return f"flask_multilimit.record.{id(app)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +52,17 @@ class Record:
     """Charges that depend on the response."""
 
 
-def _record(app: Flask) -> Record:
-    """Of the current request; outside of one, of the app context.
-
-    Of each app, too: one may hand its request on to another with the same environment.
-    """
-    place = f"{_RECORD}.{id(app)}"
-    if not has_request_context():
-        return cast("Record", g.setdefault(place, Record([], [])))
-    environ = _current_request().environ
-    record = environ.get(place)
-    if record is None:
-        record = environ[place] = Record([], [])
-    return cast("Record", record)
+def _record_in(place: str) -> Record | None:
+    """Of the current request; outside of one, of the app context. ``None``: nothing has been decided."""
+    record = _current_request().environ.get(place) if has_request_context() else g.get(place)
+    return cast("Record | None", record)
 
 
 def _latest_decision() -> Decision:
-    if not (decisions := _record(current_app._get_current_object()).decisions):  # type: ignore[attr-defined]
+    record = _record_in(_place_of_record(current_app._get_current_object()))  # type: ignore[attr-defined]
+    if record is None:
         raise RuntimeError("no limit has been checked for this request yet")
-    return decisions[-1]
+    return record.decisions[-1]
 
 
 current_decision: Decision = LocalProxy(_latest_decision)  # type: ignore[assignment]
@@ -97,6 +94,7 @@ class AppGate:
         self._unmatched_plans: dict[str, Plan] = {}
         self._service_plans: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
         self._dynamic_rules: dict[int, DynamicRules] = {}
+        self._place_of_record = _place_of_record(app)
 
     # The way of a request
 
@@ -120,8 +118,8 @@ class AppGate:
         return (plan.stack or stack).covered
 
     def after_request(self, response: Response) -> Response:
-        record = _record(self.app)
-        if record.decisions:
+        record = _record_in(self._place_of_record)
+        if record is not None:
             self._settle(record, response)
             responses.describe(response, record.decisions, self.settings)
         return response
@@ -137,9 +135,7 @@ class AppGate:
             raise self.rejection(decision, applied)
         return decision
 
-    def decide_here(
-        self, scope: str, options: dict[str, Any], subject: str | None
-    ) -> tuple[Decision, Sequence[Applied]]:
+    def decide_here(self, scope: str, options: dict[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
         """Decide on a limiter that is declared on the spot."""
         given = {name: value for name, value in options.items() if name != "subject"}
         declaration = _declared_here(scope, given)
@@ -185,14 +181,25 @@ class AppGate:
             return None
         reserved = _reserved(applied)
         decision = self._ask(hits, applied)
-        record = _record(self.app)
-        if not has_request_context():
-            record.decisions.clear()  # no response will tell of them, and an app context may live for long
-        record.decisions.append(decision)
-        if decision.allowed and reserved:
+        record = self._keep(decision)
+        if reserved and decision.allowed:
             record.reserved.append((decision, reserved))
         self._signal(decision, scope, applied)
         return decision
+
+    def _keep(self, decision: Decision) -> Record:
+        """On record, the others of the same request with it."""
+        if not has_request_context():
+            # No response will tell of the others, and an app context may live for long.
+            alone = Record([decision], [])
+            setattr(g, self._place_of_record, alone)
+            return alone
+        environ = _current_request().environ
+        record: Record | None = environ.get(self._place_of_record)
+        if record is None:
+            record = environ[self._place_of_record] = Record([], [])
+        record.decisions.append(decision)
+        return record
 
     def _ask(self, hits: tuple[Hit, ...], applied: AppliedLimits) -> Decision:
         try:
@@ -202,7 +209,7 @@ class AppGate:
         except StorageDenied as error:
             raise StorageUnavailable(self._messages().failed, retry_after=math.ceil(error.retry_after)) from error
 
-    def _signal(self, decision: Decision, scope: str, applied: Sequence[Applied]) -> None:
+    def _signal(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
         if not (limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers):
             return
         subjects = {each.subject.kind: each.subject.value for each in applied}
@@ -213,19 +220,19 @@ class AppGate:
         if not decision.allowed:
             notify(request_rejected, self.app, **arguments)
 
-    def rejection(self, decision: Decision, applied: Sequence[Applied]) -> RateLimitExceeded:
-        longest = max(decision.violated, key=lambda status: status.retry_after)
-        declared = next(each.declaration for each in applied if longest.hit in each.hits)
-        message: Message | None = declared.message or self.settings.message
-        text = str(message(decision) if callable(message) else message or self._messages().too_many)
-        react = declared.on_rejected or self._on_rejected
-        answer = react(decision) if react is not None else None
-        response = None if answer is None else self.app.make_response(answer)
-        return RateLimitExceeded(decision, text, messages=self._messages(), response=response)
+    def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
+        declared = _longest(decision, applied) if applied.has_answers else None
+        messages = self._messages()
+        message: Message | None = (declared and declared.message) or self.settings.message
+        text = str(message(decision) if callable(message) else message or messages.too_many)
+        react = (declared and declared.on_rejected) or self._on_rejected
+        reaction = react(decision) if react is not None else None
+        response = None if reaction is None else self.app.make_response(reaction)
+        return RateLimitExceeded(decision, text, messages=messages, response=response)
 
     def _messages(self) -> Messages:
-        accept_language = request.headers.get("Accept-Language", "") if has_request_context() else ""
-        return messages_for(self.settings.locale, accept_language)
+        accepted = _current_request().environ.get("HTTP_ACCEPT_LANGUAGE", "") if has_request_context() else ""
+        return messages_for(self.settings.locale, accepted)
 
     # Charges that depend on the response
 
@@ -363,6 +370,12 @@ def _method_for(stack: Stack) -> str | None:
     """The method that decides what of a service function applies, if it asks for any."""
     asks = any(declaration.methods for declaration in stack.declarations)
     return _known(request.method) if asks and has_request_context() else None
+
+
+def _longest(decision: Decision, applied: AppliedLimits) -> Declaration:
+    """The limiter that refuses for the longest."""
+    longest = max(decision.violated, key=lambda status: status.retry_after)
+    return next(each.declaration for each in applied if longest.hit in each.hits)
 
 
 def _unasked(applied: AppliedLimits) -> Decision:

@@ -85,6 +85,8 @@ class AppliedLimits(tuple[Applied, ...]):
     """Those whose charge depends on the response."""
     may_wait: bool
     """Whether any of them may keep a request asleep."""
+    has_answers: bool
+    """Whether any of them has a message or a reaction of its own."""
 
     def __new__(cls, applied: Iterable[Applied]) -> AppliedLimits:
         applied = tuple(applied)
@@ -93,6 +95,8 @@ class AppliedLimits(tuple[Applied, ...]):
         made.hits = Hits(hits) if hits else ()
         made.may_wait = any(each.declaration.wait for each in applied)
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
+        answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
+        made.has_answers = any(message is not None or react is not None for message, react in answers)
         return made
 
 
@@ -145,8 +149,10 @@ class Plan:
         )
 
     @cached_property
-    def _places(self) -> tuple[tuple[SubjectType, str | None], ...]:
-        return tuple((limiter.declaration.type, limiter.declaration.name) for limiter in self.limiters)
+    def _types(self) -> tuple[tuple[SubjectType, str | None], ...]:
+        """What is resolved: each type once, with the name of the limiter."""
+        declarations = [limiter.declaration for limiter in self.limiters]
+        return tuple({(id(each.type), each.name): (each.type, each.name) for each in declarations}.values())
 
     def apply(self, resolve: Resolve, *, conditions: bool = True) -> AppliedLimits:
         """The limiters that apply to the current request; each type is resolved once.
@@ -155,13 +161,10 @@ class Plan:
         """
         if not self.is_steady:
             return AppliedLimits(self._apply(resolve, conditions=conditions))
-        resolved: dict[Any, Subject | None] = {}
-        for type_, name in self._places:
-            if (id(type_), name) not in resolved:
-                resolved[id(type_), name] = resolve(type_, name)
-        subjects = tuple(resolved.values())
-        if any(subject is not None and len(subject.value) > LONGEST_REMEMBERED for subject in subjects):
-            return AppliedLimits(self.apply_to(subjects))
+        subjects = tuple([resolve(type_, name) for type_, name in self._types])
+        for subject in subjects:
+            if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
+                return AppliedLimits(self.apply_to(subjects))
         return _remembered_limits(self, subjects)
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:

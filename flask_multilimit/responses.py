@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from markupsafe import escape
 from werkzeug.datastructures import Headers, MIMEAccept
@@ -25,6 +25,7 @@ QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded
 
 _PROBLEM = "application/problem+json"
 _OFFERED = (_PROBLEM, "application/json", "text/html", "text/plain")
+_VARY = ("Vary", "Accept, Accept-Language")
 
 
 class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
@@ -49,17 +50,15 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         if self.response is not None:
             return cast("Response", self.response)
         body, content_type = self._body(environ)
-        response = Response(body, status=self.code, content_type=content_type)
-        response.vary.update(("Accept", "Accept-Language"))
-        return response
+        return Response(body, status=self.code, headers=[("Content-Type", content_type), _VARY])
 
-    def _body(self, environ: Any) -> tuple[str, str]:
+    def _body(self, environ: Any) -> tuple[str | bytes, str]:
         chosen = _negotiate(environ)
         if chosen == "text/html":
             return self._html(), "text/html; charset=utf-8"
         if chosen == "text/plain":
             return f"{self.description}\n{self._wait()}\n", "text/plain; charset=utf-8"
-        return json.dumps(problem(self), ensure_ascii=False), _PROBLEM
+        return _problem_text(self.description, _violations(self.decision)), _PROBLEM
 
     def _html(self) -> str:
         return (
@@ -78,22 +77,54 @@ class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
     """The refusal as an RFC 9457 problem, for error handlers that add to it."""
-    violated = error.decision.violated
+    return _problem(error.description, _violations(error.decision))
+
+
+class _Violation(NamedTuple):
+    """What a problem says of a rule that refuses."""
+
+    policy: str
+    limit: int
+    window: float
+    retry_after: int | None
+    """Seconds, rounded up; ``None``: waiting does not help."""
+
+
+def _violations(decision: Decision) -> tuple[_Violation, ...]:
+    return tuple(
+        [
+            _Violation(
+                hit.name,
+                hit.rule.count,
+                hit.rule.time,
+                math.ceil(retry_after) if retry_after != math.inf else None,
+            )
+            for hit, _, _, retry_after, _ in decision.violated
+        ]
+    )
+
+
+def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str, Any]:
     return {
         "type": QUOTA_EXCEEDED,
         "title": "Too Many Requests",
         "status": 429,
-        "detail": error.description,
-        "violated-policies": [status.name for status in violated],
-        "violations": [_violation(status) for status in violated],
+        "detail": detail,
+        "violated-policies": [violation.policy for violation in violations],
+        "violations": [_told_of(violation) for violation in violations],
     }
 
 
-def _violation(status: RuleStatus) -> dict[str, Any]:
-    violation = {"policy": status.name, "limit": status.rule.count, "window": status.rule.time}
-    if math.isfinite(status.retry_after):
-        violation["retry-after"] = math.ceil(status.retry_after)
-    return violation
+def _told_of(violation: _Violation) -> dict[str, Any]:
+    told = {"policy": violation.policy, "limit": violation.limit, "window": violation.window}
+    if violation.retry_after is not None:
+        told["retry-after"] = violation.retry_after
+    return told
+
+
+@lru_cache(maxsize=256)  # who keeps on asking is told the same until a second has passed
+def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> bytes:
+    return json.dumps(_problem(detail, violations), ensure_ascii=False).encode()
 
 
 def _negotiate(environ: Any) -> str:

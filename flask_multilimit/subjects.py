@@ -10,9 +10,12 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from flask import Flask, has_request_context, request
+from flask import Flask, Request, has_request_context, request
 
 from .engine import ConfigurationError
+
+_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+"""The request itself: each attribute of the proxy would look for it again."""
 
 
 class LimitType(str, Enum):
@@ -135,7 +138,7 @@ class Subjects:
                 "a limit goes by the address of the client, and there is none outside of a request; use another type "
                 "there, such as LimitType.DEFAULT"
             )
-        return network_of(request.remote_addr or "", self._ipv6_prefix)
+        return network_of(_current_request().remote_addr or "", self._ipv6_prefix)
 
     def _user(self) -> Subject:
         load = self._find_user_loader() or _flask_login_user
