@@ -85,10 +85,10 @@ def worked_out(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T
     """``work(hits)``, done once for each :class:`Hits`."""
     if not isinstance(hits, Hits):
         return work(hits)
-    done = hits.worked_out.get(work)
+    done: T | None = hits.worked_out.get(work)
     if done is None:
         done = hits.worked_out[work] = work(hits)
-    return cast("T", done)
+    return done
 
 
 def check_cost(cost: object, rule: Rule) -> None:
