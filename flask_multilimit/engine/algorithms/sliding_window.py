@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 
 from .base import NEVER, Outcome, Quota, plain_quota
 
@@ -28,19 +29,26 @@ _ID = 16
 """Bytes of a check id."""
 
 
+Unit = tuple[str, int, int, int]
+"""One unit of a key: the key, the window and the count of its rule, and the place in a reply of what remains."""
+
+
 class Log:
     """Entries in order of time: the instants, and beside them the ids of their checks. 24 bytes an entry.
 
     What lies before ``head`` has been dropped; the arrays are cut when that has become half of them, so dropping
-    stays O(1).
+    stays O(1). ``window`` is that of the rule by which it was charged last, and ``lasts_until`` an instant before which
+    nothing ceases to count by it (0: not known).
     """
 
-    __slots__ = ("head", "ids", "times")
+    __slots__ = ("head", "ids", "lasts_until", "times", "window")
 
     def __init__(self) -> None:
         self.times: array[int] = array("q")
         self.ids: bytearray = bytearray()
         self.head: int = 0
+        self.window: int = 0
+        self.lasts_until: int = 0
 
     def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
         """Put ``cost`` entries at index ``place``, which is the end unless entries in the future are left."""
@@ -110,6 +118,7 @@ def charge(
 ) -> tuple[Log, int]:
     if log is None:
         log = Log()
+    log.window, log.lasts_until = quota.window, 0
     first, end = seen
     times = log.times
     if cost == 1 and end == len(times):  # as nearly always
@@ -121,6 +130,37 @@ def charge(
     if first > log.head:
         log.drop_first(min(first - log.head, TRIM + cost))
     return log, quota.window
+
+
+def charge_units(
+    logs: Mapping[str, Log | None], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int]
+) -> bool:
+    """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
+
+    What then remains of each is written into ``reply``. ``False``, and nothing is charged, when one refuses, or has
+    nothing in its log yet, or only what was charged by another window. No entry may lie in the future.
+    """
+    found, stale = [], []
+    for key, window, count, place in asked:
+        log = logs.get(key)
+        if log is None or log.window != window:
+            return False
+        used = len(log.times) - log.head
+        if log.lasts_until <= now:
+            expired = bisect_right(log.times, now - window, log.head) - log.head
+            stale.append((log, expired))
+            used -= expired
+        if used >= count:
+            return False
+        found.append(log)
+        reply[place] = count - used - 1
+    for log in found:
+        log.times.append(now)
+        log.ids += check_id
+    for log, expired in stale:
+        log.drop_first(min(expired, TRIM + 1))
+        log.lasts_until = log.times[log.head] + log.window
+    return True
 
 
 def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
+import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from threading import Lock
-from typing import Any
+from time import monotonic_ns
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from ..algorithms import Quota
+from ..algorithms import Quota, sliding_window
+from ..algorithms.sliding_window import Unit, charge_units
 from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
 from ..rules import Rule
 from .base import StoredKey
@@ -18,22 +21,24 @@ from .forks import mind_forks
 
 SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
+NOTHING_DUE = sys.maxsize
+"""In place of the instant when to look again, as long as there are no keys."""
 
 
 def monotonic_microseconds() -> int:
-    return time.monotonic_ns() // 1000
+    return monotonic_ns() // 1000
 
 
 class MemoryStorage:
     """Gives the reply that Redis would give to the same history, and keeps nothing beyond its window.
 
-    ``clock`` returns microseconds, from any origin. A key whose quota is whole again is forgotten by the checks
-    that follow, a few each; no thread, no timer.
+    ``clock`` returns microseconds, from any origin; ``None``: that of the process, which cannot step back. A key whose
+    quota is whole again is forgotten by the checks that follow, a few each; no thread, no timer.
     """
 
     shared = False
 
-    def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
         self.clock = clock
         self._lock = Lock()
         mind_forks(self, inner=True)
@@ -41,19 +46,32 @@ class MemoryStorage:
         self._rules: dict[str, Rule] = {}  # by which each state was written last
         self._serial = itertools.count()
         self._due: list[tuple[int, int, str]] = []  # a heap: when to look whether a key can be forgotten
+        self._first_due = NOTHING_DUE
+        self._latest = 0  # instant of a charge: no state knows a later one
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        with self._lock:
-            now = self.clock()
-            if self._due and self._due[0][0] <= now:
+        lock = self._lock
+        lock.acquire()  # `with` would take longer than all that the lock is for
+        try:
+            now = monotonic_ns() // 1000 if self.clock is None else self.clock()
+            if now >= self._first_due:
                 self._sweep(now, SWEEPS * len(hits))
-            if check_id is not None and self._already_charged(hits, now, check_id.bytes):
-                return _as_allowed(self._answer(hits, now, check_id.bytes, charging=False))
-            return self._answer(hits, now, new_id() if check_id is None else check_id.bytes, charging=True)
+            if check_id is not None:
+                return self._check_again(hits, now, check_id.bytes)
+            plan, new = worked_out(hits, _plan_of), new_id()
+            if plan.units and now >= self._latest:
+                reply = plan.reply.copy()
+                reply[0] = now
+                if charge_units(self._states, plan.units, now, new, reply):
+                    self._latest = now
+                    return Decision(new, hits, True, reply)
+            return self._answer(hits, now, new, charging=True)
+        finally:
+            lock.release()
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         with self._lock:
-            return self._answer(hits, self.clock(), PEEKED, charging=False)
+            return self._answer(hits, self._now(), PEEKED, charging=False)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         if ids is None:
@@ -62,7 +80,7 @@ class MemoryStorage:
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
-            now = self.clock()
+            now = self._now()
             for charge in charges:
                 self._refund(charge, now, check_id.bytes)
 
@@ -77,7 +95,7 @@ class MemoryStorage:
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
         with self._lock:
-            now = self.clock()
+            now = self._now()
             due = {key: when for when, _, key in self._due if self._states[key] is not None}
             keys = sorted(key for key in due if key.startswith(prefix))[:limit]
             return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
@@ -85,16 +103,24 @@ class MemoryStorage:
     def sweep(self, most: int) -> None:
         """Forget keys whose quota is whole again, at most ``most``, as every check does for itself."""
         with self._lock:
-            self._sweep(self.clock(), most)
+            self._sweep(self._now(), most)
 
     def __len__(self) -> int:
         return len(self._states)
 
+    def _now(self) -> int:
+        return monotonic_microseconds() if self.clock is None else self.clock()
+
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
 
+    def _check_again(self, hits: tuple[Hit, ...], now: int, check_id: bytes) -> Decision:
+        if self._already_charged(hits, now, check_id):
+            return _as_allowed(self._answer(hits, now, check_id, charging=False))
+        return self._answer(hits, now, check_id, charging=True)
+
     def _answer(self, hits: tuple[Hit, ...], now: int, check_id: bytes, *, charging: bool) -> Decision:
-        states, rules, steps = self._states, self._rules, worked_out(hits, _steps)
+        states, rules, steps = self._states, self._rules, worked_out(hits, _plan_of).steps
         allowed, delay, outcomes = True, 0, []
         for key, quota, cost, shadow, evaluate, _, _, _ in steps:
             outcome = evaluate(states.get(key), quota, cost, now)
@@ -103,6 +129,8 @@ class MemoryStorage:
                 allowed = allowed and not outcome[1]
                 delay = max(delay, outcome[2])
         asking, charging = charging, charging and allowed
+        if charging and now > self._latest:
+            self._latest = now
         reply = [now, delay]
         for (key, quota, cost, _, _, charge, reset_after, rule), outcome in zip(steps, outcomes, strict=True):
             remaining, retry_after, _, seen = outcome
@@ -137,9 +165,11 @@ class MemoryStorage:
         self._rules[key] = rule
 
     def _sweep(self, now: int, most: int) -> None:
-        while most and self._due and self._due[0][0] <= now:
+        while most and self._first_due <= now:
             most -= 1
-            self._forget(heapq.heappop(self._due)[2], now)
+            _, _, key = heapq.heappop(self._due)
+            self._first_due = self._due[0][0] if self._due else NOTHING_DUE
+            self._forget(key, now)
 
     def _forget(self, key: str, now: int) -> None:
         state, rule = self._states[key], self._rules[key]
@@ -152,26 +182,37 @@ class MemoryStorage:
 
     def _look_again(self, due: int, key: str) -> None:
         heapq.heappush(self._due, (due, next(self._serial), key))
+        self._first_due = self._due[0][0]
 
 
 _Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Rule]
 
 
-def _steps(hits: tuple[Hit, ...]) -> tuple[_Step, ...]:
-    """What a check needs of each hit, looked up once."""
-    return tuple(
-        (
-            hit.key,
-            hit.rule.quota,
-            hit.cost,
-            hit.shadow,
-            hit.rule.twin.evaluate,
-            hit.rule.twin.charge,
-            hit.rule.twin.reset_after,
-            hit.rule,
-        )
-        for hit in hits
-    )
+class _Plan(NamedTuple):
+    """What a check needs of its hits, looked up once."""
+
+    steps: tuple[_Step, ...]
+    units: tuple[Unit, ...] | None
+    """Where each hit is one unit of a sliding window, as nearly always; else ``None``."""
+    reply: list[int]
+    """When the ``units`` are all charged, but for the instant and what remains."""
+
+
+def _plan_of(hits: tuple[Hit, ...]) -> _Plan:
+    reply = [0, 0, *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
+    return _Plan(tuple(map(_step, hits)), _units(hits), reply)
+
+
+def _step(hit: Hit) -> _Step:
+    rule = hit.rule
+    twin = rule.twin
+    return hit.key, rule.quota, hit.cost, hit.shadow, twin.evaluate, twin.charge, twin.reset_after, rule
+
+
+def _units(hits: tuple[Hit, ...]) -> tuple[Unit, ...] | None:
+    if any(hit.rule.twin is not sliding_window or hit.cost != 1 for hit in hits):
+        return None
+    return tuple((hit.key, hit.rule.quota.window, hit.rule.count, 2 + 3 * i) for i, hit in enumerate(hits))
 
 
 def _as_allowed(decision: Decision) -> Decision:
