@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,11 @@ class Cluster(contextlib.ExitStack):
         client = RedisCluster(startup_nodes=nodes, **options)
         self.callback(client.close)
         return client
+
+    @functools.cached_property
+    def shared_client(self) -> RedisCluster:
+        """One for all: to make one takes long, for it asks for the whole table of commands."""
+        return self.client()
 
     def client_of(self, server: Server) -> redis.Redis:
         """One for each, which follows no redirection."""

@@ -43,7 +43,7 @@ def bench(
     if request.param == "cluster":
         cluster: Cluster = request.getfixturevalue("cluster")
         storage = ClusterStorage(NodesOfUri(cluster.uri, timeout=10), clock=clock)
-        yield Bench(Limiter(storage), clock, cluster.client())
+        yield Bench(Limiter(storage), clock, cluster.shared_client)
         storage.close()
         return
     with servers.running(server_binaries[request.param]).client() as client:
