@@ -840,7 +840,7 @@ def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path) ->
         ("11", parent, "serve"),
         ("12", parent, "serve"),
         ("13", parent, "other"),
-        ("14", 1, "serve"),
+        ("14", parent + 1, "serve"),
     ]:
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_bytes(command.encode())
