@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-PROCESSES = 8
+PROCESSES = 3
 THREADS = 4
-TIMES = 20
+TIMES = 50
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ def test_no_key_is_touched_that_was_not_declared(redis_client: redis.Redis) -> N
     assert all(redis_client.pttl(key) > 0 for key in declared)
 
 
-def test_under_eight_processes_of_four_threads_a_mixed_check_is_all_or_nothing(
+def test_under_processes_of_several_threads_a_mixed_check_is_all_or_nothing(
     server: Server, redis_client: redis.Redis
 ) -> None:
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
         each = [pool.submit(workers.check_mixed, server.url, THREADS, TIMES) for _ in range(PROCESSES)]
         allowed = [answer for future in each for answer in future.result()]
 
-    assert len(allowed) == PROCESSES * THREADS * TIMES == 640
+    assert len(allowed) == PROCESSES * THREADS * TIMES >= 2 * workers.TIGHTEST
     assert sum(allowed) == workers.TIGHTEST
     left = {
         status.hit.rule.algorithm: status.remaining for status in Limiter(redis_client).peek(workers.mixed).statuses
