@@ -1,18 +1,17 @@
-"""Runs the real `flask` command, in a process of its own."""
+"""Runs the real `flask` command, each in a process of its own, which the nursery forks."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
+
+from cli import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +36,6 @@ class Run:
         return json.loads(self.out)
 
 
-# Before 5.1, redis-py leaves the socket open when it cannot connect to a unix socket.
-WARNINGS = "error" if redis.VERSION >= (5, 1) else "error,ignore::ResourceWarning"
-
-
 class Command:
     """`flask --app APP multilimit ...`, on a screen of 80 columns."""
 
@@ -48,26 +43,18 @@ class Command:
         self._app = app
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("FLASK_")},
-            "PYTHONWARNINGS": WARNINGS,
             "FLASK_MULTILIMIT_STORAGE_URI": uri,
         }
 
     def __call__(self, *arguments: str, answer: str = "", columns: int = 80, crash: bool = False) -> Run:
-        done = subprocess.run(
-            [sys.executable, "-m", "flask", "--app", str(self._app), "multilimit", *arguments],
-            env={**self.environment, "COLUMNS": str(columns)},
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        environment = {**self.environment, "COLUMNS": str(columns)}
+        run = Run(*nursery.run(["--app", str(self._app), "multilimit", *arguments], environment, answer))
         if not crash:
-            assert "Traceback" not in done.stderr, done.stderr
+            assert "Traceback" not in run.err, run.err
         if "--json" not in arguments:
-            lines = re.sub(r"(rate_limit:|unix:|/tmp/)\S+", "", done.stdout).splitlines()
+            lines = re.sub(r"(rate_limit:|unix:|/tmp/)\S+", "", run.out).splitlines()
             assert max(map(len, lines), default=0) <= columns
-        return Run(done.returncode, done.stdout, done.stderr)
+        return run
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ import pytest
 from flask import Flask
 from redis.crc import key_slot
 
+from cli import nursery
 from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.engine.keys import beside, place_of
 
@@ -223,16 +222,9 @@ def command(uri: str, *arguments: str) -> Any:
     environment["FLASK_MULTILIMIT_LIMITS"] = json.dumps(
         {"api.*": {"type": "ip", "rules": "100/minute", "hash_tag": "subject", "scope": "api"}}
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "flask", "--app", str(SHOP), "multilimit", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout
+    _, out, err = nursery.run(["--app", str(SHOP), "multilimit", *arguments], environment)
+    assert "Traceback" not in err, err
+    return out
 
 
 def test_the_command_line_knows_its_way_about_a_cluster(cluster: Cluster) -> None:
