@@ -21,7 +21,7 @@ PAGE = HERE.parent / "docs" / "explanation" / "failures.md"
 BEGIN, END = "% written by benchmarks/outages.py: begin\n", "% written by benchmarks/outages.py: end\n"
 sys.path[:0] = [str(SUITE.parent)]
 
-from faults.serving import LIMIT, Seen, serving  # noqa: E402
+from faults.serving import FAULT_SECONDS, LIMIT, Seen, serving  # noqa: E402
 from faults.world import FAULTS  # noqa: E402
 from servers import find_binaries  # noqa: E402
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", nargs="+", default=[*OURS, *THEIRS], choices=[*OURS, *THEIRS], metavar="NAME")
     parser.add_argument("--faults", nargs="+", default=[fault.name for fault in FAULTS], metavar="NAME")
-    parser.add_argument("--seconds", type=float, default=1.5, help="that each fault lasts")
+    parser.add_argument("--seconds", type=float, default=FAULT_SECONDS, help="that each fault lasts")
     parser.add_argument("--write", action="store_true", help="put the tables into the documentation")
     given = parser.parse_args()
     tables = "\n".join(tables_of(measure(given.settings, given.faults, given.seconds), given.settings))
