@@ -1,10 +1,11 @@
 """How much does a limit cost, beside what others cost? Run ``python -m benchmarks`` in the project's folder.
 
 Installs the peers in an environment of its own (``benchmarks/.venv``) unless they are there, starts servers of its own,
-and prints tables; a full run takes some ten minutes. To make the tables and plots of the documentation:
+and prints tables; a full run takes a quarter of an hour. To make the tables and plots of the documentation:
 
     python -m benchmarks --json benchmarks/figures.json --page
     python -m benchmarks --from benchmarks/figures.json --page    # again, without measuring
+    python -m benchmarks --only leases --json benchmarks/figures.json    # that part anew; the others stay in the file
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from pathlib import Path
 
 from .environment import go_where_the_peers_are
 
-PARTS = ("server", "memory", "flask", "web", "threads", "startup", "growth", "footprint", "connections")
+PARTS = (
+    *("server", "leases", "refusals", "memory", "flask", "web"),
+    *("threads", "startup", "growth", "footprint", "connections", "local"),
+)
 
 
 def main() -> None:
@@ -24,7 +28,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds, and of the trust")
     parser.add_argument("--unpinned", action="store_true", help="let the system choose the cores")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures; those of other parts stay in it")
     parser.add_argument("--from", type=Path, metavar="FILE", dest="read", help="read the figures, and measure nothing")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots")
     parser.add_argument("--page", action="store_true", help="write the tables and plots of the documentation")

@@ -26,11 +26,13 @@ def bare() -> Flask:
     return app
 
 
-def ours(url: str = "", *, refusing: bool = False) -> Flask:
+def ours(url: str = "", *, refusing: bool = False, deny_cache: float = 1) -> Flask:
+    """``deny_cache`` are seconds for which a refusal is believed; 1 is the default of the extension."""
     app = Flask("ours")
     app.config["MULTILIMIT_STORAGE_URI"] = url or os.environ["STORAGE_URI"]
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = PATIENCE
     app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "raise"
+    app.config["MULTILIMIT_DENY_CACHE"] = deny_cache
     MultiLimit(app)
     count = 1 if refusing else MANY
     each = rate_limiter(type=LimitType.IP, rules=[Rule(600, count), Rule(6_000, 2 * count)])

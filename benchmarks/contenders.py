@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import redis
 
 from flask_multilimit import Rule
-from flask_multilimit.engine import GuardedStorage, Limiter, hits_for, storage_from_uri
+from flask_multilimit.engine import GuardedStorage, Limiter, RedisStorage, hits_for, storage_from_uri
 from flask_multilimit.engine.storage.scripts import script_for
 
 from .measure import Call, Variant
@@ -61,6 +61,8 @@ def ours(url: str) -> Calls:
     found = ours_of(guarded(url))
     engine = Limiter(storage_from_uri(url, timeout=PATIENCE))
     found |= {variant._replace(who=f"{OURS}, not guarded"): call for variant, call in ours_of(engine).items()}
+    own = Limiter(GuardedStorage(RedisStorage(redis.Redis.from_url(url)), on_error="raise"))
+    found[Variant(f"{OURS}, by a client that retries", case_of(1))] = ours_of(own)[Variant(OURS, case_of(1))]
     limiter = guarded(url)
     for algorithm in ("fixed_window", "sliding_window_counter", "gcra"):
         found[Variant(f"{OURS}, {algorithm}", "3 rules")] = _check(limiter, rules(3, algorithm), algorithm)
@@ -158,6 +160,25 @@ def limits_library(url: str) -> Calls:
     ):
         for number in NUMBERS:
             found[Variant(name, case_of(number))] = _limits_call(strategy, number)
+    return found
+
+
+def limits_refusing(url: str) -> Calls:
+    """As Flask-Limiter asks: no further than to the first that refuses, which is the very first here."""
+    from limits import RateLimitItemPerSecond
+    from limits.storage import RedisStorage
+    from limits.strategies import MovingWindowRateLimiter
+
+    strategy = MovingWindowRateLimiter(RedisStorage(url))
+    found: Calls = {}
+    for number in NUMBERS:
+        items = [RateLimitItemPerSecond(1 + i, 600 + i) for i in range(number)]
+
+        def call(items: list[RateLimitItemPerSecond] = items) -> bool:
+            return all(strategy.hit(item, "203.0.113.7", f"refused-{len(items)}") for item in items)
+
+        call()
+        found[Variant("limits moving window", case_of(number))] = call
     return found
 
 

@@ -1,11 +1,13 @@
-"""Bytes that a unit in a sliding window takes, on a server and in memory. See `memory_per_subject.py` for the other
-algorithms, and for what a key takes besides."""
+"""Bytes that a unit in a sliding window takes, on a server and in memory; and those of all that is kept for a subject,
+by algorithm."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
+
+from flask_multilimit.engine.algorithms import ALGORITHMS
 
 from . import memory_per_subject
 from .contenders import OURS, case_of, in_memory, on_a_server
@@ -32,6 +34,13 @@ def measure(setting: Setting) -> Iterator[Figure]:
                 client.flushall()
                 _fill(calls[Variant(who, case_of(1))], units)
                 yield Figure(PART, who, case_with(units), "bytes a unit on a server", round(_bytes(client) / units, 1))
+        client.flushall()
+        for algorithm in ALGORITHMS:
+            for units in memory_per_subject.UNITS:
+                on_server = memory_per_subject.on_server(client, algorithm, units)
+                yield Figure(PART, algorithm, case_used(units), "bytes on a server", on_server)
+                here = memory_per_subject.in_memory(algorithm, units)
+                yield Figure(PART, algorithm, case_used(units), "bytes in memory", here)
     few, many = UNITS
     ours = memory_per_subject.in_memory("sliding_window", many) - memory_per_subject.in_memory("sliding_window", few)
     yield Figure(PART, OURS, case_with(many), "bytes a unit in memory", round(ours / (many - few), 1))
@@ -57,6 +66,10 @@ def _traced(few: int, many: int) -> float:
     used = memory_per_subject.traced() - before
     tracemalloc.stop()
     return used / (many - few)
+
+
+def case_used(units: int) -> str:
+    return "1 unit used" if units == 1 else f"{units:,} units used"
 
 
 def case_with(units: int) -> str:

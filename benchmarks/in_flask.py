@@ -34,6 +34,9 @@ def measure(setting: Setting) -> Iterator[Figure]:
         refused = {
             BARE: variants[BARE],
             Variant(OURS, "refused"): _request(apps.ours(url, refusing=True), "429"),
+            Variant(f"{OURS}, MULTILIMIT_DENY_CACHE=0", "refused"): _request(
+                apps.ours(url, refusing=True, deny_cache=0), "429"
+            ),
             Variant(THEIRS, "refused"): _request(apps.theirs(url, refusing=True), "429"),
         }
         refusals = in_turn(refused, rounds=setting.rounds(300), server=server.pid)

@@ -12,7 +12,13 @@ from .environment import ROOT
 from .results import Results
 from .tables import TABLES, markdown
 
-PAGES = (ROOT / "docs" / "explanation" / "performance.md", ROOT / "docs" / "how-to" / "redis.md")
+PAGES = tuple(
+    ROOT / "docs" / page
+    for page in (
+        *("explanation/algorithms.md", "explanation/check.md", "explanation/performance.md"),
+        *("how-to/leases.md", "how-to/local.md", "how-to/redis.md"),
+    )
+)
 STATIC = ROOT / "docs" / "_static"
 BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 

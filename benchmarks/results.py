@@ -39,9 +39,21 @@ class Results:
         read = json.loads(text)
         return cls(read["machine"], [Figure(**figure) for figure in read["figures"]])
 
+    def with_other_parts_of(self, earlier: Results) -> Results:
+        """What was measured now, and beside it what ``earlier`` has of other parts; said to be of the later day and of
+        the larger load. The machines must not :func:`differ <differing>` in anything else."""
+        others = [figure for figure in earlier.figures if figure.part not in self.parts]
+        load = max(self.machine["load"], earlier.machine["load"])
+        return Results({**self.machine, "load": load}, [*self.figures, *others])
+
     @property
     def parts(self) -> set[str]:
         return {figure.part for figure in self.figures}
+
+
+def differing(machine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What is not the same of two runs, but for day and load."""
+    return [name for name in machine if name not in {"date", "load"} and machine[name] != other.get(name)]
 
 
 def median_of(part: str, who: str, case: str, quantity: str, values: Iterable[float]) -> Figure:

@@ -6,8 +6,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import connections, footprint, growth, in_flask, in_memory, server, startup, threads, web
-from .contenders import OURS
+from . import (
+    connections,
+    footprint,
+    growth,
+    in_flask,
+    in_memory,
+    leases,
+    local,
+    memory_per_subject,
+    refusals,
+    server,
+    startup,
+    threads,
+    web,
+)
+from .contenders import OURS, case_of
 from .results import Figure
 
 
@@ -55,6 +69,33 @@ TABLES = (
             "CPU µs of the server": Cell("3 rules", "server CPU µs"),
             "commands": Cell("3 rules", "commands"),
             "bytes on the wire": Cell("3 rules", "bytes"),
+        },
+        best="",
+    ),
+    Table(
+        "leases",
+        leases.PART,
+        "A check under rules with a lease, as a part of the same check without one",
+        {
+            f"{measured}{case}": Cell(case, f"times no lease{quantity}", spread=not quantity)
+            for measured, quantity in (("", ""), ("CPU, ", ", CPU"))
+            for case in map(case_of, leases.NUMBERS)
+        }
+        | {
+            f"{leases.COMMANDS:,} checks are so many commands": Cell(
+                case_of(leases.NUMBERS[0]), f"commands for {leases.COMMANDS:,} checks"
+            )
+        },
+        best="",
+    ),
+    Table(
+        "left-over",
+        leases.PART,
+        f"Units at the first refusal: {leases.SHARED_CASE}",
+        {
+            "admitted": Cell(leases.SHARED_CASE, "admitted"),
+            "left over": Cell(leases.SHARED_CASE, "left over"),
+            "(workers - 1) * lease": Cell(leases.SHARED_CASE, "at most"),
         },
         best="",
     ),
@@ -150,6 +191,17 @@ TABLES = (
         },
     ),
     Table(
+        "subject",
+        footprint.PART,
+        "Bytes of all that one rule keeps for one subject, by units used",
+        {
+            f"{where}, {units:,}": Cell(footprint.case_used(units), quantity)
+            for where, quantity in (("server", "bytes on a server"), ("memory", "bytes in memory"))
+            for units in memory_per_subject.UNITS
+        },
+        best="",
+    ),
+    Table(
         "sockets",
         connections.PART,
         "Microseconds by TCP and by unix socket, to a server on the same machine, three rules",
@@ -168,6 +220,31 @@ TABLES = (
             "decisions a second": Cell(f"{connections.THREADS} threads", "decisions a second"),
             "% of the checks that failed": Cell(f"{connections.THREADS} threads", "% failed"),
         },
+        best="",
+    ),
+    Table(
+        "local",
+        local.PART,
+        "The server of `local://`: milliseconds until it answers, and megabytes of it and its supervisor",
+        {
+            "ms of the first check": Cell(local.CASE, "ms of the first check", spread=True),
+            "ms after it was killed": Cell(local.CASE, "ms without a server", spread=True),
+            "MB": Cell(local.CASE, "MB"),
+        },
+        best="",
+    ),
+    Table(
+        "refusals",
+        refusals.PART,
+        "One refused decision, as a multiple of a `PING` through redis-py",
+        {case: Cell(case, "times a PING", spread=True) for case in RULES}
+        | {f"µs, {case}": Cell(case, "µs") for case in RULES},
+    ),
+    Table(
+        "kept",
+        refusals.PART,
+        "Bytes that a process keeps for each refusal",
+        {case: Cell(case, "bytes kept") for case in RULES},
         best="",
     ),
 )

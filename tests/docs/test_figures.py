@@ -10,6 +10,8 @@ import pytest
 from docs.snippets import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
 
     from servers import Server
@@ -43,6 +45,26 @@ def test_every_table_has_a_figure_of_ours(benchmarks: Any) -> None:
     results = benchmarks("results").Results.from_json(FIGURES.read_text(encoding="utf-8"))
     assert results.parts == {table.part for table in benchmarks("tables").TABLES}
     assert results.from_json(results.to_json()) == results
+
+
+def test_every_part_can_be_measured_alone(benchmarks: Any) -> None:
+    assert set(benchmarks("__main__").PARTS) == {table.part for table in benchmarks("tables").TABLES}
+
+
+def test_a_part_that_is_measured_anew_leaves_the_others_as_they_were(benchmarks: Any) -> None:
+    results, figure = benchmarks("results").Results, benchmarks("results").Figure
+    earlier = results(
+        {"load": 2.0, "date": "2026-01-01", "cores": 2},
+        [figure("web", "we", "then", "µs", 1.0), figure("memory", "we", "then", "µs", 2.0)],
+    )
+    now = results({"load": 1.0, "date": "2026-01-02", "cores": 2}, [figure("web", "we", "now", "µs", 3.0)])
+
+    merged = now.with_other_parts_of(earlier)
+
+    assert [(each.part, each.case) for each in merged.figures] == [("web", "now"), ("memory", "then")]
+    assert merged.machine == {"load": 2.0, "date": "2026-01-02", "cores": 2}
+    assert benchmarks("results").differing(now.machine, earlier.machine) == []
+    assert benchmarks("results").differing(now.machine, {**earlier.machine, "cores": 4}) == ["cores"]
 
 
 def test_who_is_better_is_said(benchmarks: Any) -> None:
@@ -81,3 +103,21 @@ def test_commands_and_bytes_are_counted(benchmarks: Any, server: Server, redis_c
     assert 300 < benchmarks("server").bytes_of(redis_client, plain) < 3000
     limiter.close()
     redis_client.flushall()
+
+
+def test_only_the_server_is_asked_who_is_not_known_to_be_refused(
+    benchmarks: Any, server: Server, redis_client: redis.Redis
+) -> None:
+    refusals = benchmarks("refusals")
+    calls = refusals.refused_by_us(server.url)
+
+    def twice(call: Callable[[], bool]) -> Callable[[], list[bool]]:
+        return lambda: [call(), call()]
+
+    asked = {
+        who: benchmarks("server").commands_of(redis_client, twice(calls[who, "3 rules"]))
+        for who in (refusals.OURS, refusals.ASKED)
+    }
+
+    assert asked == {refusals.OURS: 1, refusals.ASKED: 2}
+    assert not any(call() for call in calls.values())
