@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
 from bench import Clock, exhaust, hits, rule
 from flask_multilimit.engine import Limiter, MemoryStorage, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import Hit, Hits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,3 +195,21 @@ def test_threads_may_refund_reset_and_be_forgotten_meanwhile(
     for _ in range(100):
         limiter.check(hits("5/minute"))
     assert len(storage) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_units_charged_in_one_go_are_charged_as_one_by_one(clock: Clock, seed: int) -> None:
+    """A check with an id of its own goes rule by rule. Of one key by two windows, with many entries that are over, and
+    with a clock that steps back."""
+    draw = random.Random(seed)
+    in_one_go, one_by_one = Limiter(MemoryStorage(clock)), Limiter(MemoryStorage(clock))
+    plans = [
+        hits("20/second; 9 per 2 seconds; 300/minute"),
+        hits("9 per 2 seconds; 300/minute"),
+        Hits([Hit("two windows", Rule(1, 9))]),
+        Hits([Hit("two windows", Rule(2, 12))]),
+    ]
+    for _ in range(400):
+        plan = draw.choice(plans)
+        assert in_one_go.check(plan).reply == one_by_one.check(plan, check_id=uuid4()).reply
+        clock.now += draw.choices([0, 1, 100_000, 300_000, 3_000_000, -1, -700_000], [4, 4, 8, 8, 1, 1, 1])[0]
