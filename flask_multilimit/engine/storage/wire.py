@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -53,8 +53,6 @@ _WAIT_SECONDS = 0.001
 """Between two looks whether a connection is free."""
 _CHUNK = 4096
 """Bytes read at once: the reply to some hundred rules."""
-_LONG_CHUNK = 65_536
-"""And of a reply, or many, that goes on."""
 _MORE = object()
 """In place of a reply that is not complete yet."""
 
@@ -69,9 +67,6 @@ class _Line(Protocol):
 
     def ask(self, command: bytes, started: float, /) -> Any:
         """The reply to ``command``, where a question that began at ``started`` has time left."""
-
-    def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
-        """The replies to ``commands``, sent together. Raises the first that is an error."""
 
 
 class Wire:
@@ -115,24 +110,6 @@ class Wire:
             raise reply
         self._idle.append(line)
         return reply
-
-    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        """The replies to ``commands``, in one round trip; each has as much time as :meth:`ask` has for one. Raises
-        the first reply that is an error, and redis-py's errors."""
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            line, started = self._open(started)
-        line, started = self._take_another(line, started)
-        try:
-            replies = line.ask_all(commands, started)
-        except BaseException as error:
-            self._drop(line)
-            if isinstance(error, OSError):
-                raise _as_redis_error(error) from error
-            raise
-        self._idle.append(line)
-        return replies
 
     def make_room(self) -> bool:
         """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
@@ -242,15 +219,6 @@ class _RedisLine:
         except NoScriptError as error:
             return error
 
-    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        self._deadline.start(started)
-        self.connection.send_packed_command(commands)
-        replies = []
-        for _ in commands:
-            replies.append(self.connection.read_response())
-            self._deadline.start()
-        return replies
-
     def has_news(self) -> bool:
         try:
             return bool(self.connection.can_read())
@@ -287,25 +255,11 @@ class _SocketLine:
         reply = self._gets()
         return reply if reply is not _MORE else self._rest(started)
 
-    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        self._hurry(started)
-        self._send(b"".join(commands))
-        replies = []
-        for _ in commands:
-            reply = self._gets()
-            if reply is _MORE:
-                reply = self._rest(started)
-            if isinstance(reply, Exception):
-                raise reply
-            replies.append(reply)
-            started = monotonic()
-        return replies
-
     def _rest(self, started: float) -> Any:
         """Of a reply that comes in pieces."""
         while True:
             self._hurry(started)
-            received = self._receive(_LONG_CHUNK)
+            received = self._receive(_CHUNK)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
             self._feed(received)
