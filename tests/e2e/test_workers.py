@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -124,6 +125,8 @@ def _fork(limiter: Limiter, total: int, write: int, wait: int, go: int) -> int:
             left = _ask(limiter, f"child-{os.getpid()}", total)
             os.write(write, "".join(f"{each}\n" for each in left).encode())
             os._exit(0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     return child
