@@ -579,6 +579,7 @@ def plans_of(algorithm: str, max_delay: float | None) -> list[tuple[Hit, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "max_delay"), EACH_ALGORITHM)
 @given(history=steps)
 @histories
@@ -613,6 +614,7 @@ def test_the_same_history_has_the_same_answers(algorithm: str, max_delay: float 
             wait = expected.retry_after if expected.retry_after != float("inf") else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "max_delay"), EACH_ALGORITHM)
 @given(history=steps, cost=st.integers(1, 5))
 @histories

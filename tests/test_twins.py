@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from flask_multilimit.engine import Decision, Hit
 
+pytestmark = pytest.mark.slow
+
 LONGEST_MS = 400 * 86_400_000
 SUBJECTS = ("ada", "bo")
 

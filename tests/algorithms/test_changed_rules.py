@@ -181,6 +181,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=changes)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from bench import Bench
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 400 * 86_400
 PRIME = 999_999_937
 """The largest prime below 10**9: a unit takes no whole number of anything."""

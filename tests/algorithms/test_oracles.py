@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from algorithms.conftest import Fresh
     from bench import Bench
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 400 * 86_400
 SHAPES = [*ALGORITHMS, "leaky_queue"]
 """The leaky bucket is two: a meter, and with ``max_delay`` a queue."""

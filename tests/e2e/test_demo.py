@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from e2e.processes import Reply
     from servers import Server
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 4
 TRIES = 5
 TEN_SECONDS = "rate_limit:{index}:default::sliding_window:10000"

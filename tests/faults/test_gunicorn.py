@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from servers import Binary
 
+pytestmark = pytest.mark.slow
+
 UNDER_LOAD = {"SIGSTOP", "SIGKILL, restart", "REPLICAOF (READONLY)", "blackhole", "replies a byte at a time"}
 
 

@@ -8,11 +8,15 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from local.places import until
 from local.users import MANY
 
 if TYPE_CHECKING:
     from local.places import Place, User
+
+pytestmark = pytest.mark.slow
 
 LANES = 3
 VISITS = 20
