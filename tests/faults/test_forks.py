@@ -14,6 +14,7 @@ import pytest
 from bench import hits
 from faults.test_guard import Workers
 from flask_multilimit.engine import Limiter, MemoryStorage
+from flask_multilimit.engine.storage.forks import tell_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,6 +87,33 @@ def test_a_fork_waits_until_memory_is_whole() -> None:
     assert fork_and(lambda: limiter.check(hits())) == 0
     thread.join(SECONDS)
     assert limiter.check(hits()).allowed
+
+
+class Room:
+    """What is told that it is a copy."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+        self.told = False
+        tell_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        self.told = True
+        if self.fails:
+            raise RuntimeError("this one fails")
+
+
+def test_every_room_is_told_of_a_fork_though_others_fail() -> None:
+    rooms = [Room(fails=n % 2 == 0) for n in range(20)]
+    sys.unraisablehook, hook = lambda _: None, sys.unraisablehook
+
+    def look() -> None:
+        assert all(room.told for room in rooms)
+
+    try:
+        assert fork_and(look) == 0
+    finally:
+        sys.unraisablehook = hook
 
 
 @pytest.mark.parametrize("fork", [os.fork, pytest.param(fork_as_uwsgi_does, marks=unannounced)])

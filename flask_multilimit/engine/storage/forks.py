@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import ExitStack
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
@@ -75,8 +76,9 @@ def _after_in_child() -> None:
     global _one_at_a_time  # noqa: PLW0603 - the old one is locked
     _one_at_a_time = Lock()
     _held.clear()
-    for one in _locked() + _listed(_told):
-        one._after_fork_in_child()
+    with ExitStack() as each:  # also those that come after one that fails
+        for one in _locked() + _listed(_told):
+            each.callback(one._after_fork_in_child)
 
 
 if hasattr(os, "register_at_fork"):
