@@ -176,8 +176,16 @@ class Rule(BaseModel):
     @cached_property
     def quota(self) -> Quota:
         """The rule in integers."""
+        return self._quota(self.lease_ms)
+
+    @cached_property
+    def longest_quota(self) -> Quota:
+        """What :attr:`quota` is with a lease: another rule for the same key may have one, and counts what is there."""
+        return self._quota(self._longest_lease_ms)
+
+    def _quota(self, lease_ms: int) -> Quota:
         max_delay = None if self.max_delay is None else round(self.max_delay * 1_000_000)
-        return self.twin.quota((self.window_ms + self.lease_ms) * 1000, self.count, self.burst, max_delay)
+        return self.twin.quota((self.window_ms + lease_ms) * 1000, self.count, self.burst, max_delay)
 
     @property
     def lease_ms(self) -> int:
@@ -186,7 +194,11 @@ class Rule(BaseModel):
         So much longer they are counted: those that are spent late are then still counted for a whole ``time``. 0
         without a lease, and for a ``fixed_window``, whose units are spent before their window ends.
         """
-        if self.lease is None or self.algorithm == "fixed_window":
+        return 0 if self.lease is None else self._longest_lease_ms
+
+    @property
+    def _longest_lease_ms(self) -> int:
+        if "lease" not in self.twin.PARAMETERS or self.algorithm == "fixed_window" or self.time < SHORTEST_LEASED:
             return 0
         return min(self.window_ms // 10, LONGEST_LEASE_MS)
 

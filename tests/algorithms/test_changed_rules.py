@@ -213,6 +213,27 @@ def test_a_rule_may_change_at_any_time_and_keeps_its_promises(
             bench.clock.now = start
 
 
+# Lease
+
+
+@pytest.mark.parametrize("window", [1, 5, 60])
+def test_a_rule_that_gets_a_lease_counts_what_was_charged_without_one_for_as_long_as_its_own(
+    bench: Bench, window: int
+) -> None:
+    without, leased = hits(Rule(window, 5)), hits(Rule(window, 5, lease=2))
+    others = hits(Rule(window, 5), subject="bo")
+    whole = bench.limiter.check(without).at + leased[0].rule.quota.window
+
+    bench.clock.advance(window)
+    for instant in (bench.clock.now, whole - 1):
+        bench.clock.now = instant
+        bench.limiter.check(others)  # lets memory forget what it may
+        seen = bench.limiter.peek(leased)
+        assert (seen.remaining, seen.reply[4]) == (4, whole - instant)
+    bench.clock.now = whole
+    assert (bench.limiter.check(leased).remaining, bench.limiter.peek(without).remaining) == (4, 4)
+
+
 # A clock that steps back
 
 

@@ -33,7 +33,8 @@ class MemoryStorage:
     """Gives the reply that Redis would give to the same history, and keeps nothing beyond its window.
 
     ``clock`` returns microseconds, from any origin; ``None``: that of the process, which cannot step back. A key whose
-    quota is whole again is forgotten by the checks that follow, a few each; no thread, no timer.
+    quota is whole again, by a rule with a lease or without, is forgotten by the checks that follow, a few each; no
+    thread, no timer.
     """
 
     shared = False
@@ -161,7 +162,7 @@ class MemoryStorage:
 
     def _written_by(self, rule: Rule, key: str, due: int) -> None:
         if key not in self._rules:
-            self._look_again(due, key)
+            self._look_again(due + rule.longest_quota.window - rule.quota.window, key)
         self._rules[key] = rule
 
     def _sweep(self, now: int, most: int) -> None:
@@ -173,7 +174,7 @@ class MemoryStorage:
 
     def _forget(self, key: str, now: int) -> None:
         state, rule = self._states[key], self._rules[key]
-        twins, quota = rule.twin, rule.quota
+        twins, quota = rule.twin, rule.longest_quota
         reset_after = twins.reset_after(state, quota, now, twins.evaluate(state, quota, 0, now)[3])
         if reset_after > 0:
             self._look_again(now + reset_after, key)
