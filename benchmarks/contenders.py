@@ -88,7 +88,7 @@ def script_by_redis_py(url: str) -> Calls:
         keys, packed = _script_call(number, "registered")
 
         def call(registered: Any = registered, keys: Any = keys, packed: bytes = packed) -> None:
-            registered(keys=keys, args=[b"check", b"", packed, uuid.uuid4().bytes])
+            registered(keys=keys, args=[packed, uuid.uuid4().bytes])
 
         found[Variant(REGISTERED, case_of(number))] = call
     return found
@@ -102,7 +102,7 @@ def script_on_a_bare_socket(url: str) -> Calls:
     found: Calls = {}
     for number in NUMBERS:
         keys, packed = _script_call(number, "bare")
-        words = [b"EVALSHA", script.sha.encode(), b"%d" % number, *map(str.encode, keys), b"check", b"", packed]
+        words = [b"EVALSHA", script.sha.encode(), b"%d" % number, *map(str.encode, keys), packed]
         start = b"*%d\r\n" % (len(words) + 1) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
         def call(start: bytes = start) -> None:

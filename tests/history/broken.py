@@ -43,19 +43,16 @@ DEFECTS = {
     "trims one that counts": Defect(
         "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"
     ),
-    "charges a repeated check again": Defect("local repeated = mode == 'repeat'", "local repeated = false", "no order"),
+    "charges a repeated check again": Defect("if mode == 'repeat'", "if false", "no order"),
     "charges a peek": Defect(" and mode ~= 'peek'\n", "\n", "no order"),
     "charges one unit whatever the cost": Defect(
-        "      add_many(hit, now, id)", "      call('ZADD', hit.key, now, id)", "too many"
+        "for from = 2, hit.cost, 2000 do\n      local entries", "for from = 2, 1 do\n      local entries", "too many"
     ),
-    "gives every check one id": Defect("id = ARGV[1], ARGV[4]", "id = ARGV[1], 'one of 16 bytes.'", "too many"),
+    "gives every check one id": Defect("id, mode = ARGV[2]", "id, mode = 'one of 16 bytes.'", "too many"),
     "takes the oldest in a refund": Defect(
-        "call('ZREM', hit.key, unpack(members))",
-        "call('ZREMRANGEBYRANK', hit.key, 0, #members - 1)",
-        "no order",
-        "refund",
+        "call('ZREM', hit.key, id)", "call('ZREMRANGEBYRANK', hit.key, 0, 0)", "no order", "refund"
     ),
-    "refunds nothing": Defect("call('ZREM', hit.key, unpack(members))", "", "refused for nothing", "refund"),
+    "refunds nothing": Defect("call('ZREM', hit.key, id)", "", "refused for nothing", "refund"),
     "refunds one too many of a counter": Defect("used - hit.cost)", "used - hit.cost - 1)", "no order", "refund"),
 }
 

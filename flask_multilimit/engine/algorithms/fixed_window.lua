@@ -28,22 +28,26 @@ algorithms.fixed_window = {
     return left
   end,
 
-  reset_after = function(hit, now, seen)
-    return seen[2] > 0 and seen[1] + hit.window - now or 0
-  end,
+  others = function()
+    return {
+      reset_after = function(hit, now, seen)
+        return seen[2] > 0 and seen[1] + hit.window - now or 0
+      end,
 
-  drop_future = drop_future_numbers,
+      drop_future = drop_future_numbers,
 
-  -- Exact within the window of the charge; nothing once that is over.
-  refund = function(hit, until_, now)
-    local start, used = load_numbers(hit.key)
-    if not start or until_ <= now or until_ ~= start + hit.window then
-      return
-    end
-    if used > hit.cost then
-      store_numbers(hit.key, until_ - now, start, used - hit.cost)
-    else
-      call('DEL', hit.key)
-    end
+      -- Exact within the window of the charge; nothing once that is over.
+      refund = function(hit, until_, now)
+        local start, used = load_numbers(hit.key)
+        if not start or until_ <= now or until_ ~= start + hit.window then
+          return
+        end
+        if used > hit.cost then
+          store_numbers(hit.key, until_ - now, start, used - hit.cost)
+        else
+          call('DEL', hit.key)
+        end
+      end,
+    }
   end,
 }

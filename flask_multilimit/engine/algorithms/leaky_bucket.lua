@@ -21,7 +21,5 @@ algorithms.leaky_bucket = {
     return remaining, retry_after, retry_after == 0 and delay or 0, seen
   end,
   charge = rate.charge,
-  reset_after = rate.reset_after,
-  drop_future = rate.drop_future,
-  refund = rate.refund,
+  others = rate.others,
 }

@@ -21,5 +21,5 @@ local function store_numbers(key, left, first, second, third)
   if third then
     text = text .. string.format(' %.0f', third)
   end
-  call('SET', key, text, 'PX', time_to_live(left))
+  call('SET', key, text, 'PX', math.ceil(left / 1000) + grace)
 end

@@ -65,29 +65,33 @@ local rate = {
     return left
   end,
 
-  reset_after = function(hit, now, seen)
-    return up(seen[1], seen[2])
-  end,
+  others = function()
+    return {
+      reset_after = function(hit, now, seen)
+        return up(seen[1], seen[2])
+      end,
 
-  drop_future = function(hit, now)
-    local whole, rest = behind(hit, now)
-    if whole == 0 and rest == 0 then
-      call('DEL', hit.key)
-    end
-  end,
+      drop_future = function(hit, now)
+        local whole, rest = behind(hit, now)
+        if whole == 0 and rest == 0 then
+          call('DEL', hit.key)
+        end
+      end,
 
-  -- Take back of the charge what has not come back by itself; exact when nobody came in between, never more.
-  refund = function(hit, until_, now)
-    local whole, rest = behind(hit, now)
-    local back, back_rest = span(hit.cost, hit.window, hit.count)
-    if back >= until_ - now then
-      back, back_rest = math.max(until_ - now, 0), 0
-    end
-    whole, rest = minus(hit, whole, rest, back, back_rest)
-    if whole < 0 or (whole == 0 and rest == 0) then
-      call('DEL', hit.key)
-    else
-      store_numbers(hit.key, up(whole, rest), now + whole, rest)
-    end
+      -- Take back of the charge what has not come back by itself; exact when nobody came in between, never more.
+      refund = function(hit, until_, now)
+        local whole, rest = behind(hit, now)
+        local back, back_rest = span(hit.cost, hit.window, hit.count)
+        if back >= until_ - now then
+          back, back_rest = math.max(until_ - now, 0), 0
+        end
+        whole, rest = minus(hit, whole, rest, back, back_rest)
+        if whole < 0 or (whole == 0 and rest == 0) then
+          call('DEL', hit.key)
+        else
+          store_numbers(hit.key, up(whole, rest), now + whole, rest)
+        end
+      end,
+    }
   end,
 }

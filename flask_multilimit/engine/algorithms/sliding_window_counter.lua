@@ -52,29 +52,33 @@ algorithms.sliding_window_counter = {
     return left
   end,
 
-  reset_after = function(hit, now, seen)
-    if seen[2] > 0 then
-      return seen[1] + 2 * hit.window - now
-    end
-    return seen[3] > 0 and seen[1] + hit.window - now or 0
-  end,
+  others = function()
+    return {
+      reset_after = function(hit, now, seen)
+        if seen[2] > 0 then
+          return seen[1] + 2 * hit.window - now
+        end
+        return seen[3] > 0 and seen[1] + hit.window - now or 0
+      end,
 
-  drop_future = drop_future_numbers,
+      drop_future = drop_future_numbers,
 
-  -- Exact while the window of the charge is the current one or the one before; nothing after that.
-  refund = function(hit, until_, now)
-    local start, current, previous = load_numbers(hit.key)
-    if not start or until_ <= now then
-      return
-    end
-    local stop = start + 2 * hit.window
-    if until_ == stop then
-      current = math.max(current - hit.cost, 0)
-    elseif until_ == stop - hit.window then
-      previous = math.max(previous - hit.cost, 0)
-    else
-      return
-    end
-    store_numbers(hit.key, stop - now, start, current, previous)
+      -- Exact while the window of the charge is the current one or the one before; nothing after that.
+      refund = function(hit, until_, now)
+        local start, current, previous = load_numbers(hit.key)
+        if not start or until_ <= now then
+          return
+        end
+        local stop = start + 2 * hit.window
+        if until_ == stop then
+          current = math.max(current - hit.cost, 0)
+        elseif until_ == stop - hit.window then
+          previous = math.max(previous - hit.cost, 0)
+        else
+          return
+        end
+        store_numbers(hit.key, stop - now, start, current, previous)
+      end,
+    }
   end,
 }

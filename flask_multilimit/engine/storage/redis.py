@@ -27,6 +27,8 @@ from .sentinel import to_primary
 from .uri import check_credentials, check_database, check_options, redacted, why_malformed
 from .wire import command_of, wire_of
 
+CHECK: bytes = b""
+"""The mode of what is neither a peek nor a check that is repeated: what is left out says the same."""
 SERVER_CLOCK: bytes = b""
 """In place of an instant: let the script read the server's own clock."""
 
@@ -80,7 +82,7 @@ class RedisStorage:
                 command = b"%b$16\r\n%b\r\n" % (packed, new)
                 return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
             self._deadline.start(started)
-            return self._ask(b"check", hits, new)
+            return self._ask(CHECK, hits, new)
         except (RedisError, OSError, StorageError) as error:
             self._deadline.start(started)
             return self._once_more(error, hits, new)
@@ -91,7 +93,7 @@ class RedisStorage:
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         self._deadline.start()
-        mode = b"check" if ids is None else b"repeat"
+        mode = CHECK if ids is None else b"repeat"
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
         calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, id_of_each, strict=True)]
         with self._client.pipeline(transaction=False) as pipeline:
@@ -149,7 +151,7 @@ class RedisStorage:
         try:
             if isinstance(error, NoScriptError):
                 self._deadline.start()  # it has answered: the script is another question
-                return self._ask(b"check", hits, check_id, loaded=False)
+                return self._ask(CHECK, hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
             if type(failure.__cause__) is not RedisConnectionError or not has_witness(hits):
@@ -187,8 +189,8 @@ class RedisStorage:
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
     ) -> tuple[Script, list[bytes]]:
         now = SERVER_CLOCK if self.clock is None else b"%d" % self.clock()
-        script, arguments = _call_of(driver, hits, mode, now)
-        return script, [*arguments, check_id, *[b"%d" % number for number in more]]
+        script, arguments = _call_of(driver, hits)
+        return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
 
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -229,16 +231,16 @@ def timed_client(url: str, deadline: Deadline) -> Redis:
     return client
 
 
-def _call_of(driver: str, hits: tuple[Hit, ...], mode: bytes, now: bytes) -> tuple[Script, list[bytes]]:
+def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
     """The script, and what it is called with, as the head of each Lua driver says, up to the id."""
     script = script_for(driver, (hit.rule.algorithm for hit in hits))
     keys = [hit.key.encode() for hit in hits]
-    return script, [b"%d" % len(hits), *keys, mode, now, b"".join([hit.packed for hit in hits])]
+    return script, [b"%d" % len(hits), *keys, b"".join([hit.packed for hit in hits])]
 
 
 def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
     """The whole command but for its last argument, the id; and whether that will be recognised."""
-    script, arguments = _call_of("check", hits, b"check", SERVER_CLOCK)
+    script, arguments = _call_of("check", hits)
     return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1), has_witness(hits)
 
 
