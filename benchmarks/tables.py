@@ -173,8 +173,8 @@ TABLES = (
     Table(
         "expired",
         growth.PART,
-        "Milliseconds of the server for the one decision that finds a whole window expired; the worst of three",
-        {f"{size:,} expired": Cell(f"{size:,} expired", "server ms") for size in growth.SIZES[2:]},
+        "Milliseconds of the server for a decision that finds a whole window expired",
+        {f"{size:,} expired": Cell(f"{size:,} expired", "server ms", spread=True) for size in growth.SIZES[2:]},
         best="",
     ),
     Table(
