@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CoroutineType, MethodType
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
 
-from flask import Blueprint, current_app
+from flask import Blueprint, Flask, current_app
 
 from .declaration import (
     Cost,
@@ -171,7 +171,7 @@ def exempt(*levels: Any) -> Any:
 
 
 def _exempted(target: T, levels: frozenset[Level]) -> T:
-    if isinstance(target, MethodType) or not (callable(target) or isinstance(target, Blueprint)):
+    if isinstance(target, (MethodType, Flask)) or not (callable(target) or isinstance(target, Blueprint)):
         raise ConfigurationError(f"exempt({target!r}): put it on a function, a view class or a blueprint")
     before: frozenset[Level] = getattr(target, _EXEMPT, frozenset())
     setattr(target, _EXEMPT, before | levels)
@@ -294,6 +294,11 @@ def _marks_below(target: object, mark: str) -> list[Any]:
 
 
 def _name_of(function: object) -> str:
+    if isinstance(function, Flask):
+        raise ConfigurationError(
+            f"@rate_limiter on the app {function.name!r}: give it to MultiLimit(app, application_limits=...), for all "
+            "endpoints together, or default_limits=..., for each by itself"
+        )
     if isinstance(function, (type, staticmethod, classmethod)) or not callable(function):
         raise ConfigurationError(
             f"@rate_limiter on {function!r}: decorate a function or a blueprint; of a class, its methods; "

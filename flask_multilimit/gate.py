@@ -23,7 +23,16 @@ from .dynamic import DynamicRules
 from .engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
 from .engine.decision import PEEKED
 from .messages import Messages, messages_for
-from .plan import Applied, AppliedLimits, Plan, reject_misplaced, reject_mixed_leases, view_exemptions, view_stack
+from .plan import (
+    Applied,
+    AppliedLimits,
+    Plan,
+    reject_misplaced,
+    reject_mixed_leases,
+    reject_unserved,
+    view_exemptions,
+    view_stack,
+)
 from .responses import RateLimitExceeded, StorageUnavailable
 from .signals import limits_checked, notify, request_rejected, shadow_rejected
 from .sources import UNMATCHED_SCOPE, Sources
@@ -291,10 +300,11 @@ class AppGate:
         registered = list(self.app.view_functions.values())
         for rule in self.app.url_map.iter_rules():
             reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
-            for method in rule.methods or ():
+            for method in rule.methods or _METHODS:
                 self.plan_for(rule.endpoint, method)
         for method in _METHODS:
             self._plan_unmatched(method)
+        reject_unserved(dict(self._plans))
         reject_mixed_leases([*self._plans.values(), *self._unmatched_plans.values()])
 
     def _warn_of_several_processes(self) -> None:

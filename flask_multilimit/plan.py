@@ -253,6 +253,21 @@ def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> Non
     )
 
 
+def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
+    """Raise :class:`ConfigurationError` for a decorator that would limit nothing, as no route of its view takes one of
+    its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
+    serving = frozenset[Declaration]().union(*(plan.declarations for plan in plans.values()))
+    for (endpoint, _), plan in plans.items():
+        for declared in plan.stack.declarations if plan.stack else ():
+            if declared not in serving:
+                wanted = sorted(declared.methods) if declared.methods else "all but OPTIONS"
+                taken = ", ".join(sorted(method for other, method in plans if other == endpoint))
+                raise ConfigurationError(
+                    f'limiter on "{endpoint}": methods={wanted}: its routes take only {taken}, so nothing would be '
+                    "limited; give it a method that they take"
+                )
+
+
 def reject_mixed_leases(plans: Iterable[Plan]) -> None:
     """Raise :class:`ConfigurationError` when of two rules with one key only one has a lease for which it counts longer:
     the other would not see all that the first has just admitted."""

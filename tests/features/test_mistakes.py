@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Blueprint, Flask
+from werkzeug.routing import Rule as Route
 
 from features.asking import ask, view
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
@@ -166,6 +167,39 @@ class TestAtTheFirstRequest:
         with pytest.raises(ConfigurationError, match=r'limiter on "api.view": .*MULTILIMIT_LIMITS.*blueprint "api"'):
             ask(app)
 
+    @pytest.mark.parametrize(
+        ("methods", "route", "told"),
+        [
+            (["POST"], ["GET"], r"methods=\['POST'\]: its routes take only GET, HEAD, OPTIONS, so nothing"),
+            (["FETCH"], ["GET"], r"methods=\['FETCH'\]: its routes take only GET"),
+            (None, ["OPTIONS"], "methods=all but OPTIONS: its routes take only OPTIONS"),
+        ],
+    )
+    def test_methods_that_no_route_takes_would_limit_nothing(
+        self, app: Flask, methods: list[str] | None, route: list[str], told: str
+    ) -> None:
+        MultiLimit(app)
+        app.add_url_rule("/", "view", rate_limiter(methods=methods)(view()), methods=route)
+
+        with pytest.raises(ConfigurationError, match=f'limiter on "view": {told}'):
+            ask(app)
+
+    def test_methods_that_another_endpoint_of_the_view_takes_are_none(self, app: Flask) -> None:
+        MultiLimit(app)
+        both = rate_limiter(methods=["POST"])(view())
+        app.add_url_rule("/", "view", both)
+        app.add_url_rule("/post", "post", both, methods=["POST"])
+
+        ask(app)
+
+    def test_a_route_that_names_no_methods_takes_them_all(self, app: Flask) -> None:
+        MultiLimit(app)
+        app.url_map.add(Route("/", endpoint="view"))
+        app.endpoint("view")(rate_limiter(methods=["POST"])(view()))
+        app.add_url_rule("/view", "view")
+
+        ask(app)
+
     @pytest.mark.parametrize("level", ["application", "default", "unmatched"])
     def test_users_that_nobody_knows_are_missed_at_every_level(
         self, app: Flask, storage: RecordingStorage, level: str
@@ -195,7 +229,9 @@ class TestExempt:
         with pytest.raises(ConfigurationError, match="application, blueprint, configuration, default"):
             exempt("default", level)
 
-    @pytest.mark.parametrize("target", [5, Flask("shop").make_response], ids=["number", "bound method"])
+    @pytest.mark.parametrize(
+        "target", [5, Flask("shop").make_response, Flask("shop")], ids=["number", "bound method", "app"]
+    )
     def test_on_what_cannot_be_exempt(self, target: Any) -> None:
         with pytest.raises(ConfigurationError, match="put it on a function, a view class or a blueprint"):
             exempt(target)

@@ -174,6 +174,11 @@ def test_only_a_function_can_be_limited(target: Any) -> None:
         rate_limiter()(target)
 
 
+def test_an_app_is_limited_by_other_means(bare_app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=r"MultiLimit\(app, application_limits=\.\.\.\)"):
+        rate_limiter()(bare_app)
+
+
 def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it() -> None:
     with pytest.raises((ConfigurationError, TypeError), match=r"rate_limiter\(\)"):
         rate_limiter(view)  # type: ignore[call-arg]
