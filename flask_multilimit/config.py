@@ -16,6 +16,8 @@ from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.uri import redacted
 
 PREFIX = "MULTILIMIT_"
+MISSPELT = 0.93
+"""How like one of our settings the name of one without our prefix must be to be a mistake: ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
 
 
@@ -95,7 +97,7 @@ class Settings(BaseModel):
     limits: dict[str, Any] = Field(default_factory=dict)
     """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), each written alike."""
 
-    exempt: list[str] | tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
     """Endpoints, blueprints or patterns to which limits from outside of their own decorators do not apply."""
 
     @field_validator("key_prefix")
@@ -103,6 +105,20 @@ class Settings(BaseModel):
     def _check_key_prefix(cls, value: str) -> str:
         check_prefix(value)
         return value
+
+    @field_validator("storage_timeout", "deny_cache", mode="before")
+    @classmethod
+    def _check_seconds(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("give a number of seconds")
+        return value
+
+    @field_validator("exempt", mode="before")
+    @classmethod
+    def _check_exempt(cls, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+            raise ValueError('give a list of names or patterns, such as ["health", "admin.*"]')
+        return tuple(value)
 
     @field_validator("message")
     @classmethod
@@ -116,10 +132,11 @@ class Settings(BaseModel):
         """Raise :class:`ConfigurationError` for an unknown setting or a value it cannot take."""
         given = {name: value for name, value in config.items() if name.startswith(PREFIX)}
         known = [PREFIX + name.upper() for name in cls.model_fields]
-        for name in given:
-            if name not in known:
-                nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
-                raise ConfigurationError(f"{name} is not a setting; did you mean {nearest}?")
+        for name in (name for name in config if name[:1].upper() == PREFIX[0] and name not in known):
+            likeness = 0 if name in given else MISSPELT
+            nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=likeness)
+            if nearest:
+                raise ConfigurationError(f"{name} is not a setting; did you mean {nearest[0]}?")
         try:
             return cls(**{name.removeprefix(PREFIX).lower(): value for name, value in given.items()})
         except ValidationError as error:

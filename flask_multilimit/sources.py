@@ -49,7 +49,7 @@ class Sources:
                 *_by_name(settings.limits, f"{PREFIX}LIMITS"),
                 *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
             ),
-            exempt=tuple(settings.exempt),
+            exempt=settings.exempt,
         )
 
     def for_endpoint(

@@ -274,4 +274,4 @@ def _nearest(value: object, names: Iterable[str]) -> str:
     match = difflib.get_close_matches(str(value), list(names), n=1)
     if not match and isinstance(value, str) and len(value) >= 1:
         match = [name for name in names if name.startswith(value)][:1]
-    return f"; did you mean {match[0]!r}?" if match else ""
+    return f" (did you mean {match[0]!r}?)" if match else ""

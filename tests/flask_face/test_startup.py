@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis.asyncio
 from flask import Flask
 
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
@@ -308,6 +309,10 @@ class TestSettings:
             ("STORAGE_TIMEOUT", 61, "less than or equal to 60"),
             ("STORAGE_TIMEOUT", math.nan, "MULTILIMIT_STORAGE_TIMEOUT=nan"),
             ("STORAGE_TIMEOUT", math.inf, "less than or equal to 60"),
+            ("STORAGE_TIMEOUT", True, "MULTILIMIT_STORAGE_TIMEOUT=True: give a number of seconds"),
+            ("DENY_CACHE", False, "MULTILIMIT_DENY_CACHE=False: give a number of seconds"),
+            ("EXEMPT", "static", "MULTILIMIT_EXEMPT='static': give a list of names or patterns, such as"),
+            ("EXEMPT", ["static", 5], "MULTILIMIT_EXEMPT=['static', 5]: give a list of names or patterns, such as"),
             ("STORAGE_TIMEOUT", "soon", "MULTILIMIT_STORAGE_TIMEOUT='soon'"),
             ("KEY_PREFIX", "", "MULTILIMIT_KEY_PREFIX='': key prefix '': 1 to 32 printable ASCII"),
             ("KEY_PREFIX", "{shop}", "no braces"),
@@ -367,6 +372,8 @@ class TestSettings:
             ("MULTILIMIT_ENABLE", "MULTILIMIT_ENABLED"),
             ("MULTILIMIT_IPV6_PREFIX_LENGTH", "MULTILIMIT_IPV6_PREFIX"),
             ("MULTILIMIT_storage_uri", "MULTILIMIT_STORAGE_URI"),
+            ("MULTILIMITS_ENABLED", "MULTILIMIT_ENABLED"),
+            ("MULTI_LIMIT_STORAGE_URI", "MULTILIMIT_STORAGE_URI"),
         ],
     )
     def test_an_unknown_name_suggests_the_nearest(self, bare_app: Flask, unknown: str, nearest: str) -> None:
@@ -404,6 +411,11 @@ class TestSettings:
     def test_a_storage_that_is_none_is_an_error(self, bare_app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"storage=7: give a URI, a client object of redis, or a Storage"):
             MultiLimit(bare_app, storage=7)
+
+    @pytest.mark.parametrize("kind", [redis.asyncio.Redis, redis.asyncio.RedisCluster])
+    def test_a_client_that_must_be_awaited_is_an_error(self, bare_app: Flask, kind: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"storage=Redis.* of redis\.asyncio.*give a client that is not"):
+            MultiLimit(bare_app, storage=kind(host="localhost"))
 
     @pytest.mark.parametrize("loader", ["ann", 7, asynchronous, with_argument])
     def test_a_user_loader_that_cannot_be_called_is_an_error(self, bare_app: Flask, loader: Any) -> None:

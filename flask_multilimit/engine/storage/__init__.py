@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from redis.cluster import RedisCluster
@@ -62,6 +63,11 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return storage_from_uri(given, timeout=timeout)
     if _is_storage(given):
         return cast("Storage", given)
+    if iscoroutinefunction(getattr(given, "execute_command", None)):
+        raise ConfigurationError(
+            f"storage={type(given).__name__} of {type(given).__module__}: a check does not await its answer; "
+            "give a client that is not async, such as redis.Redis(...), or a URI"
+        )
     if isinstance(given, RedisCluster):
         return ClusterStorage.from_client(given)
     if hasattr(given, "evalsha") and not isinstance(given, type):
