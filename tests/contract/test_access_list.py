@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from redis.crc import key_slot
 
 from bench import Clock, hits, rule
 from flask_multilimit.engine import (
@@ -19,7 +20,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.failures import REMEDIES, RIGHTS
+from flask_multilimit.engine.storage.failures import REMEDIES, RIGHTS, RIGHTS_IN_A_CLUSTER
 from sentinel import until
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from cluster import Cluster
     from servers import Server
 
     Allow = Callable[[str], RedisStorage]
@@ -123,7 +125,50 @@ def test_the_guard_needs_nothing_else_to_find_the_way_back(allow: Allow, client:
         assert limiter.health().given_up == 0
 
 
+@pytest.fixture
+def allow_in_cluster(cluster: Cluster) -> Iterator[Callable[[str], Limiter]]:
+    """A limiter, as a user who is allowed just this on every server of a cluster."""
+    with contextlib.ExitStack() as opened:
+
+        def allow(rights: str) -> Limiter:
+            for server in cluster.primaries:
+                acl(cluster.client_of(server), "SETUSER", *USER, "resetkeys", "~rate_limit:*", "-@all", *rights.split())
+            uri = cluster.uri.replace("://", "://limiter:PASSWORD@")
+            return opened.enter_context(contextlib.closing(Limiter(storage_from_uri(uri, timeout=10))))
+
+        yield allow
+    for server in cluster.primaries:
+        acl(cluster.client_of(server), "DELUSER", "limiter")
+
+
+def ask_while_a_slot_moves(cluster: Cluster, limiter: Limiter) -> None:
+    """Its key is on neither server yet, so the one that gives the slot away sends the check on."""
+    cluster.flush()
+    plan = hits("5/minute", scope="moving")
+    source = cluster.owner(plan[0].key)
+    target, slot = cluster.another(source), key_slot(plan[0].key.encode())
+    cluster.begin_move(slot, source, target)
+    try:
+        limiter.check(plan)
+    finally:
+        cluster.end_move(slot, source, target)
+        cluster.move(slot, target, source)
+
+
+def test_in_a_cluster_a_user_needs_these_rights_besides(
+    cluster: Cluster, allow_in_cluster: Callable[[str], Limiter]
+) -> None:
+    ask_while_a_slot_moves(cluster, allow_in_cluster(f"{RIGHTS} {RIGHTS_IN_A_CLUSTER}"))
+
+    for missing in RIGHTS_IN_A_CLUSTER.split():
+        limiter = allow_in_cluster(f"{RIGHTS} {RIGHTS_IN_A_CLUSTER} {missing.replace('+', '-')}")
+        with pytest.raises(StorageError) as caught:
+            ask_while_a_slot_moves(cluster, limiter)
+        assert missing in caught.value.remedy.split()
+
+
 def test_the_documentation_says_the_same() -> None:
     told = " ".join(PAGE.read_text().replace("\\\n", " ").split())
 
     assert f"ACL SETUSER limiter on >PASSWORD ~rate_limit:* {RIGHTS}" in told
+    assert f"`{RIGHTS_IN_A_CLUSTER}` in a cluster" in told

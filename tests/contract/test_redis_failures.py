@@ -23,10 +23,13 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.failures import NOBODY_THERE, TOO_LATE
 from servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from servers import Binary
 
 SECRET = "hunter2"
 
@@ -328,7 +331,8 @@ def test_a_client_that_decodes_replies_or_speaks_resp3_serves_as_well(any_server
         *("redis:/localhost", "reddis://localhost", "http://localhost", "localhost:6379", "://", "unix://", " "),
         *("redis://localhost:port", "redis://localhost:99999", "redis://localhost:-1", "redis://[::1"),
         *("redis://localhost?db=one", "redis://localhost?socket_timeout=soon", "redis://localhost/one"),
-        *("redis://localhost?nonsense=1", "redis://localhost?protocol=7"),
+        *("redis://localhost?nonsense=1", "redis://localhost?protocol=7", "redis://localhost:1,localhost:2"),
+        "unix://run/redis.sock",
     ],
 )
 def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:
@@ -345,7 +349,7 @@ def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None
         *(f"redis://:{SECRET}/x@localhost:6379/0", f"redis://:{SECRET}?x@localhost:6379/0"),
         *(f"redis://:{SECRET}#x@localhost:6379/0", f"redis://:[{SECRET}]@localhost:port", f"redis://:a@{SECRET}@h:x"),
         *(f"redis:/:{SECRET}@localhost", f":{SECRET}@localhost:6379", f"memory://:{SECRET}@localhost"),
-        f"redis://localhost?password={SECRET}&db=one",
+        *(f"redis://localhost?password={SECRET}&db=one", f"redis://localhost?password=a&{SECRET}=b"),
         *(f"redis://localhost?db=one&password={SECRET}", f"redis://:x@localhost:port#{SECRET}"),
     ],
 )
@@ -354,6 +358,27 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         storage_from_uri(uri)
 
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        (
+            "redis://u:p@h?max_conections=4",
+            "max_conections is no option of a connection; did you mean max_connections?",
+        ),
+        ("rediss://h?ssl_ca_cert=ca.pem", "did you mean ssl_ca_certs?"),
+        ("redis+cluster://h:1?qwertz=1", "storage URI 'redis+cluster://h:1': qwertz is no option of a connection"),
+        ("redis://h?ssl_ca_certs=ca.pem", "ssl_ca_certs is an option of TLS: rediss://"),
+        ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
+        ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),
+    ],
+)
+def test_a_wrong_part_of_an_address_is_told_with_its_remedy(uri: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storage_from_uri(uri)
+
+    assert str(caught.value).endswith(told)
 
 
 @pytest.mark.parametrize(
@@ -386,3 +411,22 @@ def test_a_client_of_ones_own_stays_open_when_the_limiter_is_closed(any_server: 
 
     assert client.connection_pool is not None
     assert client.ping()
+
+
+def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Binary]) -> None:
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        limiter = Limiter(storage_from_uri(f"{server.tcp_url}/3"))
+        limiter.check(hits())
+        server.suspend()
+        with pytest.raises(StorageError) as late:
+            limiter.check(hits())
+        server.kill()
+        with pytest.raises(StorageError) as gone:
+            limiter.check(hits())
+        limiter.close()
+
+    named = f"the rate limit storage gave no answer (127.0.0.1:{server.port}, database 3): "
+    assert str(late.value).startswith(f"{named}TimeoutError")
+    assert late.value.remedy == TOO_LATE
+    assert str(gone.value).startswith(f"{named}ConnectionError")
+    assert gone.value.remedy == NOBODY_THERE

@@ -170,7 +170,7 @@ UNSAFE = {
     make_link: "no link to one",
     make_dangling_link: "no link to one",
     Path.touch: "must be a directory",
-    make_open: "its mode is 750, and others must have no access: chmod 700",
+    make_open: "its mode is 750, and others must have no access: name one that is nobody else's",
 }
 
 

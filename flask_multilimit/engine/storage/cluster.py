@@ -242,7 +242,7 @@ class ClusterStorage:
 
     def _successor(self, slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
         """Who has ``slot`` after ``address`` has failed. Raises ``failure`` when nobody else has, or may be asked."""
-        if failure.only_this or _code_of(failure) == "TRYAGAIN":
+        if failure.only_this or _code_of(failure) in {"TRYAGAIN", "NOPERM"}:
             raise failure
         self._slots.doubt(address)
         with suppress(StorageError):
@@ -297,10 +297,11 @@ class _Asking:
         with self._client.pipeline(transaction=False) as pipeline:
             pipeline.execute_command("ASKING")
             pipeline.execute_command(*command)
-            reply = pipeline.execute(raise_on_error=False)[-1]
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+            replies = pipeline.execute(raise_on_error=False)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies[-1]
 
 
 def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:

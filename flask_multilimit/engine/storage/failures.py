@@ -14,11 +14,14 @@ RIGHTS = (
     "+zremrangebyrank +zremrangebyscore +zscore"
 )
 """What a user of the server must be allowed, and no more."""
+RIGHTS_IN_A_CLUSTER = "+cluster|slots +asking"
+"""What else, to find the servers and to follow a slot that is being moved."""
 
 REMEDIES = {
     "NOAUTH": "give the password: redis://user:password@host, or in the client",
     "WRONGPASS": "the user or the password in the storage URI is wrong",
-    "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS}",
+    "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS} (besides, "
+    f"{RIGHTS_IN_A_CLUSTER} in a cluster, +select for a database other than 0, and +scan +pttl to list keys)",
     "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
     "CROSSSLOT": "the server is one of a cluster: name it redis+cluster://host:port, which asks slot by slot",
     "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
@@ -38,6 +41,11 @@ REMEDIES = {
     "the storage URI names a file of them), be for the host in the URI, and not have expired",
 }
 """By the code that the server answers with, or the reason that TLS gives."""
+
+TOO_LATE = (
+    "see whether the server hangs, is too busy, or out of reach; MULTILIMIT_STORAGE_TIMEOUT is how long it may take"
+)
+NOBODY_THERE = "start the server, or correct the storage URI"
 
 ONLY_THIS = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 """Codes that tell of the check, not of the server."""
@@ -64,18 +72,28 @@ NONE_FREE = "Too many connections"
 _UNANSWERED = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
 
-def storage_error(error: Exception) -> StorageError:
-    """What is raised from ``error``."""
+def storage_error(error: Exception, server: str = "") -> StorageError:
+    """What is raised from ``error``, which came from or on the way to ``server``."""
     if isinstance(error, MasterNotFoundError):
         error.args = (str(error).partition(" : ")[0],)  # the rest is clients as they are printed: with passwords
     code = code_of(error)
-    made = StorageError(f"the rate limit storage gave no answer: {type(error).__name__}: {error}")
-    made.remedy = REMEDIES.get(code, getattr(error, "remedy", ""))
-    if str(error) == NONE_FREE:
-        made.remedy = "as many checks are under way as max_connections of the storage URI allows: raise it"
+    where = f" ({server})" if server else ""
+    made = StorageError(f"the rate limit storage gave no answer{where}: {type(error).__name__}: {error}")
     made.only_this = code in ONLY_THIS
     made.unanswered = not code and isinstance(error, _UNANSWERED)
+    made.remedy = REMEDIES.get(code) or _remedy_of(error, unanswered=made.unanswered)
     return made
+
+
+def _remedy_of(error: Exception, *, unanswered: bool) -> str:
+    """Of an error for which the server gave no code."""
+    if str(error) == NONE_FREE:
+        return "as many checks are under way as max_connections of the storage URI allows: raise it"
+    known: str | None = getattr(error, "remedy", None)
+    if known is not None or not unanswered:
+        return known or ""
+    late = isinstance(error, (exceptions.TimeoutError, TimeoutError))
+    return TOO_LATE if late else NOBODY_THERE
 
 
 def code_of(error: Exception) -> str:

@@ -279,7 +279,8 @@ def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
         return f"it is user {directory.st_uid}'s, and this process is user {owner}'s: name another, {EXAMPLE}"
     mode = directory.st_mode & 0o777
     if mode != 0o700:
-        return f"its mode is {mode:o}, and others must have no access: chmod 700, or name another, {EXAMPLE}"
+        own = f"name one that is nobody else's, {EXAMPLE}, or if this one is, chmod 700"
+        return f"its mode is {mode:o}, and others must have no access: {own}"
     return ""
 
 

@@ -76,7 +76,7 @@ class NodesOfUri:
         return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
 
     def _reject_wrong_options(self, uri: str) -> None:
-        client = timed_client(self._url_of(self.start[0]), self.deadline)
+        client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)
         if client.connection_pool.connection_kwargs.get("db"):
             raise ConfigurationError(f"storage URI {redacted(uri)!r}: a cluster has no other database than 0")
 

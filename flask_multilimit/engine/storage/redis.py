@@ -24,7 +24,7 @@ from .failures import NONE_FREE, storage_error
 from .scripts import Script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
-from .uri import check_credentials, check_database, check_options, redacted, why_malformed
+from .uri import address_of, check_credentials, check_database, check_options, check_place, redacted, why_malformed
 from .wire import command_of, wire_of
 
 CHECK: bytes = b""
@@ -208,11 +208,12 @@ class RedisStorage:
                 self._wire.close()
             if self._owns_client:
                 self._client.connection_pool.disconnect(inuse_connections=False)
-        return storage_error(error)
+        return storage_error(error, address_of(self._client))
 
 
-def timed_client(url: str, deadline: Deadline) -> Redis:
-    """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError`."""
+def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
+    """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError` that shows the URI,
+    or the one that was ``given`` in its place."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
     scheme = url.partition(":")[0]
     try:
@@ -220,6 +221,7 @@ def timed_client(url: str, deadline: Deadline) -> Redis:
         if scheme in SENTINEL_SCHEMES:
             plain, kind = to_primary(url, **common)
         else:
+            check_place(url)
             plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
         time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
         client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
@@ -227,7 +229,7 @@ def timed_client(url: str, deadline: Deadline) -> Redis:
         check_database(plain)
         check_options(pool.connection_class(**pool.connection_kwargs))
     except (ValueError, TypeError, RedisError) as error:
-        raise ConfigurationError(f"storage URI {redacted(url)!r}: {why_malformed(url, error)}") from None
+        raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {why_malformed(url, error)}") from None
     return client
 
 

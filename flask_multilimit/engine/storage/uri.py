@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +13,18 @@ from .deadline import TimedTlsConnection
 
 class MalformedError(ValueError):
     """A URI that cannot be meant; the text quotes nothing that is secret."""
+
+
+def address_of(client: Any) -> str:
+    """Where the server of a client object is, never what is needed to log in; empty when it does not tell."""
+    known = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+    if known.get("primary"):
+        return str(known["primary"])
+    if known.get("path"):
+        return f"unix://{known['path']}"
+    if known.get("host"):
+        return f"{known['host']}:{known.get('port', 6379)}, database {known.get('db') or 0}"
+    return ""
 
 
 def redacted(url: str) -> str:
@@ -25,9 +39,29 @@ def redacted(url: str) -> str:
 
 def why_malformed(url: str, error: Exception) -> str:
     """What redis-py says is wrong, which may quote a part of the password."""
-    if isinstance(error, MalformedError) or not ("@" in url or "password" in url):
+    unknown = _UNKNOWN_OPTION.search(str(error))
+    if unknown and not _may_hold_secrets(url.partition("?")[2]):
+        return _unknown_option(url, unknown[1])
+    if isinstance(error, MalformedError) or not _may_hold_secrets(url):
         return str(error)
     return "malformed; special characters of user and password must be percent-encoded"
+
+
+_UNKNOWN_OPTION = re.compile("unexpected keyword argument '(.*)'")
+"""What Python says of an option that no connection of redis-py takes."""
+
+
+def _may_hold_secrets(text: str) -> bool:
+    return "@" in text or "password" in text
+
+
+def _unknown_option(url: str, name: str) -> str:
+    if name.startswith("ssl_") and not url.startswith("rediss"):
+        return f"{name} is an option of TLS: rediss://"
+    makers = [vars(kind)["__init__"] for kind in TimedTlsConnection.__mro__ if "__init__" in vars(kind)]
+    known = {option for maker in makers for option in signature(maker).parameters}
+    nearest = get_close_matches(name, known | {"max_connections"}, n=1)
+    return f"{name} is no option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
 def check_credentials(url: str) -> None:
@@ -35,6 +69,16 @@ def check_credentials(url: str) -> None:
     place, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     if "@" in place and "@" in "".join(rest):
         raise MalformedError("there is an @ too many: special characters of passwords and options are percent-encoded")
+
+
+def check_place(url: str) -> None:
+    """Raise :class:`MalformedError` for what is no place of one server, and redis-py would take for another."""
+    scheme, _, rest = url.partition("://")
+    host = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    if scheme == "unix" and host:
+        raise MalformedError("the path of a socket begins with a slash: unix:///run/redis.sock")
+    if scheme != "unix" and "," in host:
+        raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
 
 
 def check_database(url: str) -> None:
