@@ -62,7 +62,8 @@ def _for_people() -> Any:
     try:
         yield
     except MultiLimitError as error:
-        raise click.ClickException(str(error)) from error
+        remedy = getattr(error, "remedy", "")
+        raise click.ClickException(f"{error} ({remedy})" if remedy else str(error)) from error
 
 
 def _print(lines: Iterable[str]) -> None:

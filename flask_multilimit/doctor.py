@@ -29,12 +29,14 @@ from .engine import (
 )
 from .engine.algorithms import ALGORITHMS
 from .engine.storage import LocalStorage
+from .engine.storage.failures import code_of, storage_error
+from .engine.storage.uri import address_of
 from .gate import AppGate
 from .listing import ListedEndpoint, endpoints_of, unmatched_of
 from .screen import duration, plural
 from .subjects import LimitType
 
-PINGS = 7
+PINGS = 8
 SLOW = 0.010
 """Seconds of a round trip from which each request feels it."""
 CLOCK_TOLERANCE = 1.0
@@ -173,8 +175,7 @@ def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding
     try:
         clients = _clients(storage)
     except StorageError as error:
-        remedy = error.remedy or "Mend what it says: until then each process limits alone."
-        yield Finding("storage", Level.WRONG, f"{str(error).rstrip('.')}.", remedy)
+        yield Finding("storage", Level.WRONG, f"{str(error).rstrip('.')}.", _remedy(error, _MEND))
         return
     if not clients:
         yield from _in_this_process(storage)
@@ -223,28 +224,16 @@ def _clients(storage: Any) -> list[Any]:
     return [] if client is None else [client]
 
 
-def _address(client: Any) -> str:
-    """Where the server is; never what is needed to log in."""
-    known = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
-    if known.get("primary"):
-        return str(known["primary"])
-    if known.get("path"):
-        return f"unix://{known['path']}"
-    if known.get("host"):
-        return f"{known['host']}:{known.get('port', 6379)}, database {known.get('db') or 0}"
-    return "the server"
-
-
 def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
-    address = _address(client)
+    address = address_of(client) or "the server"
     try:
         trips = [_timed(client.ping) for _ in range(PINGS)]
         info = _Info(client)
     except (RedisError, OSError) as error:
-        yield _unreachable(address, error)
+        yield _mute(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
         return
     yield _version(address, info)
-    yield _latency(trips, gate)
+    yield _latency(trips, gate.settings.storage_timeout)
     yield _clock(client)
     if info["role"] == "slave":
         yield Finding(
@@ -259,15 +248,15 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
         yield _persistence(client, info)
 
 
+def _mute(address: str, error: Exception) -> Finding:
+    """Its user may do no more than limit, which is enough."""
+    text = f"{address} answers, but lets this user look at nothing: {error}."
+    return Finding("storage", Level.HINT, text, "For all that is looked at here, allow it +ping +info +config|get.")
+
+
 def _unreachable(address: str, error: Exception) -> Finding:
-    remedies = {
-        "AuthenticationError": f"Put user and password into {PREFIX}STORAGE_URI: redis://user:password@host:6379/0.",
-        "TimeoutError": f"Is the host right, no firewall between? {PREFIX}STORAGE_TIMEOUT is how long it may take.",
-        "BusyLoadingError": "The server is still loading its data: wait.",
-    }
-    kind = type(error).__name__
-    remedy = remedies.get(kind, f"Start it, or correct {PREFIX}STORAGE_URI.")
-    return Finding("storage", Level.WRONG, f"No answer from {address}: {kind}: {error}", remedy)
+    text = f"No answer from {address}: {type(error).__name__}: {error}"
+    return Finding("storage", Level.WRONG, text, _remedy(storage_error(error), _MEND))
 
 
 class _Info:
@@ -300,14 +289,17 @@ def _timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def _latency(trips: list[float], gate: AppGate) -> Finding:
-    """The first may have had to connect."""
-    median, slowest = statistics.median(trips[1:]), max(trips)
-    text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips)} {_milliseconds(slowest)}."
+def _latency(trips: list[float], timeout: float) -> Finding:
+    """The first had to connect."""
+    median, slowest = statistics.median(trips[1:]), max(trips[1:])
+    text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips) - 1} {_milliseconds(slowest)}."
     remedy = "Every limited request takes one round trip: put the server nearer to the app."
-    if slowest > gate.settings.storage_timeout / 2:
-        near = f" {PREFIX}STORAGE_TIMEOUT is {gate.settings.storage_timeout:g} s."
+    most, near = timeout / 2, f" {PREFIX}STORAGE_TIMEOUT is {timeout:g} s."
+    if slowest > most:
         return Finding("latency", Level.WARNING, text + near, remedy)
+    if trips[0] > most:
+        first = f" The first, which had to connect: {_milliseconds(trips[0])}."
+        return Finding("latency", Level.WARNING, text + first + near, "Leave more time to connect: set it higher.")
     return Finding("latency", Level.HINT, text, remedy) if median > SLOW else Finding("latency", Level.OK, text)
 
 
@@ -421,7 +413,7 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
         after = limiter.peek(hits)
     except StorageError as error:
         if type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
-            yield Finding("script", Level.WRONG, str(error), _remedy(error, prefix))
+            yield Finding("script", Level.WRONG, str(error), _remedy(error, _ASK_US))
         return
     if _is_right(hits, checked, peeked, after):
         text = f"Loads and runs: {len(hits)} rules checked, charged and reset, one of each algorithm."
@@ -430,6 +422,7 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
         yield Finding("script", Level.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
 
 
+_MEND = "Mend what it says: until then each process limits alone."
 _ASK_US = "Is it a server that imitates Redis, or one that is read from a replica? Use Redis or Valkey, the primary."
 
 
@@ -444,10 +437,5 @@ def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after:
     )
 
 
-def _remedy(error: StorageError, prefix: str) -> str:
-    remedies = {
-        "NoPermissionError": f"Let the user do it: ACL SETUSER ... ~{prefix}* +@read +@write +@scripting +time.",
-        "ReadOnlyError": f"Point {PREFIX}STORAGE_URI at the primary.",
-        "OutOfMemoryError": "The server's memory is full: give it more, or drop what is not needed.",
-    }
-    return remedies.get(type(error.__cause__).__name__) or error.remedy or _ASK_US
+def _remedy(error: StorageError, otherwise: str) -> str:
+    return f"{error.remedy[:1].upper()}{error.remedy[1:]}." if error.remedy else otherwise

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli.conftest import SHOP, Command, Run
+from flask_multilimit.doctor import Level, _latency
+from flask_multilimit.engine.storage.failures import RIGHTS
 from sentinel import SERVICE, SentinelServer, port_of
 from servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from servers import Binary
@@ -72,7 +74,7 @@ def test_no_server_is_wrong(tmp_path: Path) -> None:
 
     assert run.code == 1
     assert "WRONG    storage        No answer from" in run.out
-    assert "> Start it, or correct" in run.out
+    assert "> Start the server, or correct the storage URI." in run.out
     assert run.out.endswith("\n1 thing wrong.\n")
 
 
@@ -86,7 +88,7 @@ def test_a_password_is_never_shown(strict_server: Server) -> None:
     nonsense_run = nonsense("doctor", crash=True)
 
     assert [run.code for run in runs] == [0, 0, 1, 1]
-    assert "Put user and password into MULTILIMIT_STORAGE_URI" in runs[2].out
+    assert "The user or the password in the storage URI is wrong." in " ".join(runs[2].out.split())
     for run in (*runs, nonsense_run):
         assert PASSWORD not in run.out + run.err
 
@@ -100,24 +102,63 @@ def test_a_user_that_may_not_run_scripts(strict_server: Server) -> None:
     assert run.code == 1
     found = finding(run, "script")
     assert found["level"] == "wrong"
-    assert "ACL SETUSER ... ~rate_limit:* +@read +@write +@scripting +time" in found["remedy"]
+    assert f"The server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS}" in found["remedy"]
 
 
-def test_the_rights_that_the_remedy_names_are_enough(strict_server: Server) -> None:
-    with strict_server.client(password=PASSWORD) as client:
-        client.acl_setuser(
-            "limiter",
-            enabled=True,
-            passwords=["+pw"],
-            categories=["+@read", "+@write", "+@scripting"],
-            commands=["+time", "+ping", "+info"],
-            keys=["rate_limit:*"],
-        )
+@pytest.fixture
+def as_limiter(strict_server: Server) -> Callable[[str], Command]:
+    """The commands, as a user of the server with these rights."""
 
-    run = Command(SHOP, with_password(strict_server, "pw", user="limiter"))("doctor", "--json")
+    def as_limiter(rights: str) -> Command:
+        with strict_server.client(password=PASSWORD) as client:
+            acl = ["SETUSER", "limiter", "reset", "on", ">pw", "~rate_limit:*", *rights.split()]
+            client.execute_command("ACL", *acl)
+        return Command(SHOP, with_password(strict_server, "pw", user="limiter"))
 
-    assert finding(run, "script")["level"] == "ok"
+    return as_limiter
+
+
+def test_a_user_that_may_only_limit_is_none_the_worse(as_limiter: Callable[[str], Command]) -> None:
+    run = as_limiter(RIGHTS)("doctor", "--json")
+
     assert run.code == 0
+    assert finding(run, "script")["level"] == "ok"
+    assert finding(run, "storage")["level"] == "hint"
+    assert "lets this user look at nothing" in finding(run, "storage")["text"]
+    assert "+ping +info +config|get" in finding(run, "storage")["remedy"]
+
+
+def test_with_the_rights_that_this_names_all_is_looked_at(as_limiter: Callable[[str], Command]) -> None:
+    run = as_limiter(f"{RIGHTS} +ping +info +config|get")("doctor", "--json")
+
+    assert run.code == 0
+    assert finding(run, "storage")["level"] == "ok"
+    assert finding(run, "latency")
+
+
+def test_a_mistake_is_told_with_its_remedy(as_limiter: Callable[[str], Command]) -> None:
+    run = as_limiter(RIGHTS)("keys")
+
+    assert run.code == 1
+    assert "'scan'" in run.err
+    assert "+scan +pttl to list keys" in run.err
+
+
+@pytest.mark.parametrize(
+    ("connecting", "slowest", "level", "remedy"),
+    [
+        (0.04, 0.002, Level.OK, ""),
+        (0.06, 0.002, Level.WARNING, "Leave more time to connect: set it higher."),
+        (0.06, 0.07, Level.WARNING, "Every limited request takes one round trip: put the server nearer to the app."),
+    ],
+)
+def test_the_first_trip_which_has_to_connect_is_told_apart(
+    connecting: float, slowest: float, level: Level, remedy: str
+) -> None:
+    found = _latency([connecting, *[0.001] * 6, slowest], 0.1)
+
+    assert (found.level, found.remedy) == (level, remedy)
+    assert found.text.startswith(f"1.00 ms a round trip, the slowest of 7 {slowest * 1000:.2f} ms.")
 
 
 @pytest.mark.parametrize(
