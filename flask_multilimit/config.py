@@ -146,7 +146,7 @@ class Settings(BaseModel):
 def check_prefix(value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` can begin a key."""
     if not isinstance(value, str) or not PREFIX_PATTERN.fullmatch(value):
-        raise ConfigurationError(f"key prefix {value!r}: 1 to 32 printable ASCII characters, no blanks, no braces")
+        raise ConfigurationError(f"key prefix {brief(value)}: 1 to 32 printable ASCII characters, no blanks, no braces")
 
 
 def _reason(problem: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 from .config import check_prefix
 from .engine import ConfigurationError, ConfigurationWarning, Decision, Rule
 from .engine.decision import OnStorageError, check_cost, check_hash_tag
+from .engine.errors import brief
 from .engine.keys import NAME_PATTERN, HashTag
 from .engine.rules import Rules, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, kind_of
@@ -190,7 +191,7 @@ def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, lo
 
 def _methods(methods: object) -> frozenset[str]:
     if isinstance(methods, str) or not isinstance(methods, Iterable):
-        raise ConfigurationError(f'methods={methods!r}: give several, such as methods=["POST", "PUT"]')
+        raise ConfigurationError(f'methods={brief(methods)}: give several, such as methods=["POST", "PUT"]')
     found = frozenset(str(method).upper() for method in methods)
     if not found:
         raise ConfigurationError("methods: none given, so nothing would be limited; leave it out for all")
@@ -217,7 +218,7 @@ def _validate(declaration: Declaration) -> None:
     for name in ("shadow", "with_defaults"):
         _check_bool(name, getattr(declaration, name))
     if isinstance(declaration.message, (bytes, int, float, list, tuple, dict, set)):
-        raise ConfigurationError(f"message={declaration.message!r}: give text, or a callable of the Decision")
+        raise ConfigurationError(f"message={brief(declaration.message)}: give text, or a callable of the Decision")
     if callable(declaration.message):
         check_callable("message", declaration.message, "the Decision")
 
@@ -225,12 +226,12 @@ def _validate(declaration: Declaration) -> None:
 def _check_policy(policy: object) -> None:
     known = get_args(OnStorageError)
     if policy is not None and policy not in known:
-        raise ConfigurationError(f"on_storage_error={policy!r}: give one of {', '.join(map(repr, known))}")
+        raise ConfigurationError(f"on_storage_error={brief(policy)}: give one of {', '.join(map(repr, known))}")
 
 
 def _check_scope(scope: object) -> None:
     if scope == "" or not (scope is None or isinstance(scope, str)):
-        raise ConfigurationError(f"scope={scope!r}: give a name, or leave it out for the endpoint")
+        raise ConfigurationError(f"scope={brief(scope)}: give a name, or leave it out for the endpoint")
 
 
 def _check_cost(declaration: Declaration) -> None:
@@ -245,14 +246,14 @@ def _check_cost(declaration: Declaration) -> None:
 
 def _check_wait(wait: object) -> None:
     if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= LONGEST_WAIT:
-        raise ConfigurationError(f"wait={wait!r}: give seconds from 0 to {LONGEST_WAIT}")
+        raise ConfigurationError(f"wait={brief(wait)}: give seconds from 0 to {LONGEST_WAIT}")
 
 
 def check_callable(name: str, value: object, *arguments: str) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` can be called with ``arguments``, and answers at once."""
     expected = f"with {' and '.join(arguments)}" if arguments else "without arguments"
     if not callable(value):
-        raise ConfigurationError(f"{name}={value!r}: give a callable {expected}")
+        raise ConfigurationError(f"{name}={brief(value)}: give a callable {expected}")
     shown = f"{name}={name_of(value)}"
     of_its_class = inspect.getattr_static(type(value), "__call__", None)
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(of_its_class):
@@ -267,12 +268,12 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
 
 def _check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r}: give True or False")
+        raise ConfigurationError(f"{name}={brief(value)}: give True or False")
 
 
 def _check_type(type_: object, name: object) -> None:
     if name is not None and not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
-        raise ConfigurationError(f"name={name!r}: 1 to 20 characters, a letter and then letters, digits, - and _")
+        raise ConfigurationError(f"name={brief(name)}: 1 to 20 characters, a letter and then letters, digits, - and _")
     parts = type_ if isinstance(type_, tuple) else (type_,)
     if not parts:
         raise ConfigurationError("type=(): give at least one type")
@@ -280,7 +281,7 @@ def _check_type(type_: object, name: object) -> None:
     for part in own:
         if not callable(part):
             raise ConfigurationError(
-                f"type={part!r}: give a LimitType such as LimitType.IP, a callable that returns the subject, or a "
+                f"type={brief(part)}: give a LimitType such as LimitType.IP, a callable that returns the subject, or a "
                 "tuple of these"
             )
     if not own:
@@ -289,7 +290,7 @@ def _check_type(type_: object, name: object) -> None:
         called = getattr(own[0], "__qualname__", repr(own[0]))
         raise ConfigurationError(f'type={called}: a type of your own needs a name, such as name="api_key"')
     if name in RESERVED_NAMES:
-        raise ConfigurationError(f"name={name!r}: taken by a LimitType; call your own type something else")
+        raise ConfigurationError(f"name={brief(name)}: taken by a LimitType; call your own type something else")
     for part in own:
         check_callable("type", part)
 
@@ -300,6 +301,6 @@ def type_from_text(text: str) -> SubjectType:
     parts = [part.strip().lower() for part in text.split("+")]
     for part in parts:
         if part not in names:
-            raise ConfigurationError(f"type={text!r}: use {', '.join(names)}, or several joined by +")
+            raise ConfigurationError(f"type={brief(text)}: use {', '.join(names)}, or several joined by +")
     kinds = tuple(names[part] for part in parts)
     return kinds[0] if len(kinds) == 1 else cast("SubjectType", kinds)

@@ -13,6 +13,7 @@ from uuid import UUID
 from flask import Flask, Request, has_request_context, request
 
 from .engine import ConfigurationError
+from .engine.errors import brief
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each attribute of the proxy would look for it again."""
@@ -166,7 +167,7 @@ def _text(value: object, source: str) -> str:
     if isinstance(value, (int, UUID)) and not isinstance(value, bool):
         return str(value)
     # Another object's text may differ at every request: a limit that never refuses.
-    raise ConfigurationError(f"{source} returned {value!r:.80}: return a str, an int, a UUID, or None")
+    raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")
 
 
 def network_of(address: str, ipv6_prefix: int) -> str:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 from uuid import UUID
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, brief
 from .keys import (
     DEFAULT_PREFIX,
     PREFIX_PATTERN,
@@ -94,16 +94,17 @@ def worked_out(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T
 def check_cost(cost: object, rule: Rule) -> None:
     """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that ``rule`` can be asked for."""
     if type(cost) is not int or cost < 0:
-        raise ConfigurationError(f"cost={cost!r}: must be a whole number, 0 or more")
+        raise ConfigurationError(f"cost={brief(cost)}: must be a whole number, 0 or more")
     if cost > rule.twin.MAX_COST:
-        raise ConfigurationError(f"cost={cost}: {rule.algorithm} takes at most {rule.twin.MAX_COST} units in one check")
+        most = f"{rule.algorithm} takes at most {rule.twin.MAX_COST} units in one check"
+        raise ConfigurationError(f"cost={brief(cost)}: {most}")
 
 
 def check_hash_tag(hash_tag: object) -> None:
     """Raise :class:`ConfigurationError` unless a key can have it."""
     known = get_args(HashTag)
     if hash_tag not in known:
-        raise ConfigurationError(f"hash_tag={hash_tag!r:.80}: give {' or '.join(map(repr, known))}")
+        raise ConfigurationError(f"hash_tag={brief(hash_tag)}: give {' or '.join(map(repr, known))}")
 
 
 @lru_cache(maxsize=1024)
@@ -133,11 +134,11 @@ def hits_for(
     """
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
-            raise ConfigurationError(f"{name}={text!r:.80}: must be text; {name}=str(...) for a number")
+            raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
     if not PREFIX_PATTERN.fullmatch(prefix):
-        raise ConfigurationError(f"prefix={prefix!r:.80}: must match {PREFIX_PATTERN.pattern}")
+        raise ConfigurationError(f"prefix={brief(prefix)}: must match {PREFIX_PATTERN.pattern}")
     if not TYPE_PATTERN.fullmatch(type):
-        raise ConfigurationError(f"type={type!r}: must match {TYPE_PATTERN.pattern}")
+        raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
     return Hits(

@@ -12,14 +12,12 @@ from flask import Flask
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flask_multilimit import ConfigurationError, MultiLimit, Rule
+from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import PREFIX, Settings
+from flask_multilimit.declaration import OPTIONS
 from flask_multilimit.engine import storage_from_uri
 from flask_multilimit.engine.rules import rules_from
 from fuzz.effort import tries
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +64,15 @@ def test_a_rule_of_anything_is_a_rule_or_a_configuration_error(given: dict[str, 
 def test_rules_of_anything_are_rules_or_a_configuration_error(given: Any) -> None:
     with contextlib.suppress(ConfigurationError):
         assert all(isinstance(rule, Rule) for rule in rules_from(given))
+
+
+@tries(5)
+@given(st.sampled_from(OPTIONS), anything | too_long_to_show)
+@example("wait", 10**5000)
+@example("cost", 10**5000)
+def test_an_option_of_anything_makes_a_limiter_or_is_a_configuration_error(option: str, given: Any) -> None:
+    with contextlib.suppress(ConfigurationError):
+        rate_limiter(**{option: given}).at("fuzzed")
 
 
 hosts = st.sampled_from(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from redis.cluster import RedisCluster
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, brief
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
 from .cluster import ClusterStorage
 from .denials import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
@@ -74,7 +74,8 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         return RedisStorage(given)
     if hasattr(given, "master_for"):
         raise ConfigurationError("storage=Sentinel(...): give a client of the primary: sentinel.master_for(NAME)")
-    raise ConfigurationError(f"storage={redacted(repr(given))}: give a URI, a client object of redis, or a Storage")
+    shown = brief(given, without_secrets=redacted)
+    raise ConfigurationError(f"storage={shown}: give a URI, a client object of redis, or a Storage")
 
 
 _MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
