@@ -74,6 +74,21 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
 class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
     """HTTP 503: the limits could not be checked, and ``on_storage_error`` is ``"deny"``; ``__cause__`` tells why."""
 
+    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:
+        chosen = _negotiate(environ)
+        if chosen == "text/html":
+            return super().get_body(environ, scope)
+        if chosen == "text/plain":
+            return f"{self.description}\n"
+        told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
+        return json.dumps(told, ensure_ascii=False)
+
+    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+        fields = dict(super().get_headers(environ, scope))
+        chosen = _negotiate(environ)
+        fields["Content-Type"] = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else _PROBLEM
+        return [*fields.items(), _VARY]
+
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
     """The refusal as an RFC 9457 problem, for error handlers that add to it."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from flask_face.doubles import RecordingStorage
     from servers import Binary
 
+FAILED = "Rate limiting failed on the server. Please try again later."
+PROBLEM = f'{{"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": "{FAILED}"}}'
+
 
 @pytest.fixture
 def app(bare_app: Flask, storage: RecordingStorage) -> Flask:
@@ -55,9 +58,37 @@ class TestStorageThatFails:
         response = limited.get("/")
 
         assert response.status_code == 503
-        assert "Rate limiting failed on the server. Please try again later." in response.text
+        assert FAILED in response.text
         assert "broken" not in response.text
         assert "RateLimit" not in response.headers
+
+    @pytest.mark.parametrize(
+        ("accept", "content_type", "body"),
+        [
+            ("*/*", "application/problem+json", PROBLEM),
+            ("application/json", "application/problem+json", PROBLEM),
+            ("text/plain", "text/plain; charset=utf-8", f"{FAILED}\n"),
+            ("text/html", "text/html; charset=utf-8", f"<h1>Service Unavailable</h1>\n<p>{FAILED}</p>\n"),
+        ],
+    )
+    def test_is_told_as_the_client_accepts_it(
+        self, limited: FlaskClient, storage: RecordingStorage, accept: str, content_type: str, body: str
+    ) -> None:
+        storage.broken = True
+
+        response = limited.get("/", headers={"Accept": accept})
+
+        assert response.headers["Content-Type"] == content_type
+        assert response.text.endswith(body)
+        assert response.headers["Vary"] == "Accept, Accept-Language"
+        assert response.headers["Retry-After"] == "1"
+
+    def test_is_told_in_the_language_of_the_client(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+        storage.broken = True
+
+        told = limited.get("/", headers={"Accept-Language": "zh"}).get_json()
+
+        assert told["detail"] == "服务器限流异常,请稍候再试"
 
     def test_is_logged_with_its_cause(
         self, limited: FlaskClient, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
