@@ -108,7 +108,7 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
             "Leave the setting out in production.",
         )
     limited = [endpoint for endpoint in endpoints if endpoint.limiters]
-    open_ = [endpoint.name for endpoint in endpoints if not endpoint.limiters and endpoint.name != "static"]
+    open_ = [endpoint.name for endpoint in endpoints if not endpoint.limiters]
     text = f"{plural(len(limited), 'endpoint')} limited"
     if not open_:
         yield Finding("declarations", Level.OK, f"{text}, none without limits.")
