@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -430,3 +431,6 @@ def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Bi
     assert late.value.remedy == TOO_LATE
     assert str(gone.value).startswith(f"{named}ConnectionError")
     assert gone.value.remedy == NOBODY_THERE
+    for failure in (late.value, gone.value):
+        told = "".join(traceback.format_exception(type(failure), failure, failure.__traceback__))
+        assert "During handling of the above exception" not in told  # of what the client has tried inside

@@ -168,12 +168,14 @@ def test_deny_refuses_with_an_error_of_its_own(make: Callable[..., Workers]) -> 
 
 def test_raise_gives_the_error_on(make: Callable[..., Workers]) -> None:
     workers = make(on_error="raise")
-    workers.break_down()
+    workers.storage.error = error = StorageError("it is broken")
+    error.remedy, error.__cause__ = "mend it", OSError("no way")
 
     for _ in range(3):
         with pytest.raises(StorageError, match="it is broken") as caught:
             workers.limiters[0].check(hits("1/minute"))
         assert not isinstance(caught.value, StorageDenied)
+        assert (caught.value.remedy, caught.value.__cause__) == (error.remedy, error.__cause__)
 
 
 @pytest.mark.parametrize(

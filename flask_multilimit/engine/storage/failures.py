@@ -76,6 +76,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     """What is raised from ``error``, which came from or on the way to ``server``."""
     if isinstance(error, MasterNotFoundError):
         error.args = (str(error).partition(" : ")[0],)  # the rest is clients as they are printed: with passwords
+    error.__suppress_context__ = True  # how it came about inside of the client, which its text tells
     code = code_of(error)
     where = f" ({server})" if server else ""
     made = StorageError(f"the rate limit storage gave no answer{where}: {type(error).__name__}: {error}")

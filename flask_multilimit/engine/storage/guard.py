@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID, uuid4
 
 from ..decision import PEEKED, Charge, Decision, Hit, OnStorageError
@@ -265,9 +265,9 @@ class GuardedStorage:
 
     def _latest_error(self) -> StorageError:
         """Made anew, for one object raised again and again would collect tracebacks."""
-        error = self._error
+        error = cast("StorageError", self._error)  # is there before the breaker opens
         latest = StorageError(str(error))
-        latest.__cause__ = error
+        latest.remedy, latest.__cause__ = error.remedy, error.__cause__
         return latest
 
     # The breaker
@@ -283,10 +283,10 @@ class GuardedStorage:
         with self._lock:
             if outages != self._outages:
                 return
+            self._error, self._failing_hits = error, hits
             self._open = True
             self._outages += 1
             self._since, self._failed_at = time.time(), time.monotonic()
-            self._error, self._failing_hits = error, hits
             self._arrears.begin()
             self._fallback.begin()
             self._share_between(workers)
