@@ -187,8 +187,8 @@ class Server:
         defaults: dict[str, Any] = {
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
-            "socket_connect_timeout": 2.0,
-            "socket_timeout": 2.0,
+            "socket_connect_timeout": START_SECONDS,
+            "socket_timeout": START_SECONDS,
         }
         client = redis.Redis.from_url(url or self.url, **{**defaults, **options})
         self._clients.append(client)

@@ -416,7 +416,7 @@ def test_a_client_of_ones_own_stays_open_when_the_limiter_is_closed(any_server: 
 
 def test_a_failure_names_the_server_and_what_to_do(server_binaries: dict[str, Binary]) -> None:
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        limiter = Limiter(storage_from_uri(f"{server.tcp_url}/3"))
+        limiter = Limiter(storage_from_uri(f"{server.tcp_url}/3", timeout=1))
         limiter.check(hits())
         server.suspend()
         with pytest.raises(StorageError) as late:
