@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, request
+from flask import Flask, Response, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_face.doubles import Clock, limited_service
 from flask_face.structured import Item, read_list
-from flask_multilimit import LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
+from flask_multilimit import Decision, Hit, LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
+from flask_multilimit.config import Settings
+from flask_multilimit.engine.decision import Hits
+from flask_multilimit.responses import describe
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
     from flask_face.doubles import RecordingStorage
 
+WAITS = st.one_of(st.integers(0, 3 * 10**6), st.integers(0, 10**13))
+"""Microseconds."""
 STANDARD = {"RateLimit", "RateLimit-Policy"}
 LEGACY = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
 
@@ -133,6 +139,33 @@ def test_of_several_quotas_of_one_name_the_tightest_is_told(app: Flask, client: 
 
     assert response.headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
     assert response.headers["RateLimit"] == '"default-60s";r=9;t=60'
+
+
+@given(
+    numbers=st.lists(
+        st.tuples(st.integers(-2, 10**6), st.one_of(st.just(-1), st.just(0), WAITS), WAITS), min_size=1, max_size=4
+    ),
+    shadows=st.booleans(),
+)
+def test_one_check_is_told_of_like_the_last_of_several(numbers: list[tuple[int, int, int]], shadows: bool) -> None:
+    hits = Hits(Hit(str(i), Rule(60 + i, 9), name=f"r{i}", shadow=shadows and i == 1) for i in range(len(numbers)))
+    decision = Decision.from_reply(bytes(16), hits, [0, 0, *chain.from_iterable(numbers)])
+    told = []
+
+    for decisions in ([decision], [decision, decision]):
+        response = Response()
+        describe(response, decisions, Settings())
+        told.append(list(response.headers))
+
+    assert told[0] == told[1]
+    assert read_list(response.headers["RateLimit"])
+
+
+def test_units_that_were_given_back_are_told_of(app: Flask, client: FlaskClient) -> None:
+    limiter = rate_limiter(rules="5/minute", cost=2, charge_when=lambda _response: False)
+    app.add_url_rule("/", "view", limiter(lambda: "ok"))
+
+    assert client.get("/").headers["RateLimit"].startswith('"default-60s";r=5')
 
 
 def test_fields_of_one_request_are_not_those_of_the_next(app: Flask, client: FlaskClient) -> None:

@@ -114,6 +114,14 @@ def test_the_problem_is_that_of_rfc_9457_and_names_every_rule_that_refuses(app: 
     }
 
 
+def test_a_shadow_that_would_have_refused_as_well_stands_in_no_problem(app: Flask, client: FlaskClient) -> None:
+    tried_out = rate_limiter(rules=Rule(time=60, count=1, name="tried-out"), shadow=True, scope="tried-out")
+    in_earnest = rate_limiter(rules=Rule(time=60, count=1, name="in-earnest"))
+    app.add_url_rule("/", "view", tried_out(in_earnest(lambda: "ok")))
+
+    assert refusal(client).get_json()["violated-policies"] == ["in-earnest"]
+
+
 def test_a_wait_that_does_not_help_stands_in_no_problem(app: Flask, client: FlaskClient) -> None:
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute", cost=lambda: 2)(lambda: "ok"))
 
