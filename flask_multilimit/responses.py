@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from markupsafe import escape
 from werkzeug.datastructures import Headers, MIMEAccept
@@ -19,6 +19,9 @@ from .config import Settings
 from .engine import Decision, Hit, MultiLimitError, RuleStatus, StorageError
 from .engine.decision import worked_out
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 """Problem type of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies."""
@@ -49,15 +52,28 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
     def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
         if self.response is not None:
             return cast("Response", self.response)
-        body, content_type = self._body(environ)
-        return Response(body, status=self.code, headers=[("Content-Type", content_type), _VARY])
+        body, fields = self._written(environ)
+        return Response(body, status=self.code, headers=fields)
 
-    def _body(self, environ: Any) -> tuple[str | bytes, str]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """As a WSGI application the same as :meth:`get_response`, without a response in between: Flask runs it only to
+        make a response of its own of what comes out."""
+        if self.response is not None or type(self) is not RateLimitExceeded:  # who inherits may have another response
+            return super().__call__(environ, start_response)
+        body, fields = self._written(environ)
+        start_response(f"{self.code} {self.name.upper()}", fields)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _written(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
+        body, content_type = self._body(environ)
+        return body, [("Content-Type", content_type), ("Content-Length", str(len(body))), _VARY]
+
+    def _body(self, environ: Any) -> tuple[bytes, str]:
         chosen = _negotiate(environ)
         if chosen == "text/html":
-            return self._html(), "text/html; charset=utf-8"
+            return self._html().encode(), "text/html; charset=utf-8"
         if chosen == "text/plain":
-            return f"{self.description}\n{self._wait()}\n", "text/plain; charset=utf-8"
+            return f"{self.description}\n{self._wait()}\n".encode(), "text/plain; charset=utf-8"
         return _problem_text(self.description, _violations(self.decision)), _PROBLEM
 
     def _html(self) -> str:

@@ -8,8 +8,9 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, jsonify
+from flask import Flask, Response, jsonify
 from werkzeug.exceptions import HTTPException, TooManyRequests
+from werkzeug.test import create_environ, run_wsgi_app
 
 from flask_face.doubles import limited_service
 from flask_multilimit import LimitType, MultiLimitError, RateLimitExceeded, Rule, problem, rate_limiter
@@ -246,25 +247,50 @@ def test_a_429_of_somebody_elses_is_left_alone(app: Flask, client: FlaskClient) 
     assert (response.text, "Retry-After" in response.headers) == ("mine", False)
 
 
-def test_the_exception_survives_pickle_and_copy(app: Flask) -> None:
+def exception_of(app: Flask) -> RateLimitExceeded:
+    """Of a service that says "Enough."."""
     service = limited_service(rules="1/minute", message="Enough.")
     with app.app_context():
         service()
         with pytest.raises(RateLimitExceeded) as refused:
             service()
+    return refused.value
 
-    for twin in (pickle.loads(pickle.dumps(refused.value)), copy.copy(refused.value)):
+
+def test_the_exception_survives_pickle_and_copy(app: Flask) -> None:
+    refused = exception_of(app)
+
+    for twin in (pickle.loads(pickle.dumps(refused)), copy.copy(refused)):
         assert str(twin) == "429 Too Many Requests: Enough."
-        assert twin.decision == refused.value.decision
+        assert twin.decision == refused.decision
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("accept", ["*/*", "text/html", "text/plain"])
+@pytest.mark.parametrize("response", [None, Response("slower!", 503)], ids=["usual", "given"])
+def test_the_exception_runs_as_a_wsgi_application_as_its_response_does(
+    app: Flask, accept: str, method: str, response: Response | None
+) -> None:
+    error = RateLimitExceeded(exception_of(app).decision, "慢一点", response=response)
+    environ = create_environ(method=method, headers={"Accept": accept})
+
+    raised, responded = (run_wsgi_app(each, environ) for each in (error, error.get_response(environ)))
+
+    assert b"".join(raised[0]) == b"".join(responded[0])
+    assert raised[1:] == responded[1:]
+
+
+def test_who_inherits_from_the_exception_may_respond_in_another_way(app: Flask) -> None:
+    class Slower(RateLimitExceeded):
+        def get_response(self, *_: object, **__: object) -> Response:
+            return Response("slower!", 503)
+
+    error = Slower(exception_of(app).decision, "Slow down")
+
+    assert run_wsgi_app(error, create_environ())[1] == "503 SERVICE UNAVAILABLE"
 
 
 def test_the_response_of_the_exception_needs_no_request(app: Flask) -> None:
-    service = limited_service(rules="1/minute")
-    with app.app_context():
-        service()
-        with pytest.raises(RateLimitExceeded) as refused:
-            service()
-
-    response: TestResponse | Any = refused.value.get_response()
+    response: TestResponse | Any = exception_of(app).get_response()
 
     assert (response.status_code, response.content_type) == (429, PROBLEM)
