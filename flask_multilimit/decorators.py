@@ -206,6 +206,8 @@ def limiter_above(function: object) -> str | None:
     return None
 
 
+_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+"""The app itself: each attribute of the proxy would look for it again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
 _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
@@ -272,16 +274,16 @@ async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[D
 
 def _gate(stack: Stack) -> Gate:
     try:
-        extensions = current_app.extensions
+        app = _current_app()
     except RuntimeError:
         raise RuntimeError(
             f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
             "or use the engine's Limiter, which needs none"
         ) from None
-    gate: Gate | None = extensions.get(EXTENSION)
+    gate: Gate | None = app.extensions.get(EXTENSION)
     if gate is None:
         raise ConfigurationError(
-            f'"{stack.where}" is rate limited, but the app {current_app.name!r} has no MultiLimit: '
+            f'"{stack.where}" is rate limited, but the app {app.name!r} has no MultiLimit: '
             "call MultiLimit(app) or MultiLimit().init_app(app)"
         )
     return gate

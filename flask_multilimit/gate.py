@@ -61,14 +61,18 @@ class Record:
     """Charges that depend on the response."""
 
 
-def _record_in(place: str) -> Record | None:
-    """Of the current request; outside of one, of the app context. ``None``: nothing has been decided."""
-    record = _current_request().environ.get(place) if has_request_context() else g.get(place)
-    return cast("Record | None", record)
+def _request_if_any() -> Request | None:
+    """Takes half as long as to ask whether there is one, and then for it."""
+    try:
+        return _current_request()
+    except RuntimeError:  # outside of one
+        return None
 
 
 def _latest_decision() -> Decision:
-    record = _record_in(_place_of_record(current_app._get_current_object()))  # type: ignore[attr-defined]
+    place = _place_of_record(current_app._get_current_object())  # type: ignore[attr-defined]
+    asked = _request_if_any()
+    record: Record | None = g.get(place) if asked is None else asked.environ.get(place)
     if record is None:
         raise RuntimeError("no limit has been checked for this request yet")
     return record.decisions[-1]
@@ -127,9 +131,10 @@ class AppGate:
         return (plan.stack or stack).covered
 
     def after_request(self, response: Response) -> Response:
-        record = _record_in(self._place_of_record)
+        record: Record | None = _current_request().environ.get(self._place_of_record)
         if record is not None:
-            self._settle(record, response)
+            if record.reserved:
+                self._settle(record, response)
             responses.describe(response, record.decisions, self.settings)
         return response
 
@@ -188,35 +193,37 @@ class AppGate:
         hits = applied.hits
         if not hits:
             return None
-        reserved = _reserved(applied)
+        if applied.reserved:
+            _require_response(applied.reserved)
         decision = self._ask(hits, applied)
         record = self._keep(decision)
-        if reserved and decision.allowed:
-            record.reserved.append((decision, reserved))
+        if applied.reserved and decision.allowed:
+            record.reserved.append((decision, applied.reserved))
         self._signal(decision, scope, applied)
         return decision
 
     def _keep(self, decision: Decision) -> Record:
         """On record, the others of the same request with it."""
-        if not has_request_context():
+        asked = _request_if_any()
+        if asked is None:
             # No response will tell of the others, and an app context may live for long.
             alone = Record([decision], [])
             setattr(g, self._place_of_record, alone)
             return alone
-        environ = _current_request().environ
-        record: Record | None = environ.get(self._place_of_record)
+        record: Record | None = asked.environ.get(self._place_of_record)
         if record is None:
-            record = environ[self._place_of_record] = Record([], [])
+            record = asked.environ[self._place_of_record] = Record([], [])
         record.decisions.append(decision)
         return record
 
     def _ask(self, hits: tuple[Hit, ...], applied: AppliedLimits) -> Decision:
         try:
             decision = self.limiter.check(hits)
-            wait = _wait(decision, applied)
-            return self.limiter.wait(decision, timeout=wait) if wait else decision
+            if applied.may_wait and (wait := _wait(decision, applied)):
+                return self.limiter.wait(decision, timeout=wait)
         except StorageDenied as error:
             raise StorageUnavailable(self._messages().failed, retry_after=math.ceil(error.retry_after)) from error
+        return decision
 
     def _signal(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
         if not (limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers):
@@ -240,7 +247,8 @@ class AppGate:
         return RateLimitExceeded(decision, text, messages=messages, response=response)
 
     def _messages(self) -> Messages:
-        accepted = _current_request().environ.get("HTTP_ACCEPT_LANGUAGE", "") if has_request_context() else ""
+        asked = _request_if_any()
+        accepted = "" if asked is None else asked.environ.get("HTTP_ACCEPT_LANGUAGE", "")
         return messages_for(self.settings.locale, accepted)
 
     # Charges that depend on the response
@@ -342,9 +350,9 @@ class AppGate:
         return self._unmatched_plans[known]
 
     def _plan_of(self, stack: Stack) -> Plan:
-        asked = _current_request() if has_request_context() else None
-        if asked is not None and asked.endpoint is not None:
-            plan = self.plan_for(asked.endpoint, asked.method)
+        asked = _request_if_any()
+        if asked is not None and (endpoint := asked.endpoint) is not None:
+            plan = self.plan_for(endpoint, asked.method)
             if plan.stack is not None and plan.stack.declarations[0] is stack.declarations[0]:
                 return plan
         plans = self._service_plans.setdefault(stack, {})
@@ -396,22 +404,20 @@ def _unasked(applied: AppliedLimits) -> Decision:
 
 def _wait(decision: Decision, applied: AppliedLimits) -> float:
     """Seconds this request may be kept asleep: what every limiter that refuses, or has a queue, consents to."""
-    if not applied.may_wait or (decision.allowed and not decision.delay):
+    if decision.allowed and not decision.delay:
         return 0
     keys = {status.hit.key for status in decision.violated}
     waits = (each.declaration.wait for each in applied if not keys or any(hit.key in keys for hit in each.hits))
     return min(waits) if keys else max(waits, default=0)
 
 
-def _reserved(applied: AppliedLimits) -> Sequence[Applied]:
-    """Those whose charge depends on the response."""
-    reserved = applied.reserved
-    if reserved and not has_request_context():
+def _require_response(reserved: Sequence[Applied]) -> None:
+    """Raise :class:`ConfigurationError` where there will be none for charges to depend on."""
+    if not has_request_context():
         raise ConfigurationError(
             f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '
             "call is outside of one"
         )
-    return reserved
 
 
 def _declared_here(scope: str, options: dict[str, Any]) -> Declaration:

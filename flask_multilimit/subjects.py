@@ -89,14 +89,14 @@ class Subjects:
 
     def resolve(self, type_: SubjectType, name: str | None) -> Subject | None:
         """The subject of ``type_`` for the current request."""
-        if isinstance(type_, tuple):
-            return self._together(type_, name, self.resolve)
         if type_ is LimitType.DEFAULT:
             return EVERYONE
         if type_ is LimitType.IP:
             return Subject("ip", self._address())
         if type_ is LimitType.USER:
             return self._user()
+        if isinstance(type_, tuple):
+            return self._together(type_, name, self.resolve)
         value = cast("Callable[[], object]", type_)()
         return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
 
@@ -134,12 +134,14 @@ class Subjects:
         return None if None in parts else Subject(kind_of(types, name), json.dumps(parts))
 
     def _address(self) -> str:
-        if not has_request_context():
+        try:
+            asked = _current_request()
+        except RuntimeError:
             raise RuntimeError(
                 "a limit goes by the address of the client, and there is none outside of a request; use another type "
                 "there, such as LimitType.DEFAULT"
-            )
-        return network_of(_current_request().remote_addr or "", self._ipv6_prefix)
+            ) from None
+        return network_of(asked.remote_addr or "", self._ipv6_prefix)
 
     def _user(self) -> Subject:
         load = self._find_user_loader() or _flask_login_user
