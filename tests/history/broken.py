@@ -39,7 +39,7 @@ DEFECTS = {
     "admits one too few": Defect(
         "hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "refused for nothing"
     ),
-    "has too short a window": Defect("now - hit.window + 1, now)", "now - hit.window / 2, now)", "too many"),
+    "has too short a window": Defect("now - hit.window + 1, now +", "now - hit.window / 2, now +", "too many"),
     "trims one that counts": Defect(
         "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"
     ),

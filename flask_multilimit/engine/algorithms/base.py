@@ -32,6 +32,10 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
     return Quota(window, count, count, 0)
 
 
+AHEAD = 1_000_000
+"""Microseconds. What lies no further in the future was charged before the clock stepped back a little, and counts; what
+lies further is dropped, so that a clock that was wrong locks nobody out for long."""
+
 Outcome = tuple[int, int, int, Any]
 """``remaining`` units before a charge, ``retry_after`` (0: allows), ``delay``, and what ``charge`` wants handed on."""
 
@@ -84,8 +88,8 @@ class Algorithm(Protocol):
         """Microseconds until the quota is whole again if nobody comes."""
 
     def drop_future(self, state: Any, quota: Quota, now: int, /) -> Any:
-        """Drop what lies in the future (the clock stepped back), lest it count again when its time comes; return the
-        new state. Asked when a check does not charge this key; :meth:`charge` drops it by itself."""
+        """Drop what lies more than ``AHEAD`` in the future (the clock stepped back), lest it count again when its time
+        comes; return the new state. Asked when a check does not charge this key; :meth:`charge` drops it by itself."""
 
     def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: bytes, /) -> Any:
         """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""

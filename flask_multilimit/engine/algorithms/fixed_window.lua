@@ -1,7 +1,7 @@
 -- Fixed window counter: "<begin of the window> <units used>" under one key. Twin of fixed_window.py.
 local function in_force(hit, now)
   local start, used = load_numbers(hit.key)
-  if start and start <= now and now < start + hit.window then
+  if start and start <= now + AHEAD and now < start + hit.window then
     return start, used
   end
   return now, 0

@@ -1,12 +1,12 @@
 """Fixed window counter: cheapest, one counter a subject; up to twice ``count`` across a window's edge.
 
 A subject's window begins with its first charge and ends ``window`` later; the next charge begins another. A
-window that begins in the future (the clock stepped back) is dropped. Twin of ``fixed_window.lua``.
+window that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``fixed_window.lua``.
 """
 
 from __future__ import annotations
 
-from .base import COUNTED, NEVER, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, COUNTED, NEVER, Outcome, Quota, plain_quota, recognise_nothing
 
 PARAMETERS = frozenset({"lease"})
 MAX_COST = COUNTED
@@ -22,7 +22,7 @@ recognise = recognise_nothing
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen: the window in force at ``now``, a new one if need be."""
-    start, used = state if state and state[0] <= now < state[0] + quota.window else (now, 0)
+    start, used = state if state and state[0] - AHEAD <= now < state[0] + quota.window else (now, 0)
     remaining = max(quota.count - used, 0)
     if cost <= remaining:
         return remaining, 0, 0, (start, used)
@@ -42,7 +42,7 @@ def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int
 
 
 def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
-    return None if state is not None and state[0] > now else state
+    return None if state is not None and state[0] > now + AHEAD else state
 
 
 def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State | None:

@@ -7,10 +7,10 @@ local function load_numbers(key)
   end
 end
 
--- Where the first number is an instant that only a clock that stepped back has ahead of it.
+-- Where the first number is an instant that only a clock that stepped back has far ahead of it.
 local function drop_future_numbers(hit, now)
   local first = load_numbers(hit.key)
-  if first and first > now then
+  if first and first > now + AHEAD then
     call('DEL', hit.key)
   end
 end

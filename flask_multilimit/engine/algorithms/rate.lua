@@ -20,7 +20,7 @@ local function up(whole, rest)
   return rest > 0 and whole + 1 or whole
 end
 
--- How far away the instant is: zero when it has passed, or is further than burst intervals.
+-- How far away the instant is: zero when it has passed, or is further than burst intervals and AHEAD.
 local function behind(hit, now)
   local whole, rest = load_numbers(hit.key)
   if not whole or whole < now then
@@ -28,6 +28,7 @@ local function behind(hit, now)
   end
   whole, rest = whole - now, math.min(rest, hit.count - 1)
   local most, most_rest = span(hit.burst, hit.window, hit.count)
+  most = most + AHEAD
   if whole > most or (whole == most and rest > most_rest) then
     return 0, 0
   end
@@ -47,7 +48,7 @@ local rate = {
     local seen = { whole, rest }
     local slack, slack_rest = span(hit.burst, hit.window, hit.count)
     slack, slack_rest = minus(hit, slack, slack_rest, whole, rest)
-    local remaining = units(hit, slack, slack_rest)
+    local remaining = math.max(units(hit, slack, slack_rest), 0)
     if hit.cost <= remaining then
       return remaining, 0, 0, seen
     end

@@ -7,13 +7,13 @@ time: the tokens missing from the bucket, or the water in it, are what lies betw
 by the interval.
 
 Nothing is ever rounded: an instant is whole microseconds and a rest counted in ``1 / count`` of one, so neither
-windows of a millisecond nor 10**9 operations drift. An instant further away than ``burst`` intervals (the clock
-stepped back, or ``burst`` was lowered) is dropped.
+windows of a millisecond nor 10**9 operations drift. An instant further away than ``burst`` intervals and
+``AHEAD`` (the clock stepped back, or ``burst`` was lowered) is dropped.
 """
 
 from __future__ import annotations
 
-from .base import NEVER, Outcome, Quota
+from .base import AHEAD, NEVER, Outcome, Quota
 
 Instant = tuple[int, int]
 """Whole microseconds, and a rest in 1 / count of one."""
@@ -23,7 +23,7 @@ def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcom
     """Seen: how far away the instant is, in 1 / count of a microsecond."""
     behind = _behind(state, quota, now)
     slack = quota.burst * quota.window - behind
-    remaining = slack // quota.window
+    remaining = max(slack // quota.window, 0)
     if cost <= remaining:
         return remaining, 0, 0, behind
     if cost > quota.burst:
@@ -59,4 +59,4 @@ def _behind(state: Instant | None, quota: Quota, now: int) -> int:
         return 0
     whole, rest = state
     behind = (whole - now) * quota.count + min(rest, quota.count - 1)
-    return behind if 0 < behind <= quota.burst * quota.window else 0
+    return behind if 0 < behind <= quota.burst * quota.window + AHEAD * quota.count else 0

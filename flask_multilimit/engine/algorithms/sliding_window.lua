@@ -1,5 +1,5 @@
 -- Sliding window log: a ZSET of check ids scored by the microsecond they were charged at.
--- A unit charged at s counts at `now` while now - window < s <= now. Twin of sliding_window.py.
+-- A unit charged at s counts at `now` while now - window < s <= now + AHEAD. Twin of sliding_window.py.
 --
 -- The key's TTL is two windows, renewed when the key is new or an entry had expired. Between two renewals no
 -- charge is later than one window after the first, so each of them outlives its own window; a refund, which
@@ -11,7 +11,7 @@ local TRIM = 128 -- at most so many entries of each kind (expired, future) are d
 
 local function others()
   local function drop_future(hit, now, most)
-    local future = call('ZCOUNT', hit.key, now + 1, '+inf')
+    local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
     if future > 0 then
       call('ZREMRANGEBYRANK', hit.key, -math.min(future, most), -1)
     end
@@ -63,7 +63,7 @@ end
 algorithms.sliding_window = {
   -- Seen: the number of live entries.
   evaluate = function(hit, now)
-    local used = call('ZCOUNT', hit.key, now - hit.window + 1, now)
+    local used = call('ZCOUNT', hit.key, now - hit.window + 1, now + AHEAD)
     local remaining = hit.count - used
     if remaining < 0 then -- the count has been lowered
       remaining = 0
@@ -94,7 +94,7 @@ algorithms.sliding_window = {
     if dead > TRIM + hit.cost then
       others().trim(hit, now, dead)
     elseif dead > 0 and call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window) < dead then
-      call('ZREMRANGEBYSCORE', hit.key, now + 1, '+inf')
+      call('ZREMRANGEBYSCORE', hit.key, now + AHEAD + 1, '+inf')
     end
     if dead > 0 or used == 0 then
       call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)

@@ -1,7 +1,8 @@
 """Sliding window log: exact, O(count) memory. At most ``count`` units in ANY ``window``.
 
-A unit charged at ``s`` counts at ``now`` while ``now - window < s <= now``. Scores in the future (the clock
-stepped back) do not count and are dropped by the next check. Twin of ``sliding_window.lua``.
+A unit charged at ``s`` counts at ``now`` while ``now - window < s <= now + AHEAD``. Scores further in the future (the
+clock stepped back) do not count and are dropped by the next check. The ``reset_after`` of a charge is that of the units
+it has charged, also where others lie ahead. Twin of ``sliding_window.lua``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 
-from .base import NEVER, Outcome, Quota, plain_quota
+from .base import AHEAD, NEVER, Outcome, Quota, plain_quota
 
 PARAMETERS = frozenset({"lease"})
 
@@ -51,7 +52,7 @@ class Log:
         self.lasts_until: int = 0
 
     def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
-        """Put ``cost`` entries at index ``place``, which is the end unless entries in the future are left."""
+        """Put ``cost`` entries at index ``place``, which is the end unless there are entries in the future."""
         if place < len(self.times):
             self.times[place:place] = array("q", [now] * cost)
             self.ids[place * _ID : place * _ID] = check_id * cost
@@ -98,8 +99,8 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
         times, first = log.times, log.head
         end = len(times)
         if first < end:
-            if times[-1] > now:
-                end = bisect_right(times, now, first)
+            if times[-1] > now + AHEAD:
+                end = bisect_right(times, now + AHEAD, first)
             if times[first] <= now - quota.window:
                 first = bisect_right(times, now - quota.window, first, end)
     remaining = quota.count - end + first
@@ -121,12 +122,12 @@ def charge(
     log.window, log.lasts_until = quota.window, 0
     first, end = seen
     times = log.times
-    if cost == 1 and end == len(times):  # as nearly always
+    if cost == 1 and end == len(times) and (end == log.head or times[-1] <= now):  # as nearly always
         times.append(now)
         log.ids += check_id
     else:
         log.drop_last(min(len(times) - end, TRIM + cost))
-        log.add(end, now, check_id, cost)
+        log.add(bisect_right(times, now, first, end), now, check_id, cost)
     if first > log.head:
         log.drop_first(min(first - log.head, TRIM + cost))
     return log, quota.window
@@ -171,8 +172,8 @@ def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) 
 
 
 def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
-    if log is not None and log.times and log.times[-1] > now:
-        log.drop_last(min(len(log.times) - bisect_right(log.times, now, log.head), TRIM))
+    if log is not None and log.times and log.times[-1] > now + AHEAD:
+        log.drop_last(min(len(log.times) - bisect_right(log.times, now + AHEAD, log.head), TRIM))
     return log
 
 

@@ -2,7 +2,7 @@
 -- Twin of sliding_window_counter.py, which has the formula.
 local function in_force(hit, now)
   local start, current, previous = load_numbers(hit.key)
-  if not start or now < start or now >= start + 2 * hit.window then
+  if not start or start > now + AHEAD or now >= start + 2 * hit.window then
     return now, 0, 0
   end
   if now < start + hit.window then

@@ -3,12 +3,13 @@
 Used at ``now`` is what the current window has, plus of the window before the share that the sliding one still
 covers: ``previous x (window - elapsed) / window``, rounded up. (The formula of Cloudflare's "How we built rate
 limiting capable of scaling to millions of domains", 2017.) A subject's windows follow on from its first charge.
-One that begins in the future (the clock stepped back) is dropped. Twin of ``sliding_window_counter.lua``.
+One that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of
+``sliding_window_counter.lua``.
 """
 
 from __future__ import annotations
 
-from .base import COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
 
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
@@ -56,7 +57,7 @@ def reset_after(state: State | None, quota: Quota, now: int, seen: State) -> int
 
 
 def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
-    return None if state is not None and state[0] > now else state
+    return None if state is not None and state[0] > now + AHEAD else state
 
 
 def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State:
@@ -71,7 +72,7 @@ def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id
 
 
 def _in_force(state: State | None, quota: Quota, now: int) -> State:
-    if state is None or not state[0] <= now < state[0] + 2 * quota.window:
+    if state is None or not state[0] - AHEAD <= now < state[0] + 2 * quota.window:
         return now, 0, 0
     start, current, previous = state
     if now < start + quota.window:
