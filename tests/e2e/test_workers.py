@@ -38,13 +38,30 @@ WORKERS = {
 }
 
 
+@pytest.fixture
+def uri(request: pytest.FixtureRequest) -> str:
+    """Of an empty server, or an empty cluster."""
+    if request.param == "cluster":
+        return str(request.getfixturevalue("cluster").uri)
+    request.getfixturevalue("redis_client")
+    return str(request.getfixturevalue("server").url)
+
+
 @pytest.mark.parametrize(
-    ("workers", "path"),
-    [("preload", "/sync"), ("preload", "/async"), ("gevent", "/sync"), ("gevent, preload", "/sync")],
+    ("uri", "workers", "path"),
+    [
+        ("server", "preload", "/sync"),
+        ("server", "preload", "/async"),
+        ("server", "gevent", "/sync"),
+        ("server", "gevent, preload", "/sync"),
+        ("cluster", "preload", "/sync"),
+        ("cluster", "gevent", "/sync"),
+        ("cluster", "gevent, preload", "/sync"),
+    ],
+    indirect=["uri"],
 )
-@pytest.mark.usefixtures("redis_client")
-def test_workers_admit_the_count_and_no_reply_is_anothers(server: Server, workers: str, path: str) -> None:
-    environment = {"FLASK_MULTILIMIT_STORAGE_URI": server.url, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+def test_workers_admit_the_count_and_no_reply_is_anothers(uri: str, workers: str, path: str) -> None:
+    environment = {"FLASK_MULTILIMIT_STORAGE_URI": uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
     arguments = ("--chdir", str(Path(__file__).parent), "--bind", "127.0.0.1:0", *WORKERS[workers])
     with Program("gunicorn", *arguments, "counting:app", environment=environment) as program:
         pids = set[str | None]()
