@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -24,18 +24,22 @@ NODE_TIMEOUT = 2000
 
 
 class Cluster(contextlib.ExitStack):
-    """Three primaries on ports of 127.0.0.1, and of the first one as many replicas as asked for."""
+    """Three primaries on ports of 127.0.0.1, and of the first one as many replicas as asked for.
 
-    def __init__(self, binary: Binary, *, replicas: int = 0) -> None:
+    They tell clients the ``announced`` names and ports of themselves, one each, or else where they are.
+    """
+
+    def __init__(self, binary: Binary, *, replicas: int = 0, announced: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__()
         self._binary = binary
         self._replicas = replicas
+        self._announced = announced
         self._clients: dict[Server, redis.Redis] = {}
 
     def __enter__(self) -> Self:
         super().__enter__()
         try:
-            self.servers = [self.enter_context(self._server()) for _ in range(3 + self._replicas)]
+            self.servers = [self.enter_context(self._server(n)) for n in range(3 + self._replicas)]
             self._form()
         except BaseException:
             self.close()
@@ -117,9 +121,13 @@ class Cluster(contextlib.ExitStack):
                 raise ServerError(f"the cluster: {what} did not come about:\n{self.servers[0].log}")
             time.sleep(POLL_SECONDS)
 
-    def _server(self) -> Server:
+    def _server(self, n: int) -> Server:
         options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT)]
         options += ["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"]
+        if self._announced:
+            host, port = self._announced[n]
+            options += ["--cluster-preferred-endpoint-type", "hostname", "--cluster-announce-hostname", host]
+            options += ["--cluster-announce-port", str(port)]
         return Server(self._binary, tcp=True, options=options)
 
     def _form(self) -> None:

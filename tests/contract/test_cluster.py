@@ -13,6 +13,7 @@ import pytest
 from redis.crc import key_slot
 
 from bench import Clock, exhaust, hits, rule
+from cluster import Cluster
 from flask_multilimit.engine import (
     ClusterStorage,
     ConfigurationError,
@@ -28,9 +29,8 @@ from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.nodes import NodesOfUri
 
 if TYPE_CHECKING:
-    from cluster import Cluster
     from flask_multilimit.engine import Hit
-    from servers import Server
+    from servers import Binary, Server
 
 SCOPES = ("application", "api.update", "shop")
 """In different slots, on different servers."""
@@ -312,6 +312,23 @@ def test_a_client_of_ones_own_serves_as_well_and_stays_open(cluster: Cluster, op
     assert isinstance(storage_from(client), ClusterStorage)
     limiter.close()
     assert client.ping()
+
+
+def test_a_client_that_knows_its_way_past_a_nat_finds_servers_where_they_are(
+    server_binaries: dict[str, Binary],
+) -> None:
+    """Also those that it hears of by a redirection."""
+    inside = [("inside.example", 7000 + n) for n in range(3)]
+    plan = plan_of(9, 9, 9)
+    with Cluster(next(iter(server_binaries.values())), announced=inside) as cluster:
+        outside = {at: ("127.0.0.1", server.port) for at, server in zip(inside, cluster.servers, strict=True)}
+        limiter = Limiter(cluster.client(address_remap=lambda at: outside.get(at, at)))
+        source = cluster.owner(plan[0].key)
+        before = limiter.check(plan)
+        cluster.move(key_slot(plan[0].key.encode()), source, cluster.another(source))
+
+        assert [before.remaining, limiter.check(plan).remaining] == [8, 7]
+        limiter.close()
 
 
 def test_a_closed_limiter_leaves_no_connection_and_may_be_used_again(cluster: Cluster, limiter: Limiter) -> None:

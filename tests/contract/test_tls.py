@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
+from redis.crc import key_slot
 
 from bench import hits
+from cluster import Cluster
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
 from sentinel import SERVICE, SentinelServer
 from tls import Certificates, free_port, tls_proxy, tls_server
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from servers import Server
+    from servers import Binary, Server
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,34 @@ def test_sentinels_speak_tls_as_well(port: int, server: Server, certificates: Ce
         assert "be for the host" in error_of(uri).remedy
         with limiter_at(f"{uri}&ssl_check_hostname=false") as limiter:
             assert limiter.check(hits("5/minute", scope="announced")).allowed
+
+
+def test_a_cluster_speaks_tls_as_well(server_binaries: dict[str, Binary], certificates: Certificates) -> None:
+    """With the host and the port that its servers tell, also in redirections."""
+    ports = [free_port() for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        binary = next(iter(server_binaries.values()))
+        cluster = stack.enter_context(Cluster(binary, announced=[("localhost", port) for port in ports]))
+        for port, server in zip(ports, cluster.servers, strict=True):
+            stack.enter_context(tls_proxy(port, server.url.removeprefix("unix://"), certificates))
+        limiter = stack.enter_context(limiter_at(f"rediss+cluster://localhost:{ports[0]}?{certificates.query()}"))
+        plan = tuple(hit for scope in ("application", "api.update", "shop") for hit in hits("9/minute", scope=scope))
+        source = cluster.owner(plan[0].key)
+        target, slot = cluster.another(source), key_slot(plan[0].key.encode())
+
+        before = limiter.check(plan)
+        assert {cluster.owner(hit.key) for hit in plan} == set(cluster.servers)
+        cluster.begin_move(slot, source, target)
+        cluster.move_key(plan[0].key, source, target)
+        during = limiter.check(plan)
+        cluster.end_move(slot, source, target)
+        after = limiter.check(plan)
+
+        assert [each.remaining for each in (before, during, after)] == [8, 7, 6]
+        limiter.refund(during)
+        assert limiter.peek(plan).remaining == 7
+        stranger = f"rediss+cluster://localhost:{ports[0]}?{certificates.query(client=False)}"
+        assert "ssl_certfile and ssl_keyfile" in error_of(stranger).remedy
 
 
 def test_a_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
