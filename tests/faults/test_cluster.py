@@ -300,6 +300,39 @@ def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[st
         limiter.close()
 
 
+@pytest.mark.parametrize("back_first", [0, 2])
+def test_a_storage_is_back_when_all_servers_are_that_a_failed_check_needs(
+    server_binaries: dict[str, Binary], back_first: int
+) -> None:
+    """Also when there is nothing to be charged later, which would need them all."""
+    with own_cluster(server_binaries) as cluster:
+        changes = list[str]()
+        storage = storage_from_uri(cluster.uri, timeout=0.3)
+        guard = GuardedStorage(storage, on_error="allow", on_change=lambda health: changes.append(health.state))
+        limiter = Limiter(guard)
+        plan = tuple(hit for scope in ("application", "api.update", "shop") for hit in hits("9/hour", scope=scope))
+        owners = [cluster.owner(hit.key) for hit in plan]
+        assert len(set(owners)) == 3
+        limiter.check(plan)
+        owners[0].suspend()
+        owners[2].suspend()
+        during = limiter.check(plan)
+
+        owners[back_first].resume()
+        for _ in range(2):  # of which the first may have begun before
+            cluster.until(lambda: guard.health().breaker == "half-open", "a probe")
+            cluster.until(lambda: guard.health().breaker != "half-open", "its end")
+        while_one_is_away = list(changes)
+        owners[2 - back_first].resume()
+        cluster.until(lambda: guard.health().state == "working", "recovery")
+
+        assert (during.allowed, during.degraded) == (True, "allow")
+        assert while_one_is_away == ["failed"]
+        assert changes == ["failed", "working"]
+        assert limiter.check(plan).degraded is None
+        limiter.close()
+
+
 @pytest.mark.parametrize("first", [False, True], ids=["asked second", "asked first"])
 def test_a_frozen_shard_takes_nothing_from_the_others(server_binaries: dict[str, Binary], first: bool) -> None:
     """What was charged to the living is given back although the time is up."""
