@@ -80,8 +80,8 @@ def remaining(decision: Decision) -> list[int]:
     return [status.remaining for status in decision.statuses]
 
 
-def own_cluster(server_binaries: dict[str, Binary], **options: int) -> Cluster:
-    return Cluster(next(iter(server_binaries.values())), **options)
+def own_cluster(server_binaries: dict[str, Binary], *, replicas: int = 0) -> Cluster:
+    return Cluster(next(iter(server_binaries.values())), replicas=replicas)
 
 
 # Slots that move

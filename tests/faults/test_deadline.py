@@ -105,6 +105,16 @@ def test_what_follows_a_connection_has_a_time_of_its_own(any_server: Server) -> 
     client.close()
 
 
+def test_when_there_is_no_time_left_to_connect_that_is_a_time_out(deadline: Deadline, any_server: Server) -> None:
+    """redis-py 8 then asks the connection for its port, which one to a unix socket has none of."""
+    path = any_server.url.removeprefix("unix://")
+    connection = TimedUnixConnection(path=path, deadline=deadline)  # type: ignore[abstract]
+    pass_by(deadline)
+
+    with pytest.raises(redis.TimeoutError):
+        connection.connect()
+
+
 def test_who_only_looks_is_not_made_to_wait(deadline: Deadline, ends: Ends) -> None:
     """As redis-py does, before 5.1, with a connection that it hands out."""
     timed = TimedSocket(ends[0], deadline)

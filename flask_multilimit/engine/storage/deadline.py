@@ -197,6 +197,8 @@ class TimedTlsConnection(_Timed, _TlsInTime):
 class TimedUnixConnection(_Timed, UnixDomainSocketConnection):
     """A unix socket."""
 
+    port = 0  # redis-py 8 wants to know it when connecting takes too long, and has it for the others only
+
 
 TIMED_CONNECTIONS: dict[str, type[Any]] = {
     "redis": TimedConnection,
