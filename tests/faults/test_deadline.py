@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
 from flask_multilimit.engine.storage.deadline import Deadline, TimedSocket, TimedUnixConnection
@@ -61,6 +63,40 @@ def test_what_has_not_come_is_not_waited_for(deadline: Deadline, ends: Ends) -> 
             timed.recv(1)
         with pytest.raises(TimeoutError):
             timed.recv_into(bytearray(1))
+
+
+def test_late_it_is_not_read_for_ever_what_comes_without_end(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    timed = TimedSocket(ours, deadline)
+    server.sendall(bytes(1000))
+    pass_by(deadline)
+
+    with pytest.raises(TimeoutError):
+        list(iter(functools.partial(timed.recv, 1), b""))
+    deadline.start()
+
+    assert timed.recv(1) == b"\0"
+
+
+def test_more_elements_than_anybody_is_asked_for_are_refused_before_room_is_made(
+    deadline: Deadline, ends: Ends
+) -> None:
+    ours, server = ends
+    timed = TimedSocket(ours, deadline)
+    server.sendall(b"*999999\r\n*1000000\r\n")
+
+    for byte in b"*999999\r\n*100000":
+        assert timed.recv(1) == bytes([byte])
+    with pytest.raises(InvalidResponse):
+        timed.recv(1)
+
+
+def test_what_is_none_of_our_questions_may_be_of_any_length(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    server.sendall(b"*1000000\r\n")
+    deadline.stop()
+
+    assert TimedSocket(ours, deadline).recv(99) == b"*1000000\r\n"
 
 
 def test_what_cannot_be_sent_is_not_waited_for_either(deadline: Deadline, ends: Ends) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from .announced import OVERLAP, reject_too_long
 from .tls import TlsOptions
 
 _NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 _AN_INSTANT = 0.000_001
 """Seconds; 0 would mean something else to a socket."""
+_LATE_READS = 100
+"""After the deadline, of what has come meanwhile. A server that does not cease to send shall not be read for ever."""
 PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
 
@@ -70,27 +73,37 @@ class TimedSocket:
         self._in_time = (deadline.seconds or 0) * PUNCTUAL
         self._hurried = False
         self._polling = False
+        self._late = 0
+        self._before = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
 
-    def recv_into(self, *arguments: Any) -> int:
-        self._hurry()
-        try:
-            return int(self.plain.recv_into(*arguments))
-        except _NOT_YET:
-            if self._polling:
-                raise
-            return int(self._last_look(self.plain.recv_into, *arguments))
+    def recv_into(self, buffer: Any, *arguments: Any) -> int:
+        many = int(self._receive(self.plain.recv_into, buffer, *arguments))
+        self._examine(bytes(memoryview(buffer)[:many]))
+        return many
 
     def recv(self, *arguments: Any) -> bytes:
+        received = bytes(self._receive(self.plain.recv, *arguments))
+        self._examine(received)
+        return received
+
+    def _receive(self, receive: Callable[..., Any], *arguments: Any) -> Any:
         self._hurry()
         try:
-            return bytes(self.plain.recv(*arguments))
+            return receive(*arguments)
         except _NOT_YET:
             if self._polling:
                 raise
-            return bytes(self._last_look(self.plain.recv, *arguments))
+            return self._last_look(receive, *arguments)
+
+    def _examine(self, received: bytes) -> None:
+        """But for what is none of our questions, whose reply may be of any length."""
+        if self._deadline.remaining() < math.inf:
+            received = self._before + received
+            reject_too_long(received)
+        self._before = received[-OVERLAP:]
 
     def sendall(self, *arguments: Any) -> None:
         self._hurry()
@@ -119,6 +132,9 @@ class TimedSocket:
         left = self._deadline.remaining()
         if self._polling:
             return
+        self._late = self._late + 1 if left <= 0 else 0
+        if self._late > _LATE_READS:
+            raise TimeoutError("timed out")
         if left < self._in_time:
             self.plain.settimeout(max(left, _AN_INSTANT))
             self._hurried = True

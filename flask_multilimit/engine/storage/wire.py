@@ -32,6 +32,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
+from .announced import OVERLAP, announces_more, reject_too_long
 from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
 from .failures import NONE_FREE
 from .forks import tell_child
@@ -251,17 +252,22 @@ class _SocketLine:
         if monotonic() - started > self._leisure or self._hurried:
             self._hurry(started)
         self._send(command)
-        self._feed(self._receive(_CHUNK))
+        received = self._receive(_CHUNK)
+        if announces_more(received):
+            reject_too_long(received)
+        self._feed(received)
         reply = self._gets()
-        return reply if reply is not _MORE else self._rest(started)
+        return reply if reply is not _MORE else self._rest(started, received)
 
-    def _rest(self, started: float) -> Any:
+    def _rest(self, started: float, before: bytes) -> Any:
         """Of a reply that comes in pieces."""
         while True:
             self._hurry(started)
             received = self._receive(_CHUNK)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
+            before = before[-OVERLAP:] + received
+            reject_too_long(before)
             self._feed(received)
             reply = self._gets()
             if reply is not _MORE:
