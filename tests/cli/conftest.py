@@ -44,6 +44,7 @@ class Command:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("FLASK_")},
             "FLASK_MULTILIMIT_STORAGE_URI": uri,
+            "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10",  # the machine may be busy
         }
 
     def __call__(self, *arguments: str, answer: str = "", columns: int = 80, crash: bool = False) -> Run:
@@ -75,7 +76,8 @@ def shop(on_server: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskC
     """A client of the app in this process, on the same server."""
     import runpy
 
-    monkeypatch.setenv("FLASK_MULTILIMIT_STORAGE_URI", on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
+    for name in ("FLASK_MULTILIMIT_STORAGE_URI", "FLASK_MULTILIMIT_STORAGE_TIMEOUT"):
+        monkeypatch.setenv(name, on_server.environment[name])
     app = runpy.run_path(str(SHOP))["app"]
     yield app.test_client()
     app.extensions["multilimit"].limiter.close()
