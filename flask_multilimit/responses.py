@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from markupsafe import escape
 from werkzeug.datastructures import Headers, MIMEAccept
@@ -167,9 +167,11 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
         _add_retry_after(response.headers, refusal, settings.retry_after)
     if settings.headers == "off" or (refusal is None and settings.headers_on != "always"):
         return
-    if settings.headers == "standard" and len(decisions) == 1 and _is_plain(decisions[0]):
-        _add_plain(response.headers, decisions[0])
-        return
+    if settings.headers == "standard" and len(decisions) == 1 and not decisions[0].refunded:
+        lasting = worked_out(decisions[0].hits, _lasting)
+        if not lasting.has_shadow:
+            _add_plain(response.headers, decisions[0].reply, lasting)
+            return
     shown = [status for status in _told(decisions) if settings.shadow_headers or not status.hit.shadow]
     if shown:
         _add_fields(response.headers, shown, settings.headers)
@@ -182,31 +184,30 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
     return None
 
 
-def _is_plain(decision: Decision) -> bool:
-    """Whether its reply is what the client is told."""
-    return not decision.refunded and not worked_out(decision.hits, _has_shadow)
+class _Lasting(NamedTuple):
+    """What the fields of ``standard`` say of hits, whatever the reply."""
+
+    policy: str
+    starts: tuple[str, ...]
+    """Of the items of ``RateLimit``."""
+    has_shadow: bool
 
 
-def _has_shadow(hits: tuple[Hit, ...]) -> bool:
-    return any(hit.shadow for hit in hits)
+def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
+    starts = tuple(f'"{hit.name}";r=' for hit in hits)
+    return _Lasting(_policy(hits), starts, any(hit.shadow for hit in hits))
 
 
-def _add_plain(headers: Headers, decision: Decision) -> None:
+def _add_plain(headers: Headers, reply: Sequence[int], lasting: _Lasting) -> None:
     """What :func:`_add_fields` would add for ``standard``, without making statuses, which takes most of the time."""
-    reply = decision.reply
     items = []
     for start, remaining, retry_after, reset_after in zip(
-        worked_out(decision.hits, _item_starts), reply[2::3], reply[3::3], reply[4::3], strict=True
+        lasting.starts, reply[2::3], reply[3::3], reply[4::3], strict=True
     ):
         wait = retry_after or reset_after
         items.append(f"{start}{max(remaining, 0)}" + (f";t={_whole_seconds(wait)}" if wait >= 0 else ""))
-    headers.set("RateLimit-Policy", worked_out(decision.hits, _policy))
+    headers.set("RateLimit-Policy", lasting.policy)
     headers.set("RateLimit", ", ".join(items))
-
-
-def _item_starts(hits: tuple[Hit, ...]) -> tuple[str, ...]:
-    """What does not change of the items of ``RateLimit``."""
-    return tuple(f'"{hit.name}";r=' for hit in hits)
 
 
 def _whole_seconds(microseconds: int) -> int:
