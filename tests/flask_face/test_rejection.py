@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -278,6 +280,23 @@ def test_the_exception_runs_as_a_wsgi_application_as_its_response_does(
 
     assert b"".join(raised[0]) == b"".join(responded[0])
     assert raised[1:] == responded[1:]
+
+
+def test_the_exception_is_gone_when_the_response_is_sent(app: Flask, limited: FlaskClient) -> None:
+    kept = []
+
+    @app.errorhandler(RateLimitExceeded)
+    def keep(error: RateLimitExceeded) -> RateLimitExceeded:
+        kept.append(weakref.ref(error))
+        return error
+
+    limited.get("/")
+    gc.disable()
+    try:
+        run_wsgi_app(app, create_environ(), buffered=True)
+        assert [reference() for reference in kept] == [None]
+    finally:
+        gc.enable()
 
 
 def test_who_inherits_from_the_exception_may_respond_in_another_way(app: Flask) -> None:
