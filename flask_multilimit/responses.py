@@ -150,8 +150,9 @@ def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> byt
     return json.dumps(_problem(detail, violations), ensure_ascii=False).encode()
 
 
-def _negotiate(environ: Any) -> str:
-    accept = (environ or {}).get("HTTP_ACCEPT", "*/*")
+def _negotiate(asked: Any) -> str:
+    """By a WSGI environment, or a request, or nothing."""
+    accept = (getattr(asked, "environ", asked) or {}).get("HTTP_ACCEPT", "*/*")
     return _preferred(accept) if len(accept) <= LONGEST_REMEMBERED else _PROBLEM
 
 

@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, Response, jsonify
+from flask import Flask, Request, Response, jsonify
 from werkzeug.exceptions import HTTPException, TooManyRequests
 from werkzeug.test import create_environ, run_wsgi_app
 
@@ -307,6 +307,12 @@ def test_who_inherits_from_the_exception_may_respond_in_another_way(app: Flask) 
     error = Slower(exception_of(app).decision, "Slow down")
 
     assert run_wsgi_app(error, create_environ())[1] == "503 SERVICE UNAVAILABLE"
+
+
+def test_the_response_of_the_exception_is_negotiated_with_a_request_as_well(app: Flask) -> None:
+    asked = Request(create_environ(headers={"Accept": "text/plain"}))
+
+    assert exception_of(app).get_response(asked).content_type == TEXT
 
 
 def test_the_response_of_the_exception_needs_no_request(app: Flask) -> None:
