@@ -153,7 +153,7 @@ class History:
             reply = self.decisions[-1][0].reply
             due = [instant for instant in reply[3 if step.what == "retry" else 4 :: 3] if instant > 0] or [0]
             return due[step.which % len(due)] + reply[0] - self.clock.now
-        return {"second": 1_000_000, "back": -30_000_000, "slip": -2_000_000 // (step.which + 1)}.get(step.what, 0)
+        return {"second": 1_000_000, "back": -30_000_000, "slip": -200_000 // (step.which + 1)}.get(step.what, 0)
 
     def _ask(self, step: Ask) -> None:
         rules = self.changed if step.changed else self.plan

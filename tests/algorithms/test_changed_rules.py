@@ -114,7 +114,7 @@ def test_a_lowered_burst_applies_to_a_backlog_it_could_hold(bench: Bench, algori
 def test_a_burst_lowered_below_the_backlog_starts_afresh_so_that_nobody_is_locked_out(
     bench: Bench, algorithm: str
 ) -> None:
-    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=5))
+    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
     lowered = hits(bucket(algorithm, burst=3))
 
     assert bench.limiter.peek(lowered).remaining == 3
@@ -122,14 +122,15 @@ def test_a_burst_lowered_below_the_backlog_starts_afresh_so_that_nobody_is_locke
 
 
 @pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
-def test_a_burst_lowered_below_the_backlog_by_a_second_at_most_waits_for_that_second(
+def test_a_burst_lowered_below_the_backlog_by_very_little_waits_for_that_little(
     bench: Bench, algorithm: str
 ) -> None:
     """It may be a clock that stepped back a little."""
     bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
+    bench.clock.advance(0.9)
     lowered = hits(bucket(algorithm, burst=3))
 
-    assert bench.limiter.peek(lowered).retry_after == 2
+    assert bench.limiter.peek(lowered).retry_after == pytest.approx(1.1)
     assert bench.limiter.peek(hits(bucket(algorithm, burst=3), cost=0)).allowed
 
 
@@ -258,7 +259,7 @@ def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_never_forgetting")
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter"])
-def test_a_window_that_begins_more_than_a_second_in_the_future_is_dropped(bench: Bench, algorithm: str) -> None:
+def test_a_window_that_begins_far_in_the_future_is_dropped(bench: Bench, algorithm: str) -> None:
     plan = hits(Rule(10, 5, algorithm=algorithm))
     exhaust(bench.limiter, plan)
     bench.clock.now -= AHEAD + 1

@@ -194,8 +194,8 @@ def test_a_step_back_locks_nobody_out_for_longer_than_a_window(
 @stepping_back
 @pytest.mark.parametrize("cost", [1, 5])
 @pytest.mark.parametrize("window", [0.001, 1, 10])
-@pytest.mark.parametrize("step", [1, 250_000, AHEAD])
-def test_a_step_back_of_a_second_at_most_forgets_nothing_and_makes_waits_longer_by_the_step(
+@pytest.mark.parametrize("step", [1, 50_000, AHEAD])
+def test_a_small_step_back_forgets_nothing_and_makes_waits_longer_by_the_step(
     bench: Bench, algorithm: str, window: float, cost: int, step: int
 ) -> None:
     plan = hits(rule(algorithm, window, 5), cost=cost)
@@ -212,14 +212,14 @@ def test_a_step_back_of_a_second_at_most_forgets_nothing_and_makes_waits_longer_
 def test_what_is_charged_after_a_small_step_back_counts_beside_what_lies_ahead(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     bench.limiter.check(hits(rule(algorithm, 10, 5), cost=2))
-    bench.clock.advance(-0.5)
+    bench.clock.advance(-0.05)
 
     assert exhaust(bench.limiter, plan) == (2 if algorithm in {"token_bucket", "leaky_bucket", "gcra"} else 3)
     assert_admitted_at_the_promised_instant(bench, plan)
 
 
 @stepping_back
-def test_what_lies_a_second_ahead_is_kept_by_a_check_that_another_rule_refuses(bench: Bench, algorithm: str) -> None:
+def test_what_lies_a_little_ahead_is_kept_by_a_check_that_another_rule_refuses(bench: Bench, algorithm: str) -> None:
     full, other = hits(rule(algorithm, 50, 1), scope="full"), hits(rule(algorithm, 10, 5), scope="other")
     bench.limiter.check(full)
     exhaust(bench.limiter, other)

@@ -32,7 +32,7 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
     return Quota(window, count, count, 0)
 
 
-AHEAD = 1_000_000
+AHEAD = 100_000
 """Microseconds. What lies no further in the future was charged before the clock stepped back a little, and counts; what
 lies further is dropped, so that a clock that was wrong locks nobody out for long."""
 

@@ -9,7 +9,7 @@
 local call = redis.call
 local algorithms = {}
 local NEVER = -1 -- a retry_after that no waiting can reach
-local AHEAD = 1000000 -- microseconds: what lies no further in the future counts (the clock stepped back a little)
+local AHEAD = 100000 -- microseconds: what lies no further in the future counts (the clock stepped back a little)
 
 -- Milliseconds that a key stays beyond its time: the server lets it die by its own clock, not by a given one.
 local grace = 3600000
