@@ -253,6 +253,19 @@ def test_sliding_window_entries_in_the_future_do_not_count_and_are_dropped_by_a_
 
 
 @stepping_back
+def test_sliding_window_a_charge_drops_what_lies_far_ahead_and_keeps_what_lies_a_little_ahead(bench: Bench) -> None:
+    plan = hits(rule("sliding_window", 60, 5))
+    bench.limiter.check(plan)
+    bench.clock.advance(29)
+    bench.limiter.check(plan)
+    bench.clock.advance(-29.05)
+
+    assert bench.limiter.check(plan).remaining == 3
+    bench.clock.advance(30)
+    assert bench.limiter.peek(plan).remaining == 3
+
+
+@stepping_back
 def test_a_wait_promised_after_a_step_back_is_kept_although_units_lie_in_the_future(
     bench: Bench, algorithm: str
 ) -> None:
