@@ -452,6 +452,30 @@ def test_a_lost_reply_is_charged_once(make: Callable[..., Workers]) -> None:
     assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
 
 
+def test_a_storage_that_stumbles_over_what_it_is_to_be_charged_is_asked_again(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, answer = workers.limiters[0], workers.storage.check_many
+    workers.break_down()
+    assert workers.admitted(hits("5/minute"), 3) == [3]
+    unanswered = StorageError("the reply was lost")
+    unanswered.unanswered = True
+    batches: list[int] = []
+
+    def lose_the_first_reply(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        decisions = answer(many, ids)
+        batches.append(len(many))
+        if len(batches) == 1:
+            raise unanswered
+        return decisions
+
+    workers.storage.check_many = lose_the_first_reply  # type: ignore[method-assign]
+    workers.mend()
+
+    assert batches == [3, 3]
+    assert limiter.peek(hits("5/minute")).remaining == 2
+    assert limiter.health().error is not unanswered, "another probe was waited for"
+
+
 @pytest.mark.parametrize("mended_first", [False, True])
 def test_a_refund_finds_the_charge_wherever_it_is(make: Callable[..., Workers], *, mended_first: bool) -> None:
     workers = make()

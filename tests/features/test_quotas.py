@@ -258,6 +258,7 @@ class TestCheckMany:
     def test_asks_each_check_once(self, redis_client: redis.Redis) -> None:
         limiter = Limiter(RedisStorage(redis_client))
         batch = [hits_for("2/minute", scope="mail", type="user", subject=str(n)) for n in range(20)]
+        limiter.peek(batch[0])  # connects
 
         with commands(redis_client) as seen:
             limiter.check_many(batch)

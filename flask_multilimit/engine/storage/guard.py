@@ -250,7 +250,9 @@ class GuardedStorage:
             raise error
         if strictest == "deny":
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
-        local = tuple(hit for hit, policy in zip(hits, policies, strict=True) if policy == "local")
+        local = hits
+        if policies.count("local") < len(hits):
+            local = tuple(hit for hit, policy in zip(hits, policies, strict=True) if policy == "local")
         with self._lock:
             decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
             if on_shares is not None and on_shares.charges and charging and not error.only_this:
@@ -368,7 +370,7 @@ class GuardedStorage:
         while not closed.wait(max(wait, self._last_probe + PROBE_SECONDS - time.monotonic())):
             if self._closed is not closed:  # a greenlet that was copied into a child: that has a prober of its own
                 return
-            wait = PROBE_SECONDS
+            wait = 0.0
             self._last_probe = time.monotonic()
             self._probing = True
             try:
@@ -400,7 +402,11 @@ class GuardedStorage:
             self._arrears.give_back()
             with self._lock:
                 batch = self._arrears.take_batch()
-            self._arrears.charge(batch)
+            outages, start = self._outages, time.monotonic()
+            try:
+                self._arrears.charge(batch)
+            except StorageError as error:
+                self._once_more(error, outages, start, self._arrears.charge, batch)
             with self._lock:
                 self._arrears.cross_off(batch)
 

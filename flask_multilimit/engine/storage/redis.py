@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from redis import Redis
@@ -95,13 +95,8 @@ class RedisStorage:
         self._deadline.start()
         mode = CHECK if ids is None else b"repeat"
         id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
-        calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, id_of_each, strict=True)]
-        with self._client.pipeline(transaction=False) as pipeline:
-            for script in {script.sha: script for script, _ in calls}.values():
-                pipeline.script_load(script.text)
-            for script, arguments in calls:
-                pipeline.evalsha(script.sha, *arguments)
-            replies = self._command(pipeline.execute)[-len(calls) :] if calls else []
+        ask = self._ask_wire if self._wire is not None and self.clock is None else self._ask_pipeline
+        replies = self._command(ask, mode, many, id_of_each)[-len(many) :] if many else []
         return [_decision(*answer) for answer in zip(id_of_each, many, replies, strict=True)]
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
@@ -192,6 +187,28 @@ class RedisStorage:
         script, arguments = _call_of(driver, hits)
         return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
 
+    def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
+        """Of each check, in one round trip; what replies stand before them are those to the scripts being loaded."""
+        assert self._wire is not None
+        scripts = {script_for("check", (hit.rule.algorithm for hit in hits)) for hits in many}
+        commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
+        end = b"$%d\r\n%b\r\n" % (len(mode), mode)
+        commands += [
+            b"%b$16\r\n%b\r\n%b" % (worked_out(hits, _packed_for_id_and_mode), id_, end)
+            for hits, id_ in zip(many, ids, strict=True)
+        ]
+        return self._wire.ask_all(commands, self._deadline.started)
+
+    def _ask_pipeline(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
+        """The same, as the client does it."""
+        calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, ids, strict=True)]
+        with self._client.pipeline(transaction=False) as pipeline:
+            for script in {script for script, _ in calls}:
+                pipeline.script_load(script.text)
+            for script, arguments in calls:
+                pipeline.evalsha(script.sha, *arguments)
+            return cast("list[Any]", pipeline.execute())
+
     def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return command(*arguments)
@@ -242,8 +259,16 @@ def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
 
 def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
     """The whole command but for its last argument, the id; and whether that will be recognised."""
+    return _packed(hits, and_more=1), has_witness(hits)
+
+
+def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
+    return _packed(hits, and_more=2)
+
+
+def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
     script, arguments = _call_of("check", hits)
-    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=1), has_witness(hits)
+    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more)
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:

@@ -21,7 +21,7 @@ import select
 import socket
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -54,6 +54,8 @@ _WAIT_SECONDS = 0.001
 """Between two looks whether a connection is free."""
 _CHUNK = 4096
 """Bytes read at once: the reply to some hundred rules."""
+_LONG_CHUNK = 65_536
+"""And of a reply, or many, that goes on."""
 _MORE = object()
 """In place of a reply that is not complete yet."""
 
@@ -68,6 +70,9 @@ class _Line(Protocol):
 
     def ask(self, command: bytes, started: float, /) -> Any:
         """The reply to ``command``, where a question that began at ``started`` has time left."""
+
+    def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
+        """The replies to ``commands``, sent together. Raises the first that is an error."""
 
 
 class Wire:
@@ -111,6 +116,24 @@ class Wire:
             raise reply
         self._idle.append(line)
         return reply
+
+    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        """The replies to ``commands``, in one round trip; each has as much time as :meth:`ask` has for one. Raises
+        the first reply that is an error, and redis-py's errors."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            line, started = self._open(started)
+        line, started = self._take_another(line, started)
+        try:
+            replies = line.ask_all(commands, started)
+        except BaseException as error:
+            self._drop(line)
+            if isinstance(error, OSError):
+                raise _as_redis_error(error) from error
+            raise
+        self._idle.append(line)
+        return replies
 
     def make_room(self) -> bool:
         """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
@@ -220,6 +243,15 @@ class _RedisLine:
         except NoScriptError as error:
             return error
 
+    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        self._deadline.start(started)
+        self.connection.send_packed_command(commands)
+        replies = []
+        for _ in commands:
+            replies.append(self.connection.read_response())
+            self._deadline.start()
+        return replies
+
     def has_news(self) -> bool:
         try:
             return bool(self.connection.can_read())
@@ -257,13 +289,27 @@ class _SocketLine:
             reject_too_long(received)
         self._feed(received)
         reply = self._gets()
-        return reply if reply is not _MORE else self._rest(started, received)
+        return reply if reply is not _MORE else self._rest(started, received)[0]
 
-    def _rest(self, started: float, before: bytes) -> Any:
-        """Of a reply that comes in pieces."""
+    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        self._hurry(started)
+        self._send(b"".join(commands))
+        replies, before = [], b""
+        for _ in commands:
+            reply = self._gets()
+            if reply is _MORE:
+                reply, before = self._rest(started, before)
+            if isinstance(reply, Exception):
+                raise reply
+            replies.append(reply)
+            started = monotonic()
+        return replies
+
+    def _rest(self, started: float, before: bytes) -> tuple[Any, bytes]:
+        """Of a reply that comes in pieces, of which ``before`` was the last; and which is the last now."""
         while True:
             self._hurry(started)
-            received = self._receive(_CHUNK)
+            received = self._receive(_LONG_CHUNK)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
             before = before[-OVERLAP:] + received
@@ -271,7 +317,7 @@ class _SocketLine:
             self._feed(received)
             reply = self._gets()
             if reply is not _MORE:
-                return reply
+                return reply, before
 
     def _hurry(self, started: float) -> None:
         """Wait no longer than there is time left, or as long as usual again."""
