@@ -374,6 +374,14 @@ def test_an_outage_is_no_fresh_quota(make: Callable[..., Workers], algorithm: st
     assert before + sum(during) >= 12 - 2 * many
 
 
+def test_what_others_have_taken_since_is_not_admitted_again(make: Callable[..., Workers]) -> None:
+    workers, plan = make(2), hits("10/minute")
+    before = [limiter.check(plan).allowed for limiter in workers.limiters for _ in range(2)]
+    workers.break_down()
+
+    assert sum(before) + sum(workers.admitted(plan)) <= 10
+
+
 def test_a_quota_that_was_used_up_is_whole_again_when_it_would_have_been(make: Callable[..., Workers]) -> None:
     workers = make()
     limiter = workers.limiters[0]

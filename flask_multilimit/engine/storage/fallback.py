@@ -165,11 +165,12 @@ class Fallback:
 
     def _taken_unseen(self, key: str, known: Known) -> int:
         """What other workers may have taken since the storage said what is known: by experience, at most twice what
-        they took between that and the time before."""
+        they took between that and the time before, or twice one each if that was by chance less."""
         if self.workers == 1 or known.before is None:
             return 0
         ours = sum(charge.hit.cost for charge in known.decision.charges if charge.hit.key == key)
-        return 2 * max(_standing(known.before, key)[0] - _standing(known.decision, key)[0] - ours, 0)
+        theirs = _standing(known.before, key)[0] - _standing(known.decision, key)[0] - ours
+        return 2 * max(theirs, self.workers - 1)
 
     def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
         """Charge ``units``, if any; to a key of which nothing is used, so that they come back at ``whole_at``."""
