@@ -122,9 +122,7 @@ def test_a_burst_lowered_below_the_backlog_starts_afresh_so_that_nobody_is_locke
 
 
 @pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
-def test_a_burst_lowered_below_the_backlog_by_very_little_waits_for_that_little(
-    bench: Bench, algorithm: str
-) -> None:
+def test_a_burst_lowered_below_the_backlog_by_very_little_waits_for_that_little(bench: Bench, algorithm: str) -> None:
     """It may be a clock that stepped back a little."""
     bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
     bench.clock.advance(0.9)
