@@ -82,6 +82,23 @@ def test_what_is_announced_costs_no_more_than_the_time_there_is(
     assert megabytes() - before < MEGABYTES
 
 
+@pytest.mark.parametrize("by_byte", [False, True], ids=["in one piece", "by byte"])
+@pytest.mark.parametrize("reply", LONG.values(), ids=LONG)
+def test_neither_does_what_is_announced_in_answer_to_many_checks(
+    announcer: Announcer, reply: bytes, by_byte: bool
+) -> None:
+    announcer.reply, announcer.by_byte, announcer.polite = b"+loaded\r\n" + reply, by_byte, True
+    limiter = Limiter(storage_from_uri(f"redis://127.0.0.1:{announcer.server_address[1]}", timeout=0.2))
+    before, start = megabytes(), time.monotonic()
+
+    with pytest.raises(StorageError):
+        limiter.check_many([hits()])
+    limiter.close()
+
+    assert time.monotonic() - start < PATIENCE
+    assert megabytes() - before < MEGABYTES
+
+
 def megabytes() -> float:
     """At most, so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
