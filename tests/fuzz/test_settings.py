@@ -123,6 +123,7 @@ uris = st.builds(
 
 @tries(5)
 @given(uris)
+@example(f"redis://:{SECRET}@?{SECRET}=1")
 def test_a_uri_is_taken_or_is_a_configuration_error_that_tells_no_password(uri: str) -> None:
     assert SECRET not in said_of(lambda: storage_from_uri(uri).close())
 

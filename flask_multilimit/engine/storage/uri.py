@@ -40,7 +40,8 @@ def redacted(url: str) -> str:
 def why_malformed(url: str, error: Exception) -> str:
     """What redis-py says is wrong, which may quote a part of the password."""
     unknown = _UNKNOWN_OPTION.search(str(error))
-    if unknown and not _may_hold_secrets(url.partition("?")[2]):
+    place, _, options = url.partition("?")
+    if unknown and not _may_hold_secrets(options) and unknown[1] not in place:
         return _unknown_option(url, unknown[1])
     if isinstance(error, MalformedError) or not _may_hold_secrets(url):
         return str(error)
