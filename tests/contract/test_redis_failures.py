@@ -364,13 +364,14 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        (
-            "redis://u:p@h?max_conections=4",
-            "max_conections is no option of a connection; did you mean max_connections?",
-        ),
+        ("redis://h?max_conections=4", "max_conections is no option of a connection; did you mean max_connections?"),
         ("rediss://h?ssl_ca_cert=ca.pem", "did you mean ssl_ca_certs?"),
         ("redis+cluster://h:1?qwertz=1", "storage URI 'redis+cluster://h:1': qwertz is no option of a connection"),
-        ("redis://h?ssl_ca_certs=ca.pem", "ssl_ca_certs is an option of TLS: rediss://"),
+        (
+            "redis://:secret@h?soket_timeout=1",
+            "storage URI 'redis://***@h': one of the options is no option of a connection; did you mean socket_timeout?",
+        ),
+        ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
         ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
         ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),
     ],

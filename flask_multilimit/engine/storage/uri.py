@@ -40,8 +40,7 @@ def redacted(url: str) -> str:
 def why_malformed(url: str, error: Exception) -> str:
     """What redis-py says is wrong, which may quote a part of the password."""
     unknown = _UNKNOWN_OPTION.search(str(error))
-    place, _, options = url.partition("?")
-    if unknown and not _may_hold_secrets(options) and unknown[1] not in place:
+    if unknown:
         return _unknown_option(url, unknown[1])
     if isinstance(error, MalformedError) or not _may_hold_secrets(url):
         return str(error)
@@ -58,11 +57,12 @@ def _may_hold_secrets(text: str) -> bool:
 
 def _unknown_option(url: str, name: str) -> str:
     if name.startswith("ssl_") and not url.startswith("rediss"):
-        return f"{name} is an option of TLS: rediss://"
+        return "options that begin with ssl_ are those of TLS: rediss://"
     makers = [vars(kind)["__init__"] for kind in TimedTlsConnection.__mro__ if "__init__" in vars(kind)]
     known = {option for maker in makers for option in signature(maker).parameters}
     nearest = get_close_matches(name, known | {"max_connections"}, n=1)
-    return f"{name} is no option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
+    shown = "one of the options" if _may_hold_secrets(url) else name
+    return f"{shown} is no option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
 def check_credentials(url: str) -> None:
