@@ -196,8 +196,14 @@ class _Lasting(NamedTuple):
 
 
 def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
-    starts = tuple(f'"{hit.name}";r=' for hit in hits)
-    return _Lasting(_policy(hits), starts, any(hit.shadow for hit in hits))
+    starts = tuple([f'"{hit.name}";r=' for hit in hits])
+    return _kept_once(_Lasting(_policy(hits), starts, any(hit.shadow for hit in hits)))
+
+
+@lru_cache(maxsize=1024)
+def _kept_once(lasting: _Lasting) -> _Lasting:
+    """The same object for all subjects of a plan, of whom there may be thousands."""
+    return lasting
 
 
 def _add_plain(headers: Headers, reply: Sequence[int], lasting: _Lasting) -> None:
