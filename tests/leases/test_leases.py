@@ -479,13 +479,14 @@ def test_in_an_outage_nothing_is_taken_in_advance(guarded: tuple[Fleet, list[Lim
     decisions = [limiters[0].check(hits) for _ in range(12)]
 
     assert [decision.degraded for decision in decisions] == ["local"] * 12
-    assert sum(decision.allowed for decision in decisions) == (40 - 3) // 4
+    admitted = (40 - 3 - 2 * 3) // 4  # three others may have taken two each meanwhile
+    assert sum(decision.allowed for decision in decisions) == admitted
     for process in fleet.processes:
         process.wire.error = None
     until = time.monotonic() + 10
     while limiters[0].health().state == "failed" and time.monotonic() < until:
         time.sleep(0.01)
-    assert left(fleet, hits[0]) == 40 - 3 - (40 - 3) // 4
+    assert left(fleet, hits[0]) == 40 - 3 - admitted
 
 
 def test_a_refund_in_an_outage_is_of_the_share(guarded: tuple[Fleet, list[Limiter]]) -> None:
