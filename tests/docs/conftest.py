@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from blinker import NamedSignal
 
 from docs.snippets import FIRST, ROOT, run_example
+from flask_multilimit import signals
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from tls import Certificates
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     import redis
 
     from servers import Server
+
+SIGNALS = [each for each in vars(signals).values() if isinstance(each, NamedSignal)]
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +42,7 @@ def run(
     """Run one example of a page, as in ``run("docs/tutorial.md", "handler")``; returns its namespace."""
     url = server.tcp_url
     assert redis_client.dbsize() == 0
-    limiters = []
+    apps, limiters = [], []
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("CERTIFICATES", str(certificates.ca.parent))
     algorithms, modules = dict(ALGORITHMS), set(sys.modules)
@@ -45,6 +50,7 @@ def run(
     def run(page: str, example: str = FIRST) -> dict[str, Any]:
         namespace = run_example(ROOT / page, example, server_url=url, folder=tmp_path)
         app = namespace.get("app")
+        apps.append(app)
         if app is not None and "multilimit" in app.extensions:
             limiters.append(app.extensions["multilimit"].limiter)
         if hasattr(namespace.get("limiter"), "close"):  # Flask-Limiter's has none
@@ -56,6 +62,9 @@ def run(
         limiter.close()
     ALGORITHMS.clear()
     ALGORITHMS.update(algorithms)
+    for signal, app in product(SIGNALS, apps):
+        for receiver in list(signal.receivers_for(app)):
+            signal.disconnect(receiver)
     for file in tmp_path.glob("*.py"):
         if file.stem not in modules:
             sys.modules.pop(file.stem, None)
