@@ -369,7 +369,7 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         ("redis+cluster://h:1?qwertz=1", "storage URI 'redis+cluster://h:1': qwertz is no option of a connection"),
         (
             "redis://:secret@h?soket_timeout=1",
-            "storage URI 'redis://***@h': one of the options is no option of a connection; did you mean socket_timeout?",
+            "'redis://***@h': one of the options is no option of a connection; did you mean socket_timeout?",
         ),
         ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
         ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
