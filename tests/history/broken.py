@@ -24,6 +24,13 @@ class Defect:
     driver: str = "check"
 
 
+TREMBLING = Defect(
+    "grace, now = 0, time[1] * 1000000 + time[2]",
+    "grace, now = 1, time[1] * 1000000 + time[2] - math.random(0, 3) * 300",
+    "none",
+)
+"""Of the clock that the script reads. That by which keys die does not tremble, so they stay as much longer."""
+
 DEFECTS = {
     "charges what allows although another refuses": Defect(
         "local charging = allowed and not", "local charging = not", "refused for nothing"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from history.operations import History, Operation
 
 FOR_EVER = 2**63
+TREMBLE = 10_000
+"""Microseconds by which the clock of a server may step back at any time: that of Valkey 9.1 does on a busy machine."""
 
 
 class Violation(NamedTuple):
@@ -65,10 +67,10 @@ class _Window:
     charged: list[_Charged]
     refused: list[tuple[Operation, Hit]]
 
-    def around(self, at: int) -> Iterator[_Charged]:
-        """What counts, or counted, at the instant ``at``."""
+    def around(self, at: int, ahead: int = 0) -> Iterator[_Charged]:
+        """What counts, or counted, at the instant ``at``; also what lies that much ``ahead``."""
         window = self.hit.rule.quota.window
-        return (each for each in self.charged if at - window < each.check.at <= at)
+        return (each for each in self.charged if at - window < each.check.at <= at + ahead)
 
 
 def _windows_of(history: History) -> dict[str, _Window]:
@@ -108,7 +110,7 @@ def _refused_for_nothing(windows: dict[str, _Window]) -> Iterator[Violation]:
     """Every refusal is justified by the units that could have been there at its instant."""
     for key, window in windows.items():
         for check, hit in window.refused:
-            used = sum(each.cost for each in window.around(check.at) if each.refunded_by > check.invoked)
+            used = sum(each.cost for each in window.around(check.at, TREMBLE) if each.refunded_by > check.invoked)
             if used + hit.cost <= hit.rule.count:
                 yield Violation("refused for nothing", f"{used} of {hit.rule.count} in {key} with {check}")
 
@@ -166,7 +168,7 @@ def _ways_on(place: _Place, operations: Sequence[Operation]) -> Iterator[_Place]
     """The most likely one last: of checks, the earliest; refunds only when no check can be explained without them."""
     for number in sorted(_next(place, operations), key=lambda number: _instant_of(operations[number]), reverse=True):
         operation = operations[number]
-        if operation.reply and operation.at < place.world.now:
+        if operation.reply and operation.at < place.world.now - TREMBLE:
             continue
         reply, world = place.world.after(operation)
         if reply == operation.reply:

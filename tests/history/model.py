@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.algorithms.base import AHEAD
 from oracle import NEVER
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class SlidingWindow:
 
     @staticmethod
     def live(state: Units | None, quota: Quota, now: int) -> Units:
-        return tuple(unit for unit in state or () if now - quota.window < unit.at <= now)
+        return tuple(unit for unit in state or () if now - quota.window < unit.at <= now + AHEAD)
 
     @classmethod
     def evaluate(cls, state: Units | None, quota: Quota, cost: int, now: int) -> tuple[int, int, int, Units]:
@@ -104,7 +105,7 @@ class World(NamedTuple):
             else:
                 reset_after = algorithm.reset_after(state, hit.rule.quota, now, outcome[3])
             reply += remaining, refusal, reset_after
-        return tuple(reply), World(now, frozenset(states.items()))
+        return tuple(reply), World(max(self.now, now), frozenset(states.items()))
 
     def _after_refund(self, operation: Operation) -> World:
         states = dict(self.states)
