@@ -61,7 +61,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         if self.response is not None or type(self) is not RateLimitExceeded:  # who inherits may have another response
             return super().__call__(environ, start_response)
         body, fields = self._written(environ)
-        self.__traceback__ = None  # its frames hold the exception in turn: for each refusal garbage to be collected
+        self.with_traceback(None)  # its frames hold the exception in turn: for each refusal garbage to be collected
         start_response(f"{self.code} {self.name.upper()}", fields)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 

@@ -6,6 +6,7 @@ Gigabytes of room that nobody fills take seconds to be given back, whatever the 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from redis.exceptions import InvalidResponse
 
@@ -14,7 +15,7 @@ MOST = 999_999
 OVERLAP = 7
 """Bytes of what came before that tell, with those that follow, whether it is more."""
 
-announces_more = re.compile(rb"\*\d{7}").search
+announces_more: Callable[[bytes], re.Match[bytes] | None] = re.compile(rb"\*\d{7}").search
 """Whether a part of a reply announces more than :data:`MOST` elements. (By itself, for it is asked at every check.)"""
 
 
