@@ -47,7 +47,7 @@ def why_malformed(url: str, error: Exception) -> str:
     return "malformed; special characters of user and password must be percent-encoded"
 
 
-_UNKNOWN_OPTION = re.compile("unexpected keyword argument '(.*)'")
+_UNKNOWN_OPTION = re.compile("unexpected keyword argument '([^']*)'")
 """What Python says of an option that no connection of redis-py takes."""
 
 
