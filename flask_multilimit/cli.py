@@ -18,7 +18,8 @@ from . import screen
 from .config import PREFIX
 from .decorators import EXTENSION
 from .doctor import Finding, Level, examine
-from .engine import Decision, Hit, Limiter, MultiLimitError, Rule, RuleStatus
+from .engine import Decision, Hit, Limiter, MultiLimitError, Rule, RuleStatus, StorageError
+from .engine.errors import with_remedy
 from .engine.rules import UNITS
 from .gate import AppGate
 from .listing import (
@@ -62,8 +63,7 @@ def _for_people() -> Any:
     try:
         yield
     except MultiLimitError as error:
-        remedy = getattr(error, "remedy", "")
-        raise click.ClickException(f"{error} ({remedy})" if remedy else str(error)) from error
+        raise click.ClickException(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -33,6 +33,12 @@ class StorageError(MultiLimitError):
     """Of the check that may have been charged."""
 
 
+def with_remedy(error: StorageError) -> str:
+    """What ``error`` says, and behind it what can be done about it."""
+    text = str(error).rstrip(".")
+    return f"{text} ({error.remedy})" if error.remedy else text
+
+
 class StorageDenied(StorageError):  # noqa: N818 - an answer, after the error that is its cause
     """Refused because the storage failed and ``on_storage_error`` is ``"deny"``."""
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 from uuid import UUID, uuid4
 
 from ..decision import PEEKED, Charge, Decision, Hit, OnStorageError
-from ..errors import StorageDenied, StorageError
+from ..errors import StorageDenied, StorageError, with_remedy
 from ..keys import beside, place_of
 from ..rules import Rule
 from .arrears import Admitted, Arrears
@@ -295,7 +295,7 @@ class GuardedStorage:
             health = self._health()
         self._logger.error(
             "Rate limits: %s, asked about %s. Until the storage is back: %s",
-            _with_remedy(error),
+            with_remedy(error),
             place_of(hits[0].key),
             self._meanwhile(),
         )
@@ -313,7 +313,7 @@ class GuardedStorage:
                 return
             self._next_log = now + LOG_SECONDS
             self._share_between(count_workers(self._given_workers))
-        self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, _with_remedy(error))
+        self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, with_remedy(error))
 
     def _tell(self, health: Health) -> None:
         if self._on_change is None:
@@ -441,11 +441,6 @@ class GuardedStorage:
         self._prober = None
         self._probing = False
         self._arrears.forget()
-
-
-def _with_remedy(error: StorageError) -> str:
-    text = str(error).rstrip(".")
-    return f"{text} ({error.remedy})" if error.remedy else text
 
 
 def _probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
