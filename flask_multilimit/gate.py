@@ -399,7 +399,7 @@ def _longest(decision: Decision, applied: AppliedLimits) -> Declaration:
 def _unasked(applied: AppliedLimits) -> Decision:
     """The decision where nothing is limited: everything passes, and no quota has been touched."""
     hits = applied.hits
-    return MemoryStorage().peek(hits) if hits else Decision.from_reply(PEEKED, (), (0, 0))
+    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), (0, 0))
 
 
 def _wait(decision: Decision, applied: AppliedLimits) -> float:

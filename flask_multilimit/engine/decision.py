@@ -212,32 +212,41 @@ PEEKED = bytes(_ID_BYTES)
 """The nil UUID, in place of the id of a check."""
 
 
-@dataclass(slots=True)  # frozen, it would take three times as long to make, once a request
+@dataclass(slots=True, repr=False)  # frozen, it would take three times as long to make, once a request
 class Decision:
     """The answer to one check. Headers, signals and the exception all read this; none asks storage again."""
 
     check_id: bytes
     """Of this check, as :attr:`id`, in 16 bytes."""
     hits: tuple[Hit, ...]
-    allowed: bool
-    """Whether every hit allows; then, and only then, all were charged. (A shadow's own refusal does not count: it
-    is then not charged itself.)"""
-    reply: Sequence[int] = field(repr=False)
-    """As storage gives it, in microseconds: now, delay, then remaining, retry_after, reset_after of each hit."""
+    reply: Sequence[int]
+    """As storage gives it, in microseconds: now, delay (of a refusal: minus what it would be, minus 1), then remaining,
+    retry_after, reset_after of each hit."""
     refunded: frozenset[str] = field(default=frozenset(), compare=False)
     """Keys whose charge :meth:`Limiter.refund` has taken back."""
     degraded: Literal["local", "allow"] | None = field(default=None, compare=False)
     """What decided in place of a storage that gave no answer (``on_storage_error``); ``None``: the storage did."""
-    ahead: Sequence[int] | None = field(default=None, compare=False, repr=False)
+    ahead: Sequence[int] | None = field(default=None, compare=False)
     """Microseconds from :attr:`at` to the instant of each hit, by the clock of its server; ``None``: one for all."""
 
     @classmethod
-    def from_reply(cls, check_id: bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
-        refusals = reply[3::3]
-        allowed = not any(refusals) or not any(
-            retry_after for hit, retry_after in zip(hits, refusals, strict=True) if not hit.shadow
-        )
-        return cls(check_id, hits, allowed, reply)
+    def from_parts(cls, check_id: bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
+        """Of a ``reply`` that was put together: whether it is allowed is found out anew, from what it says of each."""
+        refused = any(wait and not hit.shadow for hit, wait in zip(hits, reply[3::3], strict=True))
+        delay = max(reply[1], ~reply[1])
+        return cls(check_id, hits, [reply[0], ~delay if refused else delay, *reply[2:]])
+
+    def __repr__(self) -> str:
+        told = f"id={str(self.id)!r}, allowed={self.allowed}, statuses={self.statuses!r}, degraded={self.degraded!r}"
+        return f"{type(self).__name__}({told})"
+
+    @property
+    def allowed(self) -> bool:
+        """Whether every hit allows; then, and only then, all were charged.
+
+        A shadow's own refusal does not count: it is then not charged itself.
+        """
+        return self.reply[1] >= 0
 
     @property
     def id(self) -> UUID:

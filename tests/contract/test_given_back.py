@@ -142,7 +142,7 @@ def test_a_refund_by_two_who_know_the_check_is_one_refund(bench: Bench, algorith
     plan = hits(rule(algorithm), cost=2)
     decision = bench.limiter.check(plan)
     bench.limiter.check(plan)
-    same = Decision.from_reply(decision.check_id, decision.hits, decision.reply)
+    same = Decision(decision.check_id, decision.hits, decision.reply)
 
     bench.limiter.refund(decision)
     bench.limiter.refund(same)

@@ -149,7 +149,7 @@ def test_of_several_quotas_of_one_name_the_tightest_is_told(app: Flask, client: 
 )
 def test_one_check_is_told_of_like_the_last_of_several(numbers: list[tuple[int, int, int]], shadows: bool) -> None:
     hits = Hits(Hit(str(i), Rule(60 + i, 9), name=f"r{i}", shadow=shadows and i == 1) for i in range(len(numbers)))
-    decision = Decision.from_reply(bytes(16), hits, [0, 0, *chain.from_iterable(numbers)])
+    decision = Decision.from_parts(bytes(16), hits, [0, 0, *chain.from_iterable(numbers)])
     told = []
 
     for decisions in ([decision], [decision, decision]):

@@ -6,7 +6,8 @@
 -- ARGV[3]  mode: "peek" charges nothing; "repeat" is a check whose reply may have been lost; "" or nothing is a check
 --
 -- Replies with integers: now, delay, and for each hit remaining, retry_after, reset_after. Times are in
--- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps.
+-- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps; of a refusal the delay is
+-- minus what it would be, minus 1.
 local id, mode = ARGV[2], ARGV[3]
 
 -- The charges of a check are written together, so any hit that remembers its id speaks for all.
@@ -34,6 +35,10 @@ for i = 1, #hits do
   end
   -- Until reset_after is known, what was seen has its place: a table less.
   reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = remaining, retry_after, seen
+end
+
+if not allowed then
+  reply[2] = -1 - reply[2]
 end
 
 local charging = allowed and not repeated and mode ~= 'peek'

@@ -349,9 +349,9 @@ def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:
         for i, place in enumerate(group.places):
             standing[place] = answer.reply[2 + 3 * i : 5 + 3 * i]
             instants[place] = answer.at
-    reply = [instants[0], max(answer.reply[1] for _, answer in answers)]
+    reply = [instants[0], max(max(answer.reply[1], ~answer.reply[1]) for _, answer in answers)]
     for place in range(len(hits)):
         reply += standing[place]
-    joined = Decision.from_reply(answers[0][1].check_id, hits, reply)
+    joined = Decision.from_parts(answers[0][1].check_id, hits, reply)
     joined.ahead = tuple(instants[place] - instants[0] for place in range(len(hits)))
     return joined

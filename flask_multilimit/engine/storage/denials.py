@@ -56,7 +56,7 @@ class _Denial:
         reply[0] += elapsed
         for i in self.times:
             reply[i] = reply[i] - elapsed if reply[i] > elapsed else 1
-        return Decision(new_id(), hits, False, reply)
+        return Decision(new_id(), hits, reply)
 
 
 class DenyCache:

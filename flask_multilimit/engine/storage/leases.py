@@ -180,7 +180,7 @@ class LeasingStorage:
                     reply[place] += lease.units
                     if lease.units >= hits[i].cost:
                         reply[place + 1] = 0
-        peeked = Decision.from_reply(decision.check_id, hits, reply)
+        peeked = Decision.from_parts(decision.check_id, hits, reply)
         peeked.degraded = decision.degraded
         return peeked
 
@@ -342,7 +342,7 @@ class LeasingStorage:
             elif lease is not None and (retry_after or answer.degraded):
                 lease.size = 0
             reply += remaining, retry_after, reset_after
-        decision = Decision.from_reply(answer.check_id, question.hits, reply)
+        decision = Decision(answer.check_id, question.hits, reply)
         decision.degraded = answer.degraded
         return decision
 
@@ -399,4 +399,4 @@ def _decided_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> 
     reply = [at, 0]
     for i in range(len(hits)):
         reply += spent[i].standing(at, now)
-    return Decision(new_id(), hits, True, reply)
+    return Decision(new_id(), hits, reply)

@@ -65,7 +65,7 @@ class MemoryStorage:
                 reply[0] = now
                 if charge_units(self._states, plan.units, now, new, reply):
                     self._latest = now
-                    return Decision(new, hits, True, reply)
+                    return Decision(new, hits, reply)
             return self._answer(hits, now, new, charging=True)
         finally:
             lock.release()
@@ -132,7 +132,7 @@ class MemoryStorage:
         asking, charging = charging, charging and allowed
         if charging and now > self._latest:
             self._latest = now
-        reply = [now, delay]
+        reply = [now, delay if allowed else ~delay]
         for (key, quota, cost, _, _, charge, reset_after, rule), outcome in zip(steps, outcomes, strict=True):
             remaining, retry_after, _, seen = outcome
             if charging and cost and not retry_after:
@@ -145,7 +145,7 @@ class MemoryStorage:
                 if asking and state is not None:
                     state = states[key] = rule.twin.drop_future(state, quota, now)
                 reply += (remaining, retry_after, reset_after(state, quota, now, seen))
-        return Decision(check_id, hits, allowed, reply)
+        return Decision(check_id, hits, reply)
 
     def _refund(self, charge: Charge, now: int, check_id: bytes) -> None:
         hit = charge.hit
@@ -220,4 +220,4 @@ def _as_allowed(decision: Decision) -> Decision:
     """The answer to a repeated check: what was charged is allowed, also when the last unit was its own."""
     reply = list(decision.reply)
     reply[3::3] = [0] * len(decision.hits)
-    return Decision.from_reply(decision.check_id, decision.hits, reply)
+    return Decision.from_parts(decision.check_id, decision.hits, reply)

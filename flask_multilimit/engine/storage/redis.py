@@ -274,7 +274,7 @@ def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
     try:
         if len(reply) == 2 + 3 * len(hits) and type(sum(reply)) is int:  # of whole numbers
-            return Decision.from_reply(check_id, hits, reply)
+            return Decision(check_id, hits, reply)
     except TypeError:
         pass
     raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
