@@ -8,9 +8,9 @@ itself. Of a key that was not heard of, half is supposed to have been used elsew
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
 
 from ..decision import Decision, Hit, worked_out
 from ..rules import LONGEST, Rule
@@ -18,9 +18,6 @@ from .memory import SWEEPS, MemoryStorage, monotonic_microseconds
 
 REMEMBERED = 8192
 """Checks whose latest answer is kept at least; at most twice as many are."""
-
-NOTED = 256
-"""Answers that are noted down before they are sorted in."""
 
 GATHERED_FOR = 1_000_000
 """Microseconds for which what those answers say of each key is good, while more of them come in."""
@@ -32,13 +29,14 @@ UNLIMITED = 10**9
 """A count that refuses nothing."""
 
 
-class Known(NamedTuple):
-    """What the storage said last, and when, by the clock of this process."""
+@dataclass(slots=True)
+class Known:
+    """What the storage said last of the keys of one check, and when, by the clock of this process."""
 
     at: int
     decision: Decision
     before: Decision | None
-    """Of the same keys, the time before."""
+    """The time before."""
 
 
 class Fallback:
@@ -50,11 +48,12 @@ class Fallback:
         self._away_since: int | None = None
         self._past: int | None = None
         self._memory = MemoryStorage(lambda: self.now() if self._past is None else self._past)
-        self._heard: list[tuple[int, Decision]] = []
         self._recent: dict[str, Known] = {}
         self._older: dict[str, Known] = {}
         self._by_key: dict[str, Known] = {}
         self._gathered_at: int | None = None
+        self._unsettled = False
+        self._has_news = False
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -62,29 +61,35 @@ class Fallback:
     def begin(self) -> None:
         """From now on the storage answers nobody."""
         self._away_since = self.now()
+        self._gathered_at = None
+        self._unsettled = True
 
     def end(self) -> None:
         """It answers, and knows what was before."""
         self._away_since = None
 
     def remember(self, decision: Decision) -> None:
-        """The storage has answered: at every request, so only noted down here."""
-        heard = self._heard
-        heard.append((self.now(), decision))
-        if len(heard) > NOTED:
-            self._sort_in()
+        """The storage has answered: at every request, so in few steps."""
+        place = worked_out(decision.hits, _joined_keys)
+        known = self._recent.get(place)
+        if known is None:
+            self._make_room(place, decision)
+        else:
+            known.before, known.decision, known.at = known.decision, decision, self.now()
+        if self._unsettled:
+            self._settle_down()
 
-    def _sort_in(self) -> None:
-        heard, self._heard = self._heard, []
-        recent = self._recent
-        for at, decision in heard:
-            place = worked_out(decision.hits, _joined_keys)
-            last = recent.get(place)
-            recent[place] = Known(at, decision, None if last is None else last.decision)
-        if len(recent) > REMEMBERED:
+    def _make_room(self, place: str, decision: Decision) -> None:
+        older, recent = self._older.get(place), self._recent
+        if len(recent) >= REMEMBERED:
             self._older, self._recent = recent, {}
-        if len(self._memory):  # since an outage; nobody asks it now, who would sweep it
-            self._memory.sweep(SWEEPS * len(heard))
+        self._recent[place] = Known(self.now(), decision, None if older is None else older.decision)
+
+    def _settle_down(self) -> None:
+        """During an outage, and until what it has left in memory is gone: nobody asks that now, who would sweep it."""
+        self._has_news = True
+        self._memory.sweep(SWEEPS)
+        self._unsettled = self._away_since is not None or len(self._memory) > 0
 
     def decide(
         self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
@@ -112,7 +117,6 @@ class Fallback:
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``, and what was known of them."""
         self._memory.reset(keys)
-        self._sort_in()
         forgotten = set(keys)
         for remembered in (self._recent, self._older):
             for place, known in list(remembered.items()):
@@ -156,9 +160,8 @@ class Fallback:
 
     def _known(self) -> dict[str, Known]:
         """The latest of each key, whichever check it was a part of."""
-        if self._gathered_at is None or (self._heard and self.now() - self._gathered_at > GATHERED_FOR):
-            self._gathered_at = self.now()
-            self._sort_in()
+        if self._gathered_at is None or (self._has_news and self.now() - self._gathered_at > GATHERED_FOR):
+            self._gathered_at, self._has_news = self.now(), False
             found = sorted([*self._older.copy().values(), *self._recent.copy().values()], key=lambda known: known.at)
             self._by_key = {hit.key: known for known in found for hit in known.decision.hits}
         return self._by_key
@@ -219,7 +222,7 @@ def _decision(
 ) -> Decision:
     """``standing`` by key; what is not limited is whole."""
     reply = [*head, *chain.from_iterable(standing.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
-    decision = Decision.from_reply(check_id, hits, reply)
+    decision = Decision(check_id, hits, reply)
     decision.degraded = "local" if standing else "allow"
     return decision
 
