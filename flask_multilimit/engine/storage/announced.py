@@ -6,7 +6,6 @@ Gigabytes of room that nobody fills take seconds to be given back, whatever the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from redis.exceptions import InvalidResponse
 
@@ -15,11 +14,10 @@ MOST = 999_999
 OVERLAP = 7
 """Bytes of what came before that tell, with those that follow, whether it is more."""
 
-announces_more: Callable[[bytes], re.Match[bytes] | None] = re.compile(rb"\*\d{7}").search
-"""Whether a part of a reply announces more than :data:`MOST` elements. (By itself, for it is asked at every check.)"""
+_announces_more = re.compile(rb"\*\d{7}").search
 
 
 def reject_too_long(received: bytes) -> None:
     """Raise :class:`InvalidResponse` when ``received`` announces more than :data:`MOST` elements."""
-    if announces_more(received):
+    if _announces_more(received):
         raise InvalidResponse(f"the server announces a reply of more than {MOST} elements")
