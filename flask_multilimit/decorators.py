@@ -1,7 +1,7 @@
 """``rate_limiter`` and ``exempt``: what they leave on a function or a blueprint, and the advice around a function.
 
 Stacked decorators become one :class:`Stack`. The outermost one has it checked, once and whole, where it stands;
-those below find themselves covered and let the call through.
+those below find themselves covered and let the call through. Those that stand directly below it are not even asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CoroutineType, MethodType
-from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, overload
 
 from flask import Blueprint, Flask, current_app
 
@@ -41,6 +41,7 @@ Level = Literal["application", "blueprint", "configuration", "default"]
 LEVELS: frozenset[Level] = frozenset(get_args(Level))
 
 _MARK = "__multilimit__"
+_ADVICE = "__multilimit_advice__"
 _EXEMPT = "__multilimit_exempt__"
 
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
@@ -220,41 +221,56 @@ def _stack(where: str, outermost: Declaration, below: Stack | None) -> Stack:
     return Stack(where, declarations)
 
 
+class _Advice(NamedTuple):
+    """What a function does that we have put around others which stand directly upon each other."""
+
+    advised: weakref.ref[Any]
+    """That function. (Decorators that are not ours copy all attributes.)"""
+    behind: Any
+    doors: frozenset[Declaration]
+    """The outermost limiters of those others, and its own."""
+
+
 def _advise(function: Any, stack: Stack) -> Any:
+    below: _Advice | None = attributes_of(function).get(_ADVICE)
+    behind, doors = function, frozenset(stack.declarations[:1])
+    if below is not None and below.advised() is function:
+        behind, doors = below.behind, doors | below.doors
+
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
-            with _covering(_enter(stack)):
-                return await function(*args, **kwargs)
+            with _covering(_enter(stack, doors)):
+                return await behind(*args, **kwargs)
 
     else:
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
-            covered = _enter(stack)
+            covered = _enter(stack, doors)
             token = _covered.set(covered)  # written out: a context manager takes some microseconds
             try:
-                result = function(*args, **kwargs)
+                result = behind(*args, **kwargs)
             finally:
                 _covered.reset(token)
             return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
 
     setattr(advised, _MARK, stack)
-    for below in functions_below(function):
+    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
+    for limited in functions_below(function):
         with suppress(TypeError):  # it cannot be hashed, or not be referred to weakly
-            _limited[below] = stack.where
+            _limited[limited] = stack.where
     return advised
 
 
-def _enter(stack: Stack) -> frozenset[Declaration]:
+def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:
     """Check ``stack`` unless it has been; what is covered from here on."""
     covered = _covered.get()
-    outermost = stack.declarations[0]
-    # Covered is the way in, once: when the function comes back to this door, that is a call of its own.
-    if outermost not in covered:
+    # Covered is the way in, once: when the function comes back to these doors, that is a call of its own.
+    if not doors <= covered:
         covered |= _gate(stack).admit(stack)
-    return covered - {outermost}
+    return covered - doors
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -277,6 +278,26 @@ def test_a_covered_limiter_called_again_by_the_function_is_charged(app: Flask, s
         outer(2)
 
     assert storage.windows == [[60, 3600], [3600], [3600]]
+
+
+def test_a_function_that_comes_back_by_a_limiter_further_up_is_charged_by_both(
+    app: Flask, storage: RecordingStorage
+) -> None:
+    @rate_limiter(rules="100/hour")
+    def below(*, back: bool) -> None:
+        if back:
+            above(back=False)
+
+    above = rate_limiter(rules="10/minute")(below)
+
+    @functools.wraps(above)
+    def past_the_first(*, back: bool) -> None:
+        below(back=back)
+
+    with app.app_context():
+        rate_limiter(rules="1000/day")(past_the_first)(back=True)
+
+    assert storage.windows == [[86400, 60, 3600], [60, 3600]]
 
 
 def test_methods_share_one_quota_for_all_objects(app: Flask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -227,8 +228,9 @@ def test_what_stands_outside_the_outermost_limiter_runs_before_the_check(
     assert len(storage.checks) == 1
 
 
+@pytest.mark.parametrize("copying", [False, True], ids=["plain", "with functools.wraps"])
 def test_what_stands_between_the_limiters_runs_after_the_check(
-    app: Flask, client: FlaskClient, storage: RecordingStorage
+    app: Flask, client: FlaskClient, storage: RecordingStorage, copying: bool
 ) -> None:
     ran: list[int] = []
 
@@ -237,7 +239,7 @@ def test_what_stands_between_the_limiters_runs_after_the_check(
             ran.append(len(storage.checks))
             return view(*args, **kwargs)
 
-        return wrapper
+        return functools.wraps(view)(wrapper) if copying else wrapper
 
     @rate_limiter(rules="1/minute")
     @counting

@@ -41,7 +41,7 @@ def test_a_request_that_is_admitted() -> None:
 def test_a_request_that_is_refused_without_asking() -> None:
     added = added_by_limits(count=1, status="429 TOO MANY REQUESTS")
 
-    assert added.ours <= 52
+    assert added.ours <= 53
     assert added.others <= 83
 
 
