@@ -212,8 +212,8 @@ def _add_plain(headers: Headers, reply: Sequence[int], lasting: _Lasting) -> Non
     for start, remaining, retry_after, reset_after in zip(
         lasting.starts, reply[2::3], reply[3::3], reply[4::3], strict=True
     ):
-        wait = retry_after or reset_after
-        items.append(f"{start}{max(remaining, 0)}" + (f";t={_whole_seconds(wait)}" if wait >= 0 else ""))
+        wait, left = retry_after or reset_after, remaining if remaining > 0 else 0
+        items.append(f"{start}{left};t={-(-wait // 1_000_000)}" if wait >= 0 else f"{start}{left}")
     headers.set("RateLimit-Policy", lasting.policy)
     headers.set("RateLimit", ", ".join(items))
 

@@ -83,11 +83,13 @@ class Hits(tuple[Hit, ...]):
 
 def worked_out(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
     """``work(hits)``, done once for each :class:`Hits`."""
-    if not isinstance(hits, Hits):
+    try:
+        return hits.worked_out[work]  # type: ignore[attr-defined,no-any-return]  # as nearly always
+    except KeyError:
+        done = work(hits)
+    except AttributeError:
         return work(hits)
-    done: T | None = hits.worked_out.get(work)
-    if done is None:
-        done = hits.worked_out[work] = work(hits)
+    hits.worked_out[work] = done  # type: ignore[attr-defined]
     return done
 
 
