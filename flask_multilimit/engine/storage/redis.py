@@ -79,7 +79,7 @@ class RedisStorage:
         try:
             if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
                 packed, safe_to_repeat = worked_out(hits, _packed_check)
-                command = b"%b$16\r\n%b\r\n" % (packed, new)
+                command = packed + new + b"\r\n"
                 return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
@@ -258,8 +258,8 @@ def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
 
 
 def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
-    """The whole command but for its last argument, the id; and whether that will be recognised."""
-    return _packed(hits, and_more=1), has_witness(hits)
+    """The whole command up to its last argument, the id; and whether that will be recognised."""
+    return _packed(hits, and_more=1) + b"$16\r\n", has_witness(hits)
 
 
 def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
