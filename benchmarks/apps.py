@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask
+import redis
+from flask import Flask, abort
 
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
 
@@ -55,6 +56,25 @@ def theirs(url: str = "", *, refusing: bool = False, fields: bool = True) -> Fla
     each = limiter.limit(f"{count}/600seconds;{2 * count}/6000seconds")
     everyone = limiter.limit(f"{3 * count}/60000seconds", key_func=lambda: "everyone")
     app.get("/", endpoint="view")(each(everyone(view)))
+    return app
+
+
+def pinging() -> Flask:
+    """No limits, but a question to the server, as redis-py asks it."""
+    app, client = Flask("pinging"), redis.Redis.from_url(os.environ["STORAGE_URI"])
+
+    @app.get("/")
+    def view_after_ping() -> ResponseReturnValue:
+        client.ping()
+        return "ok"
+
+    return app
+
+
+def aborting() -> Flask:
+    """No limits, but every request refused by the view itself."""
+    app = Flask("aborting")
+    app.get("/", endpoint="view")(lambda: abort(429))
     return app
 
 

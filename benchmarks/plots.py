@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from . import growth, server, threads, web
 from .contenders import OURS
 from .results import Figure, Results
-from .tables import number
+from .tables import YARDSTICKS, number
 
 OURS_COLOR, OTHER_COLOR, YARDSTICK_COLOR = "#0b6e6e", "#8c8c8c", "#d9a520"
 DETAILS = (f"{OURS}, ",)
@@ -126,4 +126,4 @@ def _clean(ax: Axes) -> None:
 def _color(figure: Figure) -> str:
     if figure.who == OURS:
         return OURS_COLOR
-    return YARDSTICK_COLOR if figure.who.startswith("our script") else OTHER_COLOR
+    return YARDSTICK_COLOR if figure.who.startswith(YARDSTICKS) else OTHER_COLOR

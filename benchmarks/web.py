@@ -31,6 +31,8 @@ CLIENTS = 4
 BARE = Variant("bare view", "admitted")
 APPS = {
     BARE: "bare()",
+    Variant("bare view, after a PING through redis-py", "admitted"): "pinging()",
+    Variant("bare view that calls abort(429)", "refused"): "aborting()",
     Variant(OURS, "admitted"): "ours()",
     Variant("Flask-Limiter, with header fields", "admitted"): "theirs()",
     Variant("Flask-Limiter, without", "admitted"): "theirs(fields=False)",
