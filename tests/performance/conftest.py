@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Limiter
+from flask_multilimit.engine import Limiter, storage_from_uri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def limiter(server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
-    """On an empty server, by its address, as in earnest."""
-    limiter = Limiter(server.url)
+    """On an empty server, by its address, as in earnest; but a busy machine may take its time."""
+    limiter = Limiter(storage_from_uri(server.url, timeout=10.0))
     yield limiter
     limiter.close()
     redis_client.flushall()
