@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
 from flask_multilimit.engine.storage.deadline import Deadline, TimedSocket, TimedUnixConnection
-from flask_multilimit.engine.storage.wire import wire_of
+from flask_multilimit.engine.storage.wire import Wire, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,24 +122,38 @@ def test_a_new_question_has_time_again(deadline: Deadline, ends: Ends) -> None:
     assert timed.recv(1) == b"x"
 
 
-def test_what_follows_a_connection_has_a_time_of_its_own(any_server: Server) -> None:
+@pytest.fixture
+def wire(any_server: Server) -> Iterator[Wire]:
+    """With a minute for each question."""
     deadline = Deadline(60)
     client = redis.Redis.from_url(
         any_server.url,
         connection_class=TimedUnixConnection,
         deadline=deadline,
+        socket_timeout=60,
         protocol=2,
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
     )
     wire = wire_of(client, deadline)
     assert wire is not None
+    yield wire
+    client.close()
 
+
+def test_what_follows_a_connection_has_a_time_of_its_own(wire: Wire) -> None:
     _, since = wire._open(time.monotonic() - 50)
 
     assert time.monotonic() - since < 40
-    assert deadline.left() > 20
-    client.close()
+    assert wire._deadline.left() > 20
+
+
+def test_a_connection_that_took_long_to_make_waits_for_answers_as_long_as_others(wire: Wire) -> None:
+    line, _ = wire._open(time.monotonic() - 50)
+
+    times = line.connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("ll"))
+
+    assert struct.unpack("ll", times) == (60, 0)
 
 
 def test_when_there_is_no_time_left_to_connect_that_is_a_time_out(deadline: Deadline, any_server: Server) -> None:

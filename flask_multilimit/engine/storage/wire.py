@@ -269,7 +269,7 @@ class _SocketLine:
         self._socket = plain
         self._seconds = seconds
         self._leisure = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
-        self._usual = plain.gettimeout()
+        self._usual: float | None = connection.socket_timeout  # not what its greeting has left of it
         self._hurried = False
         self._send, self._receive = plain.sendall, plain.recv
         reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_MORE)
