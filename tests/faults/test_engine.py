@@ -178,6 +178,24 @@ def test_an_outage_ends_for_a_single_connection_too(world: World, changes: list[
     limiter.close()
 
 
+def test_the_way_back_is_one_probe_and_one_charge_for_each_check(world: World, changes: list[Health]) -> None:
+    limiter, plan, many = guarded(world.proxy.url, changes, timeout=5), hits("100000/hour"), 1000
+    limiter.check(plan)
+    world.proxy.begin("says", reply=b"-LOADING Redis is loading the dataset in memory\r\n")
+    while_away = [limiter.check(plan).degraded for _ in range(many)]
+    world.admin.config_resetstat()
+
+    world.proxy.end()
+    after = list[str | None]()
+    until(lambda: after.append(limiter.check(plan).degraded) or is_working(limiter))
+
+    assert set(while_away) == {"local"}
+    assert after == sorted(after, key=lambda degraded: degraded is None), "some were decided here after it was back"
+    assert world.admin.info("commandstats")["cmdstat_evalsha"]["calls"] == 1 + many + len(after)
+    assert limiter.peek(plan).remaining == 100_000 - 1 - many - len(after)
+    limiter.close()
+
+
 def test_two_first_failures_at_once_are_one_outage(world: World, changes: list[Health]) -> None:
     limiter, together, took = guarded(world.proxy.url, changes, timeout=0.1), threading.Barrier(8), list[float]()
     limiter.check(hits("10/hour"))

@@ -53,6 +53,9 @@ class Shared(MemoryStorage):
         self.loses_replies = False
         self.stumbles = 0
         self.asked: list[float] = []
+        self.takes_charges = threading.Event()
+        """Until it is set, the guards wait for an answer to what they charge."""
+        self.takes_charges.set()
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         self.asked.append(time.monotonic())
@@ -65,6 +68,10 @@ class Shared(MemoryStorage):
             error.check_id = decision.id
             raise error
         return decision
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        assert self.takes_charges.wait(10)
+        return super().check_many(many, ids)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._may_fail()
@@ -101,6 +108,7 @@ class Workers:
     def mend(self) -> None:
         self.storage.error = None
         self.storage.loses_replies = False
+        self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -571,6 +579,126 @@ def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callabl
     time.sleep(1.6)
     workers.mend()
     assert admitted + sum(first.check(plan).allowed for _ in range(10)) == 4
+
+
+# Half open
+
+
+@pytest.fixture
+def returning(make: Callable[..., Workers]) -> Iterator[Workers]:
+    """One worker who admitted 3 of 10 while the storage was away; it is there again, but takes no charges yet."""
+    workers = make()
+    limiter, storage = workers.limiters[0], workers.storage
+    workers.break_down()
+    assert workers.admitted(hits("10/minute"), 3) == [3]
+    storage.takes_charges.clear()
+    storage.error = None
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).degraded is None)
+    yield workers
+    storage.takes_charges.set()
+
+
+def test_checks_go_to_a_storage_that_answers_however_much_is_to_be_charged_first(returning: Workers) -> None:
+    limiter = returning.limiters[0]
+
+    assert [limiter.check(hits("10/minute", subject="eve")).degraded for _ in range(5)] == [None] * 5
+    half_open = limiter.health()
+    returning.mend()
+
+    assert (half_open.breaker, half_open.state) == ("half-open", "failed")
+    assert half_open.pending >= 3
+    assert limiter.health().breaker == "closed"
+    assert [change.state for change in returning.changes] == ["failed", "working"]
+
+
+def test_what_is_not_charged_yet_is_not_admitted_again(returning: Workers) -> None:
+    limiter, plan = returning.limiters[0], hits("10/minute")
+    assert returning.storage.peek(plan).remaining == 10
+
+    during = sum(limiter.check(plan).allowed for _ in range(20))
+    returning.mend()
+
+    assert during == 7
+    assert limiter.peek(plan).remaining == 0
+
+
+def test_a_refund_of_what_is_not_charged_yet_is_made_up_for(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("10/minute")
+    workers.break_down()
+    first, second = limiter.check(plan), limiter.check(plan)
+    workers.storage.takes_charges.clear()
+    workers.storage.error = None
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).degraded is None)
+
+    limiter.refund(first)
+    third = limiter.check(plan)
+    limiter.refund(third)
+    workers.mend()
+
+    assert (first.degraded, second.degraded, third.degraded) == ("local", "local", None)
+    assert limiter.peek(plan).remaining == 9
+
+
+def test_a_storage_that_fails_half_way_back_has_not_been_back(
+    returning: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter, plan = returning.limiters[0], hits("10/minute")
+    assert limiter.check(plan).degraded is None
+
+    returning.break_down()
+    assert limiter.check(plan).degraded == "local"
+    again = limiter.health()
+    returning.mend()
+
+    assert (again.breaker, again.state) == ("open", "failed")
+    assert [change.state for change in returning.changes] == ["failed", "working"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "of the end, for it began before"
+    assert limiter.peek(plan).remaining == 10 - 5
+
+
+def test_nor_has_one_that_takes_no_charges(make: Callable[..., Workers]) -> None:
+    """Then no request has to find out that it does not answer."""
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("10/minute")
+    charge, tries = workers.storage.check_many, list[float]()
+    workers.break_down()
+    assert limiter.check(plan).allowed
+
+    def fail_twice(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        tries.append(time.monotonic())
+        if len(tries) <= 2:
+            raise StorageError("no room for so much")
+        return charge(many, ids)
+
+    workers.storage.check_many = fail_twice  # type: ignore[method-assign]
+    workers.storage.error = None
+    workers.until(lambda: len(tries) == 1)
+    workers.until(lambda: limiter.health().breaker == "open")
+    workers.mend()
+
+    assert len(tries) == 3
+    assert all(later - earlier > 0.89 for earlier, later in itertools.pairwise(tries))
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+    assert limiter.peek(plan).remaining == 9
+
+
+def test_a_child_of_a_process_half_way_back_comes_back_by_itself(returning: Workers) -> None:
+    limiter = returning.limiters[0]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            assert limiter.check(hits("10/minute")).degraded is None
+            returning.until(lambda: limiter.health().breaker == "closed")
+            os._exit(0)
+        finally:
+            os._exit(2)
+
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert limiter.health().breaker == "half-open"
 
 
 # A second try

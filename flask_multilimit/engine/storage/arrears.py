@@ -14,8 +14,8 @@ from .fallback import unlimited
 
 MOST_PENDING = 20_000
 """Admitted checks that are kept, to be charged later; beyond, the oldest are given up."""
-BATCH = 500
-"""Checks that are charged in one round trip."""
+BATCH = 100
+"""Checks that are charged in one round trip: others wait for no more than these, also where many workers charge."""
 
 
 @dataclass(slots=True)

@@ -2,13 +2,14 @@
 
 A check that gets no answer is asked once more; when there is none again, the breaker opens: from then on nobody waits
 for the server, and each check is decided here, by the ``on_storage_error`` of its hits. Off the way of the requests one
-thread asks the server, about once a second; when it answers, what was admitted meanwhile is charged to it, and the
-checks go there again.
+thread asks the server, about once a second; when it answers, the breaker is half open: the checks go there again, each
+within what is left of this process's share as well, while what was admitted meanwhile is charged. Then it closes.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +30,12 @@ from .memory import monotonic_microseconds
 from .workers import Workers, count_workers
 
 PROBE_SECONDS = 0.9
-"""Between two questions whether the server is back: never less. With what follows the answer, about a second."""
+"""Between two questions whether the server is back: never less. With the answer to it, less than a second."""
 FIRST_PROBE = (0.05, 0.15)
 """Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
 RETURN_SECONDS = 1.5
-"""After which all workers are back from an outage that is over: those that ask last, and have much to charge."""
+"""After a worker has charged what it owed, by which the others have done so: those that ask last are behind by one
+probe, and may have more to charge."""
 PATIENCE = 1.0
 """Seconds after which no second try is made: who has waited so long shall not wait as long again."""
 LOG_SECONDS = 60.0
@@ -50,11 +52,14 @@ class Health:
     """How a storage stands, as far as this process knows."""
 
     state: Literal["working", "failed"]
+    """It has failed until it is back, and what was admitted meanwhile is charged to it."""
     since: float
     """POSIX time; to show, for nothing is decided by it."""
     error: StorageError | None
     """The last one; it stays when the storage works again."""
     breaker: Literal["closed", "open", "half-open"]
+    """``open``: nobody asks the storage. ``half-open``: it is asked whether it is back; or it is, and what was admitted
+    meanwhile is being charged."""
     fallback_keys: int
     """Keys that this process counts by itself."""
     pending: int
@@ -98,9 +103,13 @@ class GuardedStorage:
         self._on_change = on_change
         self._fallback = Fallback(clock)
         self._share_between(count_workers(workers))
+        self._failed = False
+        """From the first failure until all is charged."""
         self._open = False
+        """As long as nobody asks the storage."""
         self._outages = 0
         self._returning_until = 0.0
+        """Infinite while the breaker is half open."""
         self._probing = False
         self._since = time.time()
         self._failed_at = 0.0
@@ -219,10 +228,9 @@ class GuardedStorage:
         return self._decide(hits, (check_id or uuid4()).bytes, self._latest_error(), charging=True)
 
     def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
-        """Storage answers, but does not know yet what those workers have admitted that are still on their way back:
-        none takes more than its share of what is left."""
-        if time.monotonic() > self._returning_until:
-            self._returning_until = 0.0
+        """Storage answers, but does not know yet all that this worker has admitted, and those that are still on their
+        way back: none takes more than its share of what is left."""
+        if self._has_returned():
             return self._ask(hits, check_id)
         local = tuple(hit for hit in hits if self._policy_of(hit) == "local")
         with self._lock:
@@ -237,6 +245,17 @@ class GuardedStorage:
         if answer.degraded or not answer.allowed:
             self._take_back(on_shares)
         return answer
+
+    def _has_returned(self) -> bool:
+        if self._returning_until == math.inf:
+            self._ensure_prober()
+            return False
+        if time.monotonic() < self._returning_until:
+            return False
+        with self._lock:
+            if time.monotonic() > self._returning_until:  # and not of a later outage
+                self._returning_until = 0.0
+        return True
 
     def _take_back(self, on_shares: Decision | None) -> None:
         if on_shares is not None:
@@ -275,7 +294,8 @@ class GuardedStorage:
     # The breaker
 
     def _fail(self, hits: tuple[Hit, ...], error: StorageError, outages: int) -> None:
-        """Take note of a failure; the first one opens the breaker, unless it began before the last outage was over."""
+        """Take note of a failure; the first one opens the breaker, unless it began before the last outage was over.
+        One while it is half open belongs to the same outage, which goes on."""
         if error.only_this:
             self._log_single(hits, error)
             return
@@ -288,6 +308,9 @@ class GuardedStorage:
             self._error, self._failing_hits = error, hits
             self._open = True
             self._outages += 1
+            goes_on, self._failed = self._failed, True
+            if goes_on:
+                return
             self._since, self._failed_at = time.time(), time.monotonic()
             self._arrears.begin()
             self._fallback.begin()
@@ -335,15 +358,20 @@ class GuardedStorage:
 
     def _health(self) -> Health:
         return Health(
-            state="failed" if self._open else "working",
+            state="failed" if self._failed else "working",
             since=self._since,
             error=self._error,
-            breaker=("half-open" if self._probing else "open") if self._open else "closed",
+            breaker=self._breaker(),
             fallback_keys=len(self._fallback),
             pending=len(self._arrears),
             given_up=self._arrears.given_up,
             workers=self._workers,
         )
+
+    def _breaker(self) -> Literal["closed", "open", "half-open"]:
+        if not self._failed:
+            return "closed"
+        return "open" if self._open and not self._probing else "half-open"
 
     # The way back
 
@@ -365,28 +393,35 @@ class GuardedStorage:
             self._prober = prober
 
     def _recover(self) -> None:
-        """Ask until the server answers; charge what is pending; close the breaker."""
+        """Ask until the server answers; then let checks go there, charge what is pending, and close the breaker."""
         wait, closed = random.uniform(*FIRST_PROBE), self._closed
         while not closed.wait(max(wait, self._last_probe + PROBE_SECONDS - time.monotonic())):
             if self._closed is not closed:  # a greenlet that was copied into a child: that has a prober of its own
                 return
             wait = 0.0
             self._last_probe = time.monotonic()
-            self._probing = True
             try:
                 self._probe()
                 self._settle()
             except StorageError as error:
-                self._error = error
+                with self._lock:
+                    self._error, self._open = error, self._failed
             else:
                 if self._is_done():
                     return
-            finally:
-                self._probing = False
 
     def _probe(self) -> None:
-        if self._open:
+        """Raises :class:`StorageError`; else the breaker is half open. How much is to be charged does not count for how
+        long nobody asks the storage."""
+        if not self._open:
+            return
+        self._probing = True
+        try:
             self.wrapped.check(_probes_like(self._failing_hits))
+            self._returning_until = math.inf  # first, for others look at both without the lock
+            self._open = False
+        finally:
+            self._probing = False
 
     def _is_done(self) -> bool:
         """Under one lock with the decisions: whoever leaves something behind starts another prober."""
@@ -415,12 +450,11 @@ class GuardedStorage:
         with self._lock:
             if self._arrears:
                 return False
-            if not self._open:
+            if self._open or not self._failed:  # open: again, by a check that has failed meanwhile
                 return True
-            self._open = False
+            self._failed = False
             self._fallback.end()
-            if self._workers.count > 1:
-                self._returning_until = time.monotonic() + RETURN_SECONDS
+            self._returning_until = time.monotonic() + RETURN_SECONDS if self._workers.count > 1 else 0.0
             self._since = time.time()
             health, away = self._health(), time.monotonic() - self._failed_at
         self._logger.warning(
