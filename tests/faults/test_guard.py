@@ -683,6 +683,68 @@ def test_nor_has_one_that_takes_no_charges(make: Callable[..., Workers]) -> None
     assert limiter.peek(plan).remaining == 9
 
 
+def test_nor_has_one_that_takes_charges_and_nothing_else(returning: Workers) -> None:
+    limiter, storage, ask = returning.limiters[0], returning.storage, returning.storage.check
+    refused: list[tuple[Hit, ...]] = []
+
+    def take_charges(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if check_id is not None:
+            return ask(hits, check_id)
+        refused.append(hits)
+        raise StorageError("charges only")
+
+    storage.check = take_charges  # type: ignore[method-assign]
+    owes_nothing = limiter.check(hits_for("10/minute", scope="mail", on_storage_error="allow"))
+    storage.takes_charges.set()
+    returning.until(lambda: len(refused) == 2)  # the check, and a probe
+    charged = limiter.health()
+    storage.check = ask  # type: ignore[method-assign]
+    returning.mend()
+
+    assert owes_nothing.degraded == "allow"
+    assert (charged.state, charged.pending) == ("failed", 0)
+    assert [change.state for change in returning.changes] == ["failed", "working"]
+
+
+def test_when_all_is_charged_the_storage_alone_decides(returning: Workers) -> None:
+    plan = hits("10/minute")
+    returning.mend()
+    returning.storage.reset([plan[0].key])
+
+    assert returning.admitted(plan) == [10]
+
+
+def test_a_check_that_fails_when_the_outage_is_over_is_charged_and_there_is_no_other(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter, storage, plan = workers.limiters[0], workers.storage, hits("10/minute")
+    asked, fails, ask = threading.Event(), threading.Event(), storage.check
+
+    def fail_late(*_: object) -> Decision:
+        storage.check = ask  # type: ignore[method-assign]
+        asked.set()
+        assert fails.wait(10)
+        raise StorageError("it took too long")
+
+    storage.check = fail_late  # type: ignore[method-assign, assignment]
+    late = threading.Thread(target=limiter.check, args=(plan,))
+    late.start()
+    assert asked.wait(10)
+    workers.break_down()
+    assert limiter.check(plan).degraded == "local"
+    workers.mend()
+    before = len(storage.asked)
+
+    fails.set()
+    late.join(10)
+    workers.until(lambda: limiter.health().pending == 0)
+
+    assert len(storage.asked) - before == 1, "it was probed, too"
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+    assert limiter.peek(plan).remaining == 8
+
+
 def test_a_child_of_a_process_half_way_back_comes_back_by_itself(returning: Workers) -> None:
     limiter = returning.limiters[0]
     child = os.fork()
