@@ -99,6 +99,7 @@ class Service:
             stop.set()
             for client in clients:
                 client.join()
+            self._wait_until_all_is_charged()
         return seen
 
     def _keep_asking(self, who: str, seen: Seen, stop: threading.Event) -> None:
@@ -124,6 +125,15 @@ class Service:
                 each.text != "None" for each in seen.all if each.path == "/free" and each.start > now - 0.5
             ):
                 return
+
+    def _wait_until_all_is_charged(self) -> None:
+        """Or what comes next would belong to the same outage."""
+        deadline = time.monotonic() + LONGEST_RECOVERY
+        while time.monotonic() < deadline:
+            log = self.program.log
+            if log.count("Until the storage is back") <= log.count("the storage is back after"):
+                return
+            time.sleep(0.1)
 
 
 @contextlib.contextmanager
