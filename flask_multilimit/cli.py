@@ -41,7 +41,7 @@ SCHEMA = 1
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-multilimit: AppGroup = AppGroup("multilimit", help="Look at the rate limits of the app.")
+multilimit: AppGroup = AppGroup("multilimit")
 
 
 # What the commands share

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from flask import Flask, current_app
 
-from . import cli
+from .command_line import Commands
 from .config import Settings
 from .declaration import Cost, Reaction, check_callable
 from .decorators import EXTENSION
@@ -119,7 +119,7 @@ class MultiLimit:
         app.extensions[EXTENSION] = gate
         app.before_request(gate.before_request)
         app.after_request(gate.after_request)
-        app.cli.add_command(cli.multilimit)
+        app.cli.add_command(Commands())
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""

@@ -33,6 +33,7 @@ FACE = (
     {"listing", "standing"},
     {"doctor", "testing"},
     {"cli"},
+    {"command_line"},
     {"extension"},
 )
 
