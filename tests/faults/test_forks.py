@@ -15,9 +15,11 @@ from bench import hits
 from faults.test_guard import Workers
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.engine.storage.forks import tell_child
+from flask_multilimit.engine.storage.local_server import LocalServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -146,18 +148,11 @@ def test_a_child_owes_nothing_whoever_forked(workers: Workers) -> None:
     assert limiter.health().pending == 1
 
 
-def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
-    workers.break_down()
+def forked_twice_while(locks: Iterable[threading.Lock], act: Callable[[], object]) -> list[int]:
+    """What becomes of the children of two threads that fork at once, when others let go of the `locks` meanwhile."""
     outcomes: list[int] = []
-    for limiter in workers.limiters:
-        limiter.check(hits())
-    held = [in_the_middle_of(guard_lock(limiter)) for limiter in workers.limiters]
-    forkers = [
-        threading.Thread(
-            target=lambda: outcomes.append(fork_and(lambda: [each.check(hits()) for each in workers.limiters]))
-        )
-        for _ in range(2)
-    ]
+    held = [in_the_middle_of(lock) for lock in locks]
+    forkers = [threading.Thread(target=lambda: outcomes.append(fork_and(act))) for _ in range(2)]
     for forker in forkers:
         forker.start()
     for thread, let_go in held:
@@ -166,13 +161,34 @@ def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
         thread.join(SECONDS)
     for forker in forkers:
         forker.join(2 * SECONDS)
+    return outcomes
 
-    checked = threading.Thread(target=lambda: [each.check(hits()) for each in workers.limiters], daemon=True)
-    checked.start()
-    checked.join(SECONDS)
 
-    assert not checked.is_alive()
-    assert outcomes == [0, 0]
+def comes_to_an_end(act: Callable[[], object]) -> bool:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return not thread.is_alive()
+
+
+def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
+    workers.break_down()
+
+    def check() -> None:
+        for limiter in workers.limiters:
+            limiter.check(hits())
+
+    check()
+
+    assert forked_twice_while(map(guard_lock, workers.limiters), check) == [0, 0]
+    assert comes_to_an_end(check)
+
+
+def test_two_forks_at_once_leave_a_server_of_local_storage_to_be_found(tmp_path: Path) -> None:
+    server = LocalServer(tmp_path)
+
+    assert forked_twice_while([server._lock], server.leave) == [0, 0]
+    assert comes_to_an_end(server.leave)
 
 
 def test_who_is_deciding_comes_to_an_end_while_another_forks(workers: Workers) -> None:

@@ -39,6 +39,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import StorageError
+from .forks import mind_forks
 
 try:
     import fcntl
@@ -81,8 +82,8 @@ class LocalServer:
         self._seat: int | None = None
         self._error: StorageError | None = None
         self._failures = 0
-        self.lock: threading.Lock = threading.Lock()
-        _servers.add(self)
+        self._lock = threading.Lock()
+        mind_forks(self)  # a child that got a copy of the open election would hold it for as long as it lives
 
     def find(self) -> None:
         """See to it that there is a server, and that it stays while this process uses it.
@@ -91,7 +92,7 @@ class LocalServer:
         :class:`StorageError`.
         """
         failures = self._failures
-        with self.lock:
+        with self._lock:
             if self.found:
                 return
             if self._error is not None and failures != self._failures:
@@ -106,9 +107,12 @@ class LocalServer:
 
     def leave(self) -> None:
         """Use it no more. It ends if nobody else does."""
-        with self.lock:
+        with self._lock:
             self.found = False
             self._leave()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
 
     def _leave(self) -> None:
         if self._seat is not None:
@@ -331,24 +335,3 @@ def _pause(deadline: float, why: str) -> None:
     if time.monotonic() > deadline:
         raise StorageError(f"local storage: {why}")
     time.sleep(POLL_SECONDS)
-
-
-_servers: weakref.WeakSet[LocalServer] = weakref.WeakSet()
-_forking: list[LocalServer] = []
-
-
-def _before_fork() -> None:
-    """Let nobody be in the middle of anything: a child would hold the election for as long as it lives."""
-    _forking[:] = _servers
-    for server in _forking:
-        server.lock.acquire()
-
-
-def _after_fork() -> None:
-    for server in _forking:
-        server.lock.release()
-    _forking.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
