@@ -102,6 +102,24 @@ def test_who_does_not_look_finds_out_by_an_error_and_then_all_idle_connections_a
     assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
 
 
+class TakenMeanwhile(list[Any]):
+    """What is idle is taken by another thread in the instant before."""
+
+    def pop(self, *_: Any) -> Any:
+        self.clear()
+        return super().pop()
+
+
+def test_who_gives_connections_back_may_find_them_taken(wire: Wire) -> None:
+    line = hold(wire)
+    wire._idle = TakenMeanwhile([line])
+
+    wire.close()
+
+    assert wire._idle == []
+    line.connection.disconnect()
+
+
 def test_a_check_that_finds_its_connection_closed_is_charged_once(limiter: Limiter, redis_client: redis.Redis) -> None:
     wanted = hits_for("5/minute", scope="closed")
     limiter.check(wanted)

@@ -137,12 +137,7 @@ class Wire:
 
     def make_room(self) -> bool:
         """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            return False
-        _hang_up(self._pool, line)
-        return True
+        return _give_back_one(self._pool, self._idle)
 
     def close(self) -> None:
         """Give all connections back to the pool."""
@@ -188,8 +183,18 @@ class Wire:
 
 
 def _give_back(pool: Any, idle: list[_Line]) -> None:
-    while idle:
-        _hang_up(pool, idle.pop())
+    while _give_back_one(pool, idle):
+        pass
+
+
+def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
+    """Whether there was one; to look before would be of no use, for another thread may take it in between."""
+    try:
+        line = idle.pop()
+    except IndexError:
+        return False
+    _hang_up(pool, line)
+    return True
 
 
 def _hang_up(pool: Any, line: _Line) -> None:
