@@ -30,6 +30,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.fallback import Fallback
 from flask_multilimit.engine.storage.workers import count_workers
 
 if TYPE_CHECKING:
@@ -945,6 +946,28 @@ def test_what_is_remembered_of_the_storage_is_bounded(
         guard.check(hits(subject=f"client-{n}"))
 
     assert len(guard._fallback._recent) + len(guard._fallback._older) <= 20
+
+
+class PastElsewhere(Fallback):
+    """Beside a thread that is through with charging what is past whenever this one has just looked at it."""
+
+    @property
+    def _past(self) -> int | None:
+        return next(self._looks)
+
+    @_past.setter
+    def _past(self, _: int | None) -> None:
+        self._looks = itertools.cycle([5, None])
+
+
+def test_who_sweeps_while_another_thread_charges_what_is_past_has_a_clock() -> None:
+    fallback = PastElsewhere(Clock(60))
+    shared = Limiter(MemoryStorage())
+    fallback.begin()
+    fallback.decide(bytes(16), hits(), hits(), charging=True)
+
+    for _ in range(4):
+        fallback.remember(shared.check(hits()))
 
 
 def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_have_passed(

@@ -47,7 +47,7 @@ class Fallback:
         self.now = clock
         self._away_since: int | None = None
         self._past: int | None = None
-        self._memory = MemoryStorage(lambda: self.now() if self._past is None else self._past)
+        self._memory = MemoryStorage(self._clock)
         self._recent: dict[str, Known] = {}
         self._older: dict[str, Known] = {}
         self._by_key: dict[str, Known] = {}
@@ -89,7 +89,13 @@ class Fallback:
         """During an outage, and until what it has left in memory is gone: nobody asks that now, who would sweep it."""
         self._has_news = True
         self._memory.sweep(SWEEPS)
-        self._unsettled = self._away_since is not None or len(self._memory) > 0
+        self._unsettled = False  # before looking: an outage that begins meanwhile sets it again
+        if self._away_since is not None or len(self._memory) > 0:
+            self._unsettled = True
+
+    def _clock(self) -> int:
+        past = self._past  # looked at once: a thread that sweeps does not wait for one that charges what is past
+        return self.now() if past is None else past
 
     def decide(
         self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
