@@ -43,8 +43,9 @@ def test_a_healthy_server(on_server: Command, server: Server) -> None:
 
     assert run.code == 0
     kind, version = server.binary.name.split("-", 1)
-    assert f"ok       storage        {kind.capitalize()} {version} at unix://" in run.out
-    assert "ok       script         Loads and runs: 6 rules checked, charged and reset," in run.out
+    told = " ".join(run.out.split())  # where a line ends depends on how long the path of the socket is
+    assert f"ok storage {kind.capitalize()} {version} at unix://" in told
+    assert "ok script Loads and runs: 6 rules checked, charged and reset," in told
     assert run.out.endswith("\nAll is well.\n")
     assert server.client().dbsize() == 0
 
