@@ -487,7 +487,6 @@ def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluste
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_while_slots_are_being_learned_does_not_lock_the_child_out() -> None:
     with Liar(lambda _: b"+OK\r\n") as liar:
         liar.silent = threading.Event()

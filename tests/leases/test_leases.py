@@ -535,7 +535,6 @@ def test_while_a_guard_denies_what_has_been_taken_is_spent(fleet: Fleet, process
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_has_nothing_of_its_parent(process: Process) -> None:
     take_lease(process)
     child = os.fork()
