@@ -13,7 +13,7 @@ nox.options.sessions = ["tests", "oldest", "lint", "types", "docs", "examples", 
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 
-PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]
 OLDEST = [
     "blinker==1.7.*",
     "flask==3.0.*",

@@ -1,4 +1,4 @@
-"""Nothing public is missing from the reference, and no link in README leads nowhere."""
+"""Nothing public is missing from the reference, no link in README leads nowhere, all name the same versions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from flask_multilimit.config import PREFIX, Settings
 
 REFERENCE = ROOT / "docs" / "reference"
 SETTINGS = {PREFIX + name.upper(): field for name, field in Settings.model_fields.items()}
+
+VERSIONS = {
+    "setup.cfg": r"Python :: (3\.\d+)",
+    "noxfile.py": r"PYTHONS = (.*)",
+    "README.md": r"Python (3\.\d+) to (3\.\d+)",
+    "README.zh-CN.md": r"Python (3\.\d+) 至 (3\.\d+)",
+    "CHANGELOG.md": r"Python (3\.\d+) to (3\.\d+)",
+}
+"""Where they are named, and how."""
 
 
 def _sections() -> dict[str, str]:
@@ -59,3 +68,12 @@ def test_links_in_a_readme_lead_to_files(readme: str) -> None:
 def test_the_readmes_show_the_same_code() -> None:
     english, chinese = ([block.text for block in blocks_of(ROOT / readme)] for readme in READMES)
     assert chinese == english
+
+
+def test_the_versions_of_python_are_the_same_wherever_they_are_named() -> None:
+    found = {name: re.findall(pattern, (ROOT / name).read_text(encoding="utf-8")) for name, pattern in VERSIONS.items()}
+    declared = found["setup.cfg"]
+
+    assert found["noxfile.py"] == [str(declared).replace("'", '"')]
+    assert found["README.md"] == found["README.zh-CN.md"] == [(declared[0], declared[-1])]
+    assert found["CHANGELOG.md"] == [(declared[0], declared[-1])]
