@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, cast, get_args
 
 from .config import check_prefix
@@ -17,6 +19,13 @@ from .engine.keys import NAME_PATTERN, HashTag
 from .engine.rules import Rules, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, kind_of
 from .wrapping import name_of
+
+if sys.version_info >= (3, 14):  # annotations may be names that only type checkers know, and evaluated they are errors
+    from annotationlib import Format
+
+    _signature_of = partial(inspect.signature, annotation_format=Format.STRING)
+else:
+    _signature_of = inspect.signature
 
 Message = str | Callable[[Decision], Any]
 """Text (also a lazy translation), or a callable of the decision that returns it."""
@@ -259,7 +268,7 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(of_its_class):
         raise ConfigurationError(f"{shown}: must not be async")
     try:
-        inspect.signature(value).bind(*arguments)
+        _signature_of(value).bind(*arguments)
     except TypeError:
         raise ConfigurationError(f"{shown}: is called {expected}, which it does not take") from None
     except ValueError:

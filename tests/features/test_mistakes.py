@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -243,3 +244,14 @@ class TestExempt:
 def test_what_the_extension_is_to_call_can_be_called(make: Callable[[], MultiLimit]) -> None:
     with pytest.raises(ConfigurationError, match="=5: give a callable"):
         make()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated where they stand")
+def test_annotations_that_only_type_checkers_understand_are_no_mistake() -> None:
+    app: dict[str, Any] = {}
+    text = "def succeeded(response: Response) -> Unknown: pass\ndef view(page: Page) -> Response: pass"
+    exec(compile(text, "app.py", "exec", dont_inherit=True), app)  # as where nothing is imported from __future__
+
+    rate_limiter(charge_when=app["succeeded"])(app["view"])
+    with pytest.raises(ConfigurationError, match=r"cost=.*which it does not take"):
+        rate_limiter(cost=app["succeeded"])(app["view"])
