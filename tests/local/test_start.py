@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -249,6 +250,23 @@ def test_threads_do_not_wait_one_after_the_other(place: Place, program: Callable
     assert place.directory.with_name("tries").read_text() == "tried\n"
     limiter.close()
     remove_log(place)
+
+
+def test_threads_that_come_first_together_ask_for_one_server(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, together = storage_from_uri(place.uri, timeout=10), threading.Barrier(2)
+
+    class MadeTogether(local_server.LocalServer):
+        def __init__(self, directory: Path) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):  # up to Python 3.11 one comes after the other
+                together.wait(1)
+            super().__init__(directory)
+
+    monkeypatch.setattr(local, "LocalServer", MadeTogether)
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = set(pool.map(lambda _: (storage._server, storage._redis), range(2)))  # type: ignore[attr-defined]
+
+    assert len(asked) == 1
 
 
 def test_behind_a_guard_it_is_tried_again(place: Place, program: Callable[[str], None]) -> None:

@@ -46,6 +46,7 @@ class LocalStorage:
             raise _refused(str(directory or ""), wrong)
         self._given_directory = directory
         self._timeout = timeout
+        self._made: dict[str, Any] = {}  # of each one, though threads may come together to make it
 
     @classmethod
     def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
@@ -98,11 +99,14 @@ class LocalStorage:
 
     @cached_property
     def _server(self) -> LocalServer:
-        return LocalServer(self.directory)
+        server: LocalServer = self._made.setdefault("server", LocalServer(self.directory))
+        return server
 
     @cached_property
     def _redis(self) -> RedisStorage:
-        return RedisStorage.from_url(f"unix://{quote(str(self._server.socket))}", timeout=self._timeout)
+        url = f"unix://{quote(str(self._server.socket))}"
+        redis: RedisStorage = self._made.setdefault("redis", RedisStorage.from_url(url, timeout=self._timeout))
+        return redis
 
     def _ask(self, ask: Callable[..., Answer], *arguments: Any) -> Answer:
         if not self._server.found:
