@@ -988,6 +988,25 @@ def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_h
     assert limiter.health().fallback_keys == 0
 
 
+def test_so_is_what_the_way_back_has_left(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.guard.RETURN_SECONDS", 60)
+    workers = make(2)
+    limiter = workers.limiters[0]
+    workers.break_down()
+    workers.admitted(hits("30/minute"), tries=1)
+    workers.clock.advance(61)
+    workers.mend()
+    limiter.peek(hits("30/minute"))
+    assert limiter.health().fallback_keys == 0
+
+    limiter.check(hits("30/minute", subject="who comes while others are on their way"))
+    assert limiter.health().fallback_keys == 1
+    workers.clock.advance(61)
+    limiter.peek(hits("30/minute"))
+
+    assert limiter.health().fallback_keys == 0
+
+
 def test_a_child_asks_by_itself_and_leaves_to_the_parent_what_is_its(make: Callable[..., Workers]) -> None:
     workers = make()
     limiter = workers.limiters[0]

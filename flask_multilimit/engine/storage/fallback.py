@@ -62,7 +62,6 @@ class Fallback:
         """From now on the storage answers nobody."""
         self._away_since = self.now()
         self._gathered_at = None
-        self._unsettled = True
 
     def end(self) -> None:
         """It answers, and knows what was before."""
@@ -89,7 +88,7 @@ class Fallback:
         """During an outage, and until what it has left in memory is gone: nobody asks that now, who would sweep it."""
         self._has_news = True
         self._memory.sweep(SWEEPS)
-        self._unsettled = False  # before looking: an outage that begins meanwhile sets it again
+        self._unsettled = False  # before looking: who decides here meanwhile sets it again
         if self._away_since is not None or len(self._memory) > 0:
             self._unsettled = True
 
@@ -112,6 +111,7 @@ class Fallback:
         for hit in local:
             if _share_of_rule(hit.rule, self.workers) is None:
                 standing[hit.key] = (0, COME_BACK if hit.cost else 0, 0)
+        self._unsettled = True
         return _decision(check_id, hits, answer.reply[:2], standing), answer
 
     def refund(self, local: Decision, keys: set[str]) -> None:
