@@ -111,6 +111,8 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
+        guards = [limiter._storage for limiter in self.limiters]
+        self.until(lambda: all(getattr(guard, "_prober", None) is None for guard in guards))  # all is told and logged
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10

@@ -339,7 +339,7 @@ def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -
             new = trio.wait_for_another_primary()
             announced = time.monotonic()
             at_once = [_works_at_once(each) for each in idle]
-            until(lambda: limiter.health().state == "working")
+            until(lambda: limiter.health().state == "working" and len(changes) > 1)
             until(lambda: load.admitted["scarce"] >= 200 - LOST_AT_MOST)
         used = 100_000 - limiter.peek(Load.PLENTY).remaining
 
