@@ -213,6 +213,7 @@ def _add_plain(headers: Headers, reply: Sequence[int], lasting: _Lasting) -> Non
         lasting.starts, reply[2::3], reply[3::3], reply[4::3], strict=True
     ):
         wait, left = retry_after or reset_after, remaining if remaining > 0 else 0
+        # `_whole_seconds`, written out: at every request, once a rule.
         items.append(f"{start}{left};t={-(-wait // 1_000_000)}" if wait >= 0 else f"{start}{left}")
     headers.set("RateLimit-Policy", lasting.policy)
     headers.set("RateLimit", ", ".join(items))

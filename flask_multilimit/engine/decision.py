@@ -86,10 +86,10 @@ def worked_out(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T
     try:
         return hits.worked_out[work]  # type: ignore[attr-defined,no-any-return]  # as nearly always
     except KeyError:
-        done = work(hits)
-    except AttributeError:
-        return work(hits)
-    hits.worked_out[work] = done  # type: ignore[attr-defined]
+        kept: dict[Any, Any] = hits.worked_out  # type: ignore[attr-defined]
+    except AttributeError:  # of hits that are no Hits, nothing is kept
+        kept = {}
+    done = kept[work] = work(hits)
     return done
 
 
@@ -214,6 +214,11 @@ PEEKED = bytes(_ID_BYTES)
 """The nil UUID, in place of the id of a check."""
 
 
+def delay_in(reply: Sequence[int]) -> int:
+    """Microseconds; of a refusal, what the delay would be."""
+    return max(reply[1], ~reply[1])
+
+
 @dataclass(slots=True, repr=False)  # frozen, it would take three times as long to make, once a request
 class Decision:
     """The answer to one check. Headers, signals and the exception all read this; none asks storage again."""
@@ -235,7 +240,7 @@ class Decision:
     def from_parts(cls, check_id: bytes, hits: tuple[Hit, ...], reply: Sequence[int]) -> Decision:
         """Of a ``reply`` that was put together: whether it is allowed is found out anew, from what it says of each."""
         refused = any(wait and not hit.shadow for hit, wait in zip(hits, reply[3::3], strict=True))
-        delay = max(reply[1], ~reply[1])
+        delay = delay_in(reply)
         return cls(check_id, hits, [reply[0], ~delay if refused else delay, *reply[2:]])
 
     def __repr__(self) -> str:

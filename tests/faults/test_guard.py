@@ -111,8 +111,10 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        guards = [limiter._storage for limiter in self.limiters]
-        self.until(lambda: all(getattr(guard, "_prober", None) is None for guard in guards))  # all is told and logged
+        self.until(lambda: all(guard._prober is None for guard in self._guards()))  # all is told and logged
+
+    def _guards(self) -> list[GuardedStorage]:
+        return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10

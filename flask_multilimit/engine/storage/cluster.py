@@ -20,7 +20,7 @@ from uuid import UUID
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
-from ..decision import Charge, Decision, Hit, Hits, worked_out
+from ..decision import Charge, Decision, Hit, Hits, delay_in, worked_out
 from ..errors import StorageError
 from .base import StoredKey
 from .failures import code_of
@@ -349,7 +349,7 @@ def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:
         for i, place in enumerate(group.places):
             standing[place] = answer.reply[2 + 3 * i : 5 + 3 * i]
             instants[place] = answer.at
-    reply = [instants[0], max(max(answer.reply[1], ~answer.reply[1]) for _, answer in answers)]
+    reply = [instants[0], max(delay_in(answer.reply) for _, answer in answers)]
     for place in range(len(hits)):
         reply += standing[place]
     joined = Decision.from_parts(answers[0][1].check_id, hits, reply)

@@ -290,7 +290,7 @@ class _SocketLine:
             self._hurry(started)
         self._send(command)
         received = self._receive(_CHUNK)
-        if received.rfind(b"*") or received.find(b"\n", 0, 9) < 0:  # more than one list of at most six digits
+        if received.rfind(b"*") or received.find(b"\n", 0, 9) < 0:  # not just one list, of at most six digits
             reject_too_long(received)
         self._feed(received)
         reply = self._gets()
