@@ -22,7 +22,7 @@ import redis
 
 from flask_multilimit import Rule
 from flask_multilimit.engine import GuardedStorage, Limiter, RedisStorage, hits_for, storage_from_uri
-from flask_multilimit.engine.storage.scripts import script_for
+from flask_multilimit.engine.storage.redis.scripts import script_for
 
 from .measure import Call, Variant
 

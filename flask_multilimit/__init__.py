@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .decorators import RateLimiter, exempt, rate_limiter
+from .declare.decorators import RateLimiter, exempt, rate_limiter
+from .declare.subjects import LimitType
 from .engine import (
     ClusterStorage,
     ConfigurationError,
@@ -26,8 +27,8 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
-from .gate import current_decision
-from .responses import RateLimitExceeded, StorageUnavailable, problem
+from .serve.gate import current_decision
+from .serve.responses import RateLimitExceeded, StorageUnavailable, problem
 from .signals import (
     limits_checked,
     request_rejected,
@@ -36,7 +37,6 @@ from .signals import (
     storage_failed,
     storage_recovered,
 )
-from .subjects import LimitType
 
 DEFAULT = LimitType.DEFAULT
 GLOBAL = LimitType.GLOBAL

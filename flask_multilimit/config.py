@@ -13,7 +13,7 @@ from .engine.decision import OnStorageError
 from .engine.errors import brief
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
-from .engine.storage.uri import redacted
+from .engine.storage.redis.uri import redacted
 
 PREFIX = "MULTILIMIT_"
 MISSPELT = 0.93

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from flask import Flask, current_app
 
-from .command_line import Commands
 from .config import Settings
-from .declaration import Cost, Reaction, check_callable
-from .decorators import EXTENSION
+from .declare.decorators import EXTENSION
+from .declare.limiter import Cost, Reaction, check_callable
+from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader
 from .engine import ConfigurationError, Decision, Limiter
 from .engine.decision import OnStorageError
 from .engine.rules import Rules
@@ -25,11 +25,11 @@ from .engine.storage import (
     layers_of,
     storage_from,
 )
-from .gate import AppGate
-from .plan import hits_of
+from .operate.command_line import Commands
+from .plan.endpoint import hits_of
+from .plan.sources import Sources
+from .serve.gate import AppGate
 from .signals import notify, storage_failed, storage_recovered
-from .sources import Sources
-from .subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader
 
 U = TypeVar("U", bound=UserLoader)
 

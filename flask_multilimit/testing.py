@@ -16,14 +16,14 @@ from uuid import UUID
 from flask import Flask
 from flask.testing import FlaskClient
 
-from .decorators import EXTENSION
+from .declare.decorators import EXTENSION
+from .declare.subjects import ANONYMOUS, EVERYONE, LimitType
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.storage import Clocked
-from .gate import AppGate
-from .listing import prefixes_of, slot_of, stored_keys
-from .plan import Applied, hits_of
-from .standing import kinds_of, plan_of, standing_of
-from .subjects import ANONYMOUS, EVERYONE, LimitType
+from .operate.listing import prefixes_of, slot_of, stored_keys
+from .operate.standing import kinds_of, plan_of, standing_of
+from .plan.endpoint import Applied, hits_of
+from .serve.gate import AppGate
 
 MOST_UNITS = 1_000_000
 """Units that :func:`exhaust` uses up at most; each is an entry in storage when the window is exact."""

@@ -25,7 +25,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage import denials
+from flask_multilimit.engine.storage.layers import deny_cache as denials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from flask_multilimit.engine.keys import (
     escape_subject,
     place_of,
 )
-from flask_multilimit.listing import slot_of
+from flask_multilimit.operate.listing import slot_of
 
 LENGTHS = (MAX_SCOPE, MAX_SUBJECT)
 HASH_TAGS: tuple[HashTag, ...] = get_args(HashTag)

@@ -14,7 +14,7 @@ import pytest
 from bench import exhaust, hits, microseconds
 from flask_multilimit.engine import Limiter, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage import scripts
+from flask_multilimit.engine.storage.redis import scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 
-import flask_multilimit.cli  # noqa: F401 - so that no child has to
+import flask_multilimit.operate.cli  # noqa: F401 - so that no child has to
 
 
 def main() -> None:

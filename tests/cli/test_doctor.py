@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli.conftest import SHOP, Command, Run
-from flask_multilimit.doctor import Level, _latency
-from flask_multilimit.engine.storage.failures import RIGHTS
+from flask_multilimit.engine.storage.redis.failures import RIGHTS
+from flask_multilimit.operate.doctor import Level, _latency
 from sentinel import SERVICE, SentinelServer, port_of
 from servers import Server
 

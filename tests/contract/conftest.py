@@ -9,7 +9,7 @@ import pytest
 from bench import Bench, Clock
 from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.nodes import NodesOfUri
+from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
 from servers import find_binaries
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.failures import REMEDIES, RIGHTS, RIGHTS_IN_A_CLUSTER
+from flask_multilimit.engine.storage.redis.failures import REMEDIES, RIGHTS, RIGHTS_IN_A_CLUSTER
 from sentinel import until
 
 if TYPE_CHECKING:

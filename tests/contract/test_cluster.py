@@ -26,7 +26,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import Charge, Decision
 from flask_multilimit.engine.storage import storage_from
-from flask_multilimit.engine.storage.nodes import NodesOfUri
+from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit

@@ -24,7 +24,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.failures import NOBODY_THERE, TOO_LATE
+from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE
 from servers import Server
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
-from flask_multilimit.engine.storage.deadline import Deadline, TimedSocket, TimedUnixConnection
-from flask_multilimit.engine.storage.wire import Wire, wire_of
+from flask_multilimit.engine.storage.redis.deadline import Deadline, TimedSocket, TimedUnixConnection
+from flask_multilimit.engine.storage.redis.wire import Wire, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

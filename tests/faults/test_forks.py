@@ -14,8 +14,8 @@ import pytest
 from bench import hits
 from faults.test_guard import Workers
 from flask_multilimit.engine import Limiter, MemoryStorage
-from flask_multilimit.engine.storage.forks import tell_child
-from flask_multilimit.engine.storage.local_server import LocalServer
+from flask_multilimit.engine.forks import tell_child
+from flask_multilimit.engine.storage.local.server import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

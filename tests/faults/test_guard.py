@@ -30,8 +30,8 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.fallback import Fallback
-from flask_multilimit.engine.storage.workers import count_workers
+from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
+from flask_multilimit.engine.storage.layers.guard.workers import count_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -817,7 +817,7 @@ def test_who_answers_with_an_error_is_not_asked_again(make: Callable[..., Worker
 def test_who_let_us_wait_for_long_is_not_asked_again(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.guard.PATIENCE", -1)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.guard.PATIENCE", -1)
     workers = make()
     workers.storage.stumbles = 1
 
@@ -929,7 +929,7 @@ def test_the_probe_leaves_nothing_behind(make: Callable[..., Workers]) -> None:
 
 
 def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.arrears.MOST_PENDING", 10)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.pending.MOST_PENDING", 10)
     workers = make()
     workers.break_down()
     assert workers.admitted(hits("30/minute")) == [30]
@@ -942,7 +942,7 @@ def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: p
 def test_what_is_remembered_of_the_storage_is_bounded(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.fallback.REMEMBERED", 10)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.fallback.REMEMBERED", 10)
     guard = make().limiters[0]._storage
     assert isinstance(guard, GuardedStorage)
 
@@ -993,7 +993,7 @@ def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_h
 
 
 def test_so_is_what_the_way_back_has_left(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.guard.RETURN_SECONDS", 60)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.guard.RETURN_SECONDS", 60)
     workers = make(2)
     limiter = workers.limiters[0]
     workers.break_down()

@@ -206,7 +206,7 @@ def test_one_callable_on_several_limiters_fails_and_holds_as_one(
 def test_customers_beyond_memory_fall_back_to_rules_that_refuse(
     app: Flask, storage: RecordingStorage, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.dynamic.REMEMBERED", 2)
+    monkeypatch.setattr("flask_multilimit.declare.dynamic.REMEMBERED", 2)
     MultiLimit(app, storage=storage)
     by_key = rate_limiter(type=lambda: request.headers["X-Key"], name="api_key", rules=tiers)
     app.add_url_rule("/", "view", by_key(view()))

@@ -10,7 +10,9 @@ from flask import Flask, request
 from werkzeug.wrappers import Response
 
 from features.asking import ask, statuses, view
-from flask_multilimit import LimitType, MemoryStorage, MultiLimit, plan, rate_limiter, subjects
+from flask_multilimit import LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit.declare import subjects
+from flask_multilimit.plan import endpoint as plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

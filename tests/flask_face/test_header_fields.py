@@ -17,7 +17,7 @@ from flask_face.structured import Item, read_list
 from flask_multilimit import Decision, Hit, LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import Settings
 from flask_multilimit.engine.decision import Hits
-from flask_multilimit.responses import describe
+from flask_multilimit.serve.responses import describe
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
     from flask_face.doubles import RecordingStorage
-    from flask_multilimit.subjects import SubjectType
+    from flask_multilimit.declare.subjects import SubjectType
 
 
 def limit(app: Flask, **options: Any) -> FlaskClient:

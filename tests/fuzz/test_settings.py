@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import PREFIX, Settings
-from flask_multilimit.declaration import OPTIONS
+from flask_multilimit.declare.limiter import OPTIONS
 from flask_multilimit.engine import storage_from_uri
 from flask_multilimit.engine.rules import rules_from
 from fuzz.effort import tries

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from flask_multilimit.engine.storage import scripts
+from flask_multilimit.engine.storage.redis import scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage import scripts
+from flask_multilimit.engine.storage.redis import scripts
 from history import worker
 from history.broken import DEFECTS, TREMBLING
 from history.checker import violations

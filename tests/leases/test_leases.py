@@ -20,8 +20,8 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
 )
-from flask_multilimit.engine.storage.fallback import unlimited
-from flask_multilimit.engine.storage.leases import MOST_LEASES
+from flask_multilimit.engine.storage.layers.guard.fallback import unlimited
+from flask_multilimit.engine.storage.layers.leases import MOST_LEASES
 from leases.fleet import Fleet, Process
 
 if TYPE_CHECKING:

@@ -255,7 +255,7 @@ def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
 def test_nobody_waits_for_a_stranger_for_ever(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    from flask_multilimit.engine.storage import local_server
+    from flask_multilimit.engine.storage.local import server as local_server
 
     monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
     place.directory.mkdir(mode=0o700)

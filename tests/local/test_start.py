@@ -15,7 +15,8 @@ from flask import Flask
 
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
-from flask_multilimit.engine.storage import local, local_server
+from flask_multilimit.engine.storage.local import server as local_server
+from flask_multilimit.engine.storage.local import storage as local
 from local.users import HITS, MANY
 
 if TYPE_CHECKING:

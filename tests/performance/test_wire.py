@@ -13,8 +13,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
-from flask_multilimit.engine.storage.deadline import Deadline
-from flask_multilimit.engine.storage.wire import Wire, command_of, wire_of
+from flask_multilimit.engine.storage.redis.deadline import Deadline
+from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

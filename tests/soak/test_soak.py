@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.storage import denials, fallback
+from flask_multilimit.engine.storage.layers import deny_cache as denials
+from flask_multilimit.engine.storage.layers.guard import fallback
 from soak.soak import CLIENTS, MEGABYTE, THREADS, Soaked, soak
 
 if TYPE_CHECKING:

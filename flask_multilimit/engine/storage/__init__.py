@@ -9,15 +9,15 @@ from redis.cluster import RedisCluster
 
 from ..errors import ConfigurationError, brief
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
-from .cluster import ClusterStorage
-from .denials import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
-from .guard import GuardedStorage, Health
-from .leases import LeasingStorage
-from .local import LocalStorage
+from .cluster.storage import ClusterStorage
+from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
+from .layers.guard.guard import GuardedStorage, Health
+from .layers.leases import LeasingStorage
+from .local.storage import LocalStorage
 from .memory import MemoryStorage
-from .redis import RedisStorage
-from .sentinel import SCHEMES as SENTINEL_SCHEMES
-from .uri import redacted
+from .redis.sentinel import SCHEMES as SENTINEL_SCHEMES
+from .redis.storage import RedisStorage
+from .redis.uri import redacted
 
 DEFAULT_TIMEOUT = 0.1
 """Seconds that a connection may take to be made, and then that an answer may take."""

@@ -15,9 +15,9 @@ from uuid import UUID
 from ..algorithms import Quota, sliding_window
 from ..algorithms.sliding_window import Unit, charge_units
 from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
+from ..forks import mind_forks
 from ..rules import Rule
 from .base import StoredKey
-from .forks import mind_forks
 
 SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""

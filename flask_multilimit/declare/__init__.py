@@ -1,0 +1,1 @@
+"""What is said when Python imports: limiters, their types and rules."""

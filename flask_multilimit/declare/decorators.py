@@ -1,0 +1,325 @@
+"""``rate_limiter`` and ``exempt``: what they leave on a function or a blueprint, and the advice around a function.
+
+Stacked decorators become one :class:`Stack`. The outermost one has it checked, once and whole, where it stands;
+those below find themselves covered and let the call through. Those that stand directly below it are not even asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import CoroutineType, MethodType
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, overload
+
+from flask import Blueprint, Flask, current_app
+
+from ..engine import ConfigurationError
+from ..engine.decision import OnStorageError
+from ..engine.keys import HashTag
+from ..engine.rules import Rules
+from .limiter import (
+    Cost,
+    Declaration,
+    Message,
+    Reaction,
+    reject_shared_keys,
+    warn_of_idle_rules,
+)
+from .subjects import LimitType, SubjectType
+from .unwrap import attributes_of, functions_below, innermost, name_of
+
+EXTENSION = "multilimit"
+"""Where the extension lies in ``app.extensions``."""
+
+Level = Literal["application", "blueprint", "configuration", "default"]
+"""Where limits of an endpoint can come from, other than its own decorators."""
+LEVELS: frozenset[Level] = frozenset(get_args(Level))
+
+_MARK = "__multilimit__"
+_ADVICE = "__multilimit_advice__"
+_EXEMPT = "__multilimit_exempt__"
+
+T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """All limiters declared on one function, outermost first; checked together."""
+
+    where: str
+    declarations: tuple[Declaration, ...]
+
+    @functools.cached_property
+    def covered(self) -> frozenset[Declaration]:
+        """What is settled once the stack has been checked: also those that do not serve the method."""
+        return frozenset(self.declarations)
+
+
+class Gate(Protocol):
+    """What the advice asks: the extension's state for the app."""
+
+    def admit(self, stack: Stack) -> frozenset[Declaration]:
+        """Return all declarations that this was the check of, if the call may pass; raise if not."""
+
+
+class RateLimiter:
+    """A limiter that stands nowhere yet: decorates functions and blueprints, and goes into lists of limits."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._on_methods: dict[str, Declaration] = {}
+
+    def __call__(self, target: T) -> T:
+        """Put the limiter on a function, or on a blueprint: then it applies to each of its endpoints."""
+        if isinstance(target, Blueprint):
+            limits_of_blueprint(target).append(self.at(f'blueprint "{target.name}"'))
+            return target
+        if any(isinstance(below, MethodType) for below in functions_below(target)):
+            return self.on_method(target)
+        where = _name_of(target)
+        return cast("T", _advise(target, _stack(where, self.at(where), declared_on(target))))
+
+    def on_method(self, target: T) -> T:
+        """Put the limiter on a method that is decorated anew at each request, as flask-restful does: it is one
+        limiter all the same."""
+        where = _name_of(target)
+        declaration = self._on_methods.setdefault(where, self.at(where))
+        return cast("T", _advise(target, _stack(where, declaration, declared_on(target))))
+
+    def at(self, where: str) -> Declaration:
+        """The limiter as declared ``where``."""
+        return Declaration.of(where, self._options)
+
+
+def rate_limiter(
+    *,
+    type: SubjectType = LimitType.DEFAULT,  # noqa: A002 - the field's word
+    rules: Rules | Callable[[], Rules] | None = None,
+    key: str | None = None,
+    scope: str | None = None,
+    hash_tag: HashTag = "scope",
+    methods: Iterable[str] | None = None,
+    cost: Cost = 1,
+    exempt_when: Callable[[], bool] | None = None,
+    charge_when: Callable[[Any], bool] | None = None,
+    shadow: bool = False,
+    on_storage_error: OnStorageError | None = None,
+    wait: float = 0,
+    message: Message | None = None,
+    on_rejected: Reaction | None = None,
+    with_defaults: bool = False,
+    name: str | None = None,
+) -> RateLimiter:
+    """Declare a limiter on a view, a method, any function, or a blueprint. Stack as many as you like: one check.
+
+    :param type: who shares the quota: a :class:`LimitType`; a callable of your own (``name`` is then required)
+        that returns the subject of this request, or ``None`` when the limiter does not apply to it; or a tuple of
+        these, which together are one subject.
+    :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
+        that returns them for the current request. Left out, one ``Rule()``: 100 in 60 seconds. When the callable
+        raises or returns nonsense, the last good rules of that subject stay in force.
+    :param key: what its keys begin with; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
+    :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
+        endpoint, or outside of views the function's own name.
+    :param hash_tag: what decides in which slot of a Redis Cluster a key lies: the ``"scope"``, so that all limits of an
+        endpoint are one command; or the ``"subject"``, for endpoints whose limits all have one type, so that their
+        subjects are spread over all servers.
+    :param methods: the request methods it applies to; default all but ``OPTIONS``. ``GET`` includes ``HEAD``.
+    :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
+    :param exempt_when: a callable; when it returns true this limiter does not apply.
+    :param charge_when: a callable of the response; when it returns false, what was charged before the view ran is
+        given back, exactly. So no more than ``count`` can be under way, and only what you name is counted.
+    :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
+    :param on_storage_error: what becomes of it when storage gives no answer: ``local``, ``allow``, ``deny`` or
+        ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
+    :param wait: seconds that a request may spend asleep in its worker until it can pass, instead of being
+        refused, or until its turn in a ``leaky_bucket`` queue; the worker serves nobody else meanwhile.
+    :param message: what a refused client is told, or a callable of the :class:`Decision` that returns it.
+    :param on_rejected: called with the :class:`Decision` of a refusal; what it returns is the response.
+    :param with_defaults: let the default limits apply beside it.
+    :param name: what its rules are called in header fields, and for a type of your own also in keys.
+
+    A refused call raises :exc:`RateLimitExceeded` (HTTP 429) and leaves every quota as it was. Put it below
+    ``@app.route``, like every decorator of a view. Raises :class:`ConfigurationError`, where it is put, for
+    whatever is wrong in it.
+    """
+    options = dict(locals())
+    return RateLimiter(options)
+
+
+@overload
+def exempt(target: T, /) -> T: ...
+@overload
+def exempt(*levels: Level) -> Callable[[T], T]: ...
+def exempt(*levels: Any) -> Any:
+    """Exempt a view (a function, a class or one of its methods) or a blueprint from limits declared elsewhere; its
+    own ``rate_limiter`` stay in force.
+
+    ``@exempt`` from all of them; ``@exempt("default", "blueprint")`` from these ``levels``: ``application``,
+    ``blueprint``, ``configuration``, ``default``.
+    """
+    if len(levels) == 1 and not isinstance(levels[0], str):
+        return _exempted(levels[0], LEVELS)
+    for level in levels:
+        if level not in LEVELS:
+            raise ConfigurationError(f"exempt({level!r}): the levels are {', '.join(sorted(LEVELS))}")
+    return functools.partial(_exempted, levels=frozenset(levels) or LEVELS)
+
+
+def _exempted(target: T, levels: frozenset[Level]) -> T:
+    if isinstance(target, (MethodType, Flask)) or not (callable(target) or isinstance(target, Blueprint)):
+        raise ConfigurationError(f"exempt({target!r}): put it on a function, a view class or a blueprint")
+    before: frozenset[Level] = getattr(target, _EXEMPT, frozenset())
+    setattr(target, _EXEMPT, before | levels)
+    return target
+
+
+def exempt_levels(target: object) -> frozenset[Level]:
+    """The levels that a view or a blueprint is exempt from."""
+    if isinstance(target, type):
+        return cast("frozenset[Level]", getattr(target, _EXEMPT, frozenset()))
+    return frozenset[Level]().union(*_marks_below(target, _EXEMPT))
+
+
+def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
+    """The limiters put on ``blueprint``, in order."""
+    return _blueprint_limits.setdefault(blueprint, [])
+
+
+def declared_on(function: object) -> Stack | None:
+    """The stack that a call of ``function`` comes upon first, also below decorators that are not ours.
+
+    When two stacks lie below side by side, neither is that of ``function``: each is checked where it stands.
+    """
+    found = {id(stack): stack for stack in _marks_below(function, _MARK)}
+    return cast("Stack", next(iter(found.values()))) if len(found) == 1 else None
+
+
+def limiter_above(function: object) -> str | None:
+    """Where a limiter stands that wraps ``function``, and so is not met by those who call ``function`` itself."""
+    with suppress(TypeError):
+        return _limited.get(function)
+    return None
+
+
+_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+"""The app itself: each attribute of the proxy would look for it again."""
+_covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
+_limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
+
+
+def _stack(where: str, outermost: Declaration, below: Stack | None) -> Stack:
+    declarations = (outermost, *(below.declarations if below else ()))
+    reject_shared_keys(where, declarations)
+    warn_of_idle_rules(where, declarations, stacklevel=3)
+    return Stack(where, declarations)
+
+
+class _Advice(NamedTuple):
+    """What a function does that we have put around others which stand directly upon each other."""
+
+    advised: weakref.ref[Any]
+    """That function. (Decorators that are not ours copy all attributes.)"""
+    behind: Any
+    doors: frozenset[Declaration]
+    """The outermost limiters of those others, and its own."""
+
+
+def _advise(function: Any, stack: Stack) -> Any:
+    below: _Advice | None = attributes_of(function).get(_ADVICE)
+    behind, doors = function, frozenset(stack.declarations[:1])
+    if below is not None and below.advised() is function:
+        behind, doors = below.behind, doors | below.doors
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def advised(*args: Any, **kwargs: Any) -> Any:
+            with _covering(_enter(stack, doors)):
+                return await behind(*args, **kwargs)
+
+    else:
+
+        @functools.wraps(function)
+        def advised(*args: Any, **kwargs: Any) -> Any:
+            covered = _enter(stack, doors)
+            token = _covered.set(covered)  # written out: a context manager takes some microseconds
+            try:
+                result = behind(*args, **kwargs)
+            finally:
+                _covered.reset(token)
+            return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
+
+    setattr(advised, _MARK, stack)
+    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
+    for limited in functions_below(function):
+        with suppress(TypeError):  # it cannot be hashed, or not be referred to weakly
+            _limited[limited] = stack.where
+    return advised
+
+
+def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:
+    """Check ``stack`` unless it has been; what is covered from here on."""
+    covered = _covered.get()
+    # Covered is the way in, once: when the function comes back to these doors, that is a call of its own.
+    if not doors <= covered:
+        covered |= _gate(stack).admit(stack)
+    return covered - doors
+
+
+@contextmanager
+def _covering(covered: frozenset[Declaration]) -> Iterator[None]:
+    token = _covered.set(covered)
+    try:
+        yield
+    finally:
+        _covered.reset(token)
+
+
+async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
+    """A decorator that is not async itself has called an async function: what is covered goes along."""
+    with _covering(_covered.get() | covered):
+        return await coroutine
+
+
+def _gate(stack: Stack) -> Gate:
+    try:
+        app = _current_app()
+    except RuntimeError:
+        raise RuntimeError(
+            f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
+            "or use the engine's Limiter, which needs none"
+        ) from None
+    gate: Gate | None = app.extensions.get(EXTENSION)
+    if gate is None:
+        raise ConfigurationError(
+            f'"{stack.where}" is rate limited, but the app {app.name!r} has no MultiLimit: '
+            "call MultiLimit(app) or MultiLimit().init_app(app)"
+        )
+    return gate
+
+
+def _marks_below(target: object, mark: str) -> list[Any]:
+    """Each ``mark`` that a call of ``target`` comes upon first."""
+    found = functions_below(target, stop=lambda function: mark in attributes_of(function))
+    return [attributes_of(function)[mark] for function in found if mark in attributes_of(function)]
+
+
+def _name_of(function: object) -> str:
+    if isinstance(function, Flask):
+        raise ConfigurationError(
+            f"@rate_limiter on the app {function.name!r}: give it to MultiLimit(app, application_limits=...), for all "
+            "endpoints together, or default_limits=..., for each by itself"
+        )
+    if isinstance(function, (type, staticmethod, classmethod)) or not callable(function):
+        raise ConfigurationError(
+            f"@rate_limiter on {function!r}: decorate a function or a blueprint; of a class, its methods; "
+            "of a staticmethod or classmethod, the function below it"
+        )
+    return name_of(innermost(function))

@@ -1,0 +1,79 @@
+"""Rules that are known only at the request: a callable asked each time, and what holds when it fails."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import TypeVar
+
+from flask import Flask
+
+from ..engine import Rule
+from ..engine.rules import Rules, rules_from
+from ..signals import notify, rules_failed
+
+T = TypeVar("T")
+
+REMEMBERED = 1024
+"""Subjects whose last good rules are kept, for each callable that gives rules."""
+
+
+class DynamicRules:
+    """Asks ``give_rules``. When it raises or returns nonsense, the last good rules stay in force: those of the same
+    subject, else the latest of any, else one ``Rule()``. Logged and signalled once, until it works again; when it fails
+    for some subjects only, once for each of them."""
+
+    def __init__(self, app: Flask, where: str, give_rules: Callable[[], Rules]) -> None:
+        self._app = app
+        self._where = where
+        self._give_rules = give_rules
+        self._good: OrderedDict[str, tuple[Rule, ...]] = OrderedDict()
+        self._latest: tuple[Rule, ...] = (Rule(),)
+        self._failing = False
+        self._failing_for: OrderedDict[str, None] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, subject: str) -> tuple[Rule, ...]:
+        """For ``subject``, who makes the current request."""
+        rules = self._ask(subject)
+        if rules is None:
+            return self._good.get(subject, self._latest)
+        self._keep(subject, rules)
+        return rules
+
+    def of(self, subject: str) -> tuple[Rule, ...]:
+        """For ``subject``, whoever asks: what held last in this process, else what the callable says to who asks."""
+        return self._good.get(subject) or self._ask(subject) or self._latest
+
+    def _ask(self, subject: str) -> tuple[Rule, ...] | None:
+        try:
+            return rules_from(self._give_rules())
+        except Exception as error:
+            self._report(subject, error)
+            return None
+
+    def _keep(self, subject: str, rules: tuple[Rule, ...]) -> None:
+        with self._lock:
+            self._failing = False
+            self._failing_for.pop(subject, None)
+            self._latest = rules
+            _remember(self._good, subject, rules)
+
+    def _report(self, subject: str, error: Exception) -> None:
+        with self._lock:
+            first = not self._failing and subject not in self._failing_for
+            self._failing = True
+            _remember(self._failing_for, subject, None)
+        if first:
+            self._app.logger.error(
+                'limiter on "%s": its rules failed, the last good ones stay in force: %r', self._where, error
+            )
+            notify(rules_failed, self._app, where=self._where, error=error)
+
+
+def _remember(known: OrderedDict[str, T], subject: str, value: T) -> None:
+    known[subject] = value
+    known.move_to_end(subject)
+    if len(known) > REMEMBERED:
+        known.popitem(last=False)

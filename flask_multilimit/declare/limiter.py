@@ -1,0 +1,315 @@
+"""What one limiter is: the value behind ``rate_limiter``, validated."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, cast, get_args
+
+from ..config import check_prefix
+from ..engine import ConfigurationError, ConfigurationWarning, Decision, Rule
+from ..engine.decision import OnStorageError, check_cost, check_hash_tag
+from ..engine.errors import brief
+from ..engine.keys import NAME_PATTERN, HashTag
+from ..engine.rules import Rules, rules_from
+from .subjects import RESERVED_NAMES, LimitType, SubjectType, kind_of
+from .unwrap import name_of
+
+if sys.version_info >= (3, 14):  # annotations may be names that only type checkers know, and evaluated they are errors
+    from annotationlib import Format
+
+    _signature_of = partial(inspect.signature, annotation_format=Format.STRING)
+else:
+    _signature_of = inspect.signature
+
+Message = str | Callable[[Decision], Any]
+"""Text (also a lazy translation), or a callable of the decision that returns it."""
+Cost = int | Callable[[], int]
+Reaction = Callable[[Decision], Any]
+"""Called with the decision of a refusal; may return a response to send instead of the 429 page."""
+
+LONGEST_WAIT = 3600
+"""Seconds a declaration may keep a request asleep."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Declaration:
+    """One limiter, as :func:`rate_limiter` describes its options; validated."""
+
+    where: str
+    """Where it was declared, for errors and listings."""
+    type: SubjectType = LimitType.DEFAULT
+    rules: tuple[Rule, ...] | Callable[[], Rules] = (Rule(),)
+    key: str | None = None
+    scope: str | None = None
+    hash_tag: HashTag = "scope"
+    methods: frozenset[str] | None = None
+    cost: Cost = 1
+    exempt_when: Callable[[], bool] | None = None
+    charge_when: Callable[[Any], bool] | None = None
+    shadow: bool = False
+    on_storage_error: OnStorageError | None = None
+    wait: float = 0
+    message: Message | None = None
+    on_rejected: Reaction | None = None
+    with_defaults: bool = False
+    name: str | None = None
+
+    @classmethod
+    def of(cls, where: str, options: Mapping[str, Any]) -> Declaration:
+        """Raise :class:`ConfigurationError` that names ``where`` for whatever is wrong in ``options``."""
+        try:
+            given = {name: value for name, value in options.items() if value is not None}
+            if "rules" in given and not callable(given["rules"]):
+                given["rules"] = rules_from(given["rules"])
+            if "methods" in given:
+                given["methods"] = _methods(given["methods"])
+            declaration = cls(where=where, **given)
+            _validate(declaration)
+        except ConfigurationError as error:
+            raise ConfigurationError(f'limiter on "{where}": {error}') from error.__cause__
+        return declaration
+
+    def shared_as(self, scope: str) -> Declaration:
+        """Itself with ``scope`` for those that have none, and named after it."""
+        return replace(self, scope=self.scope or scope, name=self.name or scope)
+
+    @property
+    def kind(self) -> str:
+        """What a key and the names of its rules call the type."""
+        return kind_of(self.type, self.name)
+
+    @property
+    def fixed_rules(self) -> tuple[Rule, ...]:
+        """The rules, where they do not depend on the request."""
+        return () if callable(self.rules) else self.rules
+
+    @property
+    def always_applies(self) -> bool:
+        """Whether every call is charged, and charged the same."""
+        conditions = (self.exempt_when, self.charge_when, self.methods)
+        return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
+
+    def serves(self, method: str) -> bool:
+        """Whether it applies to requests of this method: all but OPTIONS, unless ``methods`` says else."""
+        if self.methods is None:
+            return method != "OPTIONS"
+        return method in self.methods or (method == "HEAD" and "GET" in self.methods)
+
+    def __str__(self) -> str:
+        rules = "rules by request" if callable(self.rules) else "; ".join(map(str, self.rules))
+        return f"{self.name or self.kind} limiter ({rules})"
+
+
+OPTIONS = tuple(each.name for each in fields(Declaration) if each.name != "where")
+
+
+def reject_unknown_options(where: str, options: Iterable[object]) -> None:
+    """Raise :class:`ConfigurationError` for an option that no limiter has."""
+    for option in options:
+        if option not in OPTIONS:
+            nearest = difflib.get_close_matches(str(option), OPTIONS, n=1, cutoff=0)[0]
+            raise ConfigurationError(f"{where}: {option!r} is not an option of a limiter; did you mean {nearest!r}?")
+
+
+def reject_shared_keys(
+    where: str, declarations: Iterable[Declaration], *, prefix: str | None = None, scope: str | None = None
+) -> None:
+    """Raise :class:`ConfigurationError` when two rules would count in one key, and so charge it twice.
+
+    ``prefix`` and ``scope`` are what declarations without one are given.
+    """
+    owners: dict[tuple[object, ...], Declaration] = {}
+    for declaration in declarations:
+        for rule in declaration.fixed_rules:
+            key, counted_as = declaration.key or prefix, declaration.scope or scope
+            place = (key, counted_as, declaration.hash_tag, declaration.kind, rule.algorithm, rule.window_ms)
+            if place in owners:
+                raise ConfigurationError(
+                    f'limiter on "{where}": Rule({rule}) of the {declaration} and a rule of the {owners[place]} '
+                    "would share one key, as type and window are the same; keep the stricter, or give one of them "
+                    f"a scope{_declared(declaration, owners[place], where)}"
+                )
+            owners[place] = declaration
+
+
+def reject_scattered_keys(where: str, declarations: Iterable[Declaration]) -> None:
+    """Raise :class:`ConfigurationError` when limiters that count for ``where`` alone would not lie in one slot of a
+    cluster, though one of them spreads its keys by subject.
+
+    Those with a scope are shared with others, and lie where these lie.
+    """
+    own = [declaration for declaration in declarations if declaration.scope is None]
+    by_subject = next((declaration for declaration in own if declaration.hash_tag == "subject"), None)
+    if by_subject is None:
+        return
+    for declaration in own:
+        if (declaration.hash_tag, declaration.type) == ("subject", by_subject.type):
+            continue
+        differs = 'has hash_tag="scope"' if declaration.hash_tag == "scope" else "counts another type"
+        raise ConfigurationError(
+            f'limiter on "{where}": the {by_subject} has hash_tag="subject", and the {declaration} {differs}, so one '
+            'request would have keys in several slots; give all of them one type and hash_tag="subject", leave it out '
+            f"everywhere, or give one of them a scope{_declared(declaration, by_subject, where)}"
+        )
+
+
+def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
+    places = sorted({declaration.where, other.where} - {where})
+    return f" (declared on {' and '.join(places)})" if places else ""
+
+
+def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, stacklevel: int) -> None:
+    """Warn of each rule that can never refuse, because another refuses first whatever comes.
+
+    Only where the first of ``declarations`` is concerned: the others were looked at when they were declared.
+    """
+    rules = [(declaration, rule) for declaration in declarations for rule in declaration.fixed_rules]
+    for declaration, rule in rules:
+        for other, tighter in rules:
+            concerned = declarations[0] in {declaration, other}
+            if concerned and _always_tighter(other, tighter, declaration, rule):
+                warnings.warn(
+                    f'limiter on "{where}": Rule({rule}) of the {declaration} can never refuse, because '
+                    f"Rule({tighter}) of the {other} always refuses before; leave it out or make it stricter",
+                    ConfigurationWarning,
+                    stacklevel=stacklevel + 1,
+                )
+                break
+
+
+def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, loose_rule: Rule) -> bool:
+    if tight is loose and tight_rule is loose_rule:
+        return False
+    if not (tight.always_applies and loose.always_applies) or tight.cost != loose.cost:
+        return False
+    if tight.scope is not None or loose.scope is not None:
+        return False  # charged elsewhere too, where perhaps not both of them are
+    if tight.type is not loose.type and tight.type is not LimitType.DEFAULT:
+        return False
+    if tight_rule.algorithm != "sliding_window" or loose_rule.algorithm != "sliding_window":
+        return False
+    windows = -(-loose_rule.quota.window // tight_rule.quota.window)
+    return windows * tight_rule.count <= loose_rule.count
+
+
+def _methods(methods: object) -> frozenset[str]:
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
+        raise ConfigurationError(f'methods={brief(methods)}: give several, such as methods=["POST", "PUT"]')
+    found = frozenset(str(method).upper() for method in methods)
+    if not found:
+        raise ConfigurationError("methods: none given, so nothing would be limited; leave it out for all")
+    return found
+
+
+def _validate(declaration: Declaration) -> None:
+    _check_type(declaration.type, declaration.name)
+    if declaration.key is not None:
+        check_prefix(declaration.key)
+    _check_scope(declaration.scope)
+    check_hash_tag(declaration.hash_tag)
+    _check_cost(declaration)
+    _check_wait(declaration.wait)
+    if callable(declaration.rules):
+        check_callable("rules", declaration.rules)
+    if declaration.exempt_when is not None:
+        check_callable("exempt_when", declaration.exempt_when)
+    if declaration.charge_when is not None:
+        check_callable("charge_when", declaration.charge_when, "the response")
+    if declaration.on_rejected is not None:
+        check_callable("on_rejected", declaration.on_rejected, "the Decision")
+    _check_policy(declaration.on_storage_error)
+    for name in ("shadow", "with_defaults"):
+        _check_bool(name, getattr(declaration, name))
+    if isinstance(declaration.message, (bytes, int, float, list, tuple, dict, set)):
+        raise ConfigurationError(f"message={brief(declaration.message)}: give text, or a callable of the Decision")
+    if callable(declaration.message):
+        check_callable("message", declaration.message, "the Decision")
+
+
+def _check_policy(policy: object) -> None:
+    known = get_args(OnStorageError)
+    if policy is not None and policy not in known:
+        raise ConfigurationError(f"on_storage_error={brief(policy)}: give one of {', '.join(map(repr, known))}")
+
+
+def _check_scope(scope: object) -> None:
+    if scope == "" or not (scope is None or isinstance(scope, str)):
+        raise ConfigurationError(f"scope={brief(scope)}: give a name, or leave it out for the endpoint")
+
+
+def _check_cost(declaration: Declaration) -> None:
+    if callable(declaration.cost):
+        check_callable("cost", declaration.cost)
+        return
+    for rule in declaration.fixed_rules:
+        check_cost(declaration.cost, rule)
+        if declaration.cost > rule.quota.burst:
+            raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it")
+
+
+def _check_wait(wait: object) -> None:
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= LONGEST_WAIT:
+        raise ConfigurationError(f"wait={brief(wait)}: give seconds from 0 to {LONGEST_WAIT}")
+
+
+def check_callable(name: str, value: object, *arguments: str) -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` can be called with ``arguments``, and answers at once."""
+    expected = f"with {' and '.join(arguments)}" if arguments else "without arguments"
+    if not callable(value):
+        raise ConfigurationError(f"{name}={brief(value)}: give a callable {expected}")
+    shown = f"{name}={name_of(value)}"
+    of_its_class = inspect.getattr_static(type(value), "__call__", None)
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(of_its_class):
+        raise ConfigurationError(f"{shown}: must not be async")
+    try:
+        _signature_of(value).bind(*arguments)
+    except TypeError:
+        raise ConfigurationError(f"{shown}: is called {expected}, which it does not take") from None
+    except ValueError:
+        return  # built-in, some of which do not tell their signature
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={brief(value)}: give True or False")
+
+
+def _check_type(type_: object, name: object) -> None:
+    if name is not None and not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
+        raise ConfigurationError(f"name={brief(name)}: 1 to 20 characters, a letter and then letters, digits, - and _")
+    parts = type_ if isinstance(type_, tuple) else (type_,)
+    if not parts:
+        raise ConfigurationError("type=(): give at least one type")
+    own = [part for part in parts if not isinstance(part, LimitType)]
+    for part in own:
+        if not callable(part):
+            raise ConfigurationError(
+                f"type={brief(part)}: give a LimitType such as LimitType.IP, a callable that returns the subject, or a "
+                "tuple of these"
+            )
+    if not own:
+        return
+    if name is None:
+        called = getattr(own[0], "__qualname__", repr(own[0]))
+        raise ConfigurationError(f'type={called}: a type of your own needs a name, such as name="api_key"')
+    if name in RESERVED_NAMES:
+        raise ConfigurationError(f"name={brief(name)}: taken by a LimitType; call your own type something else")
+    for part in own:
+        check_callable("type", part)
+
+
+def type_from_text(text: str) -> SubjectType:
+    """The type that configuration writes as ``ip``, ``user``, ``default``, ``global`` or several: ``user+ip``."""
+    names = {name.lower(): kind for name, kind in LimitType.__members__.items()}
+    parts = [part.strip().lower() for part in text.split("+")]
+    for part in parts:
+        if part not in names:
+            raise ConfigurationError(f"type={brief(text)}: use {', '.join(names)}, or several joined by +")
+    kinds = tuple(names[part] for part in parts)
+    return kinds[0] if len(kinds) == 1 else cast("SubjectType", kinds)

@@ -1,0 +1,193 @@
+"""Who shares a quota: the type of a limiter, resolved to a subject for this request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+from flask import Flask, Request, has_request_context, request
+
+from ..engine import ConfigurationError
+from ..engine.errors import brief
+
+_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+"""The request itself: each attribute of the proxy would look for it again."""
+
+
+class LimitType(str, Enum):
+    """Who shares the quota of a limiter."""
+
+    DEFAULT = "default"
+    """Everyone: one quota for all."""
+    GLOBAL = "default"
+    """Another name for ``DEFAULT``."""
+    IP = "ip"
+    """Requests of one client address: ``request.remote_addr`` and nothing a client could make up. IPv6 addresses
+    of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says else) count as one, an IPv4-mapped one as IPv4."""
+    USER = "user"
+    """Requests of one user: what ``user_loader`` returns, or flask-login's current user."""
+
+
+UserLoader = Callable[[], Any]
+"""Returns the id of the current request's user, ``None`` for nobody."""
+
+SingleType = LimitType | Callable[[], str | int | UUID | None]
+SubjectType = SingleType | tuple[SingleType, ...]
+"""A :class:`LimitType`; a callable of one's own, where ``None`` says that the limiter does not apply; or several of
+these, which together are one subject."""
+
+LONGEST_ADDRESS = 64
+"""Characters; an IPv6 address with a zone has fewer. (A proxy that is trusted too far hands on anything.)"""
+
+ANONYMOUS = "anonymous"
+RESERVED_NAMES = frozenset({*(kind.value for kind in LimitType), "global", ANONYMOUS})
+"""What a type of one's own cannot be called."""
+
+
+class Subject(NamedTuple):
+    """The resolved value of a type."""
+
+    kind: str
+    """How a key names the type."""
+    value: str
+
+
+EVERYONE = Subject(LimitType.DEFAULT.value, "")
+
+
+Resolve = Callable[[SubjectType, str | None], Subject | None]
+"""The subject of a type; the second argument is the name of the limiter. ``None``: the limiter does not apply."""
+
+
+def kind_of(type_: SubjectType, name: str | None) -> str:
+    """How keys and rule names call the type."""
+    parts = type_ if isinstance(type_, tuple) else (type_,)
+    kinds = [part.value for part in parts if isinstance(part, LimitType)]
+    return "+".join(kinds) if len(kinds) == len(parts) else str(name)
+
+
+class Subjects:
+    """Resolves types to subjects for the current request of one app."""
+
+    def __init__(
+        self,
+        app: Flask,
+        *,
+        ipv6_prefix: int,
+        anonymous_user: str,
+        find_user_loader: Callable[[], UserLoader | None],
+    ) -> None:
+        self._app = app
+        self._ipv6_prefix = ipv6_prefix
+        self._anonymous_user = anonymous_user
+        self._find_user_loader = find_user_loader
+
+    def resolve(self, type_: SubjectType, name: str | None) -> Subject | None:
+        """The subject of ``type_`` for the current request."""
+        if type_ is LimitType.DEFAULT:
+            return EVERYONE
+        if type_ is LimitType.IP:
+            return Subject("ip", self._address())
+        if type_ is LimitType.USER:
+            return self._user()
+        if isinstance(type_, tuple):
+            return self._together(type_, name, self.resolve)
+        value = cast("Callable[[], object]", type_)()
+        return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
+
+    def given(self, subjects: Mapping[str, str]) -> Resolve:
+        """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
+
+        Types that are one subject together are known when each of them is; ``anonymous`` is the address of a
+        client that is not logged in.
+        """
+
+        def resolve(type_: SubjectType, name: str | None) -> Subject | None:
+            kind = kind_of(type_, name)
+            if kind in subjects:
+                return Subject(kind, network_of(subjects[kind], self._ipv6_prefix) if kind == "ip" else subjects[kind])
+            if isinstance(type_, tuple):
+                return self._together(type_, name, resolve)
+            if type_ is LimitType.USER and ANONYMOUS in subjects:
+                return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
+            return None
+
+        return resolve
+
+    def require_users(self, where: str) -> None:
+        """Raise :class:`ConfigurationError` unless there is a way to know the user."""
+        if self._find_user_loader() is None and not hasattr(self._app, "login_manager"):
+            raise ConfigurationError(
+                f'limiter on "{where}": type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, '
+                "decorate a function with @multilimit.user_loader, or set up flask-login"
+            )
+
+    @staticmethod
+    def _together(types: tuple[SingleType, ...], name: str | None, resolve: Resolve) -> Subject | None:
+        """JSON keeps the parts apart, whatever they contain."""
+        parts = [resolve(type_, name) for type_ in types]
+        return None if None in parts else Subject(kind_of(types, name), json.dumps(parts))
+
+    def _address(self) -> str:
+        try:
+            asked = _current_request()
+        except RuntimeError:
+            raise RuntimeError(
+                "a limit goes by the address of the client, and there is none outside of a request; use another type "
+                "there, such as LimitType.DEFAULT"
+            ) from None
+        return network_of(asked.remote_addr or "", self._ipv6_prefix)
+
+    def _user(self) -> Subject:
+        load = self._find_user_loader() or _flask_login_user
+        value = load()
+        if value is not None and value != "":
+            return Subject("user", _text(value, "user_loader"))
+        return self._nobody(self._address() if self._anonymous_user == "ip" else "")
+
+    def _nobody(self, address: str) -> Subject:
+        """Who is not logged in."""
+        return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
+
+
+def _flask_login_user() -> Any:
+    from flask_login import current_user  # noqa: PLC0415 - optional: there when app.login_manager is
+
+    if not has_request_context():
+        return None
+    return current_user.get_id() if current_user.is_authenticated else None
+
+
+def _text(value: object, source: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, UUID)) and not isinstance(value, bool):
+        return str(value)
+    # Another object's text may differ at every request: a limit that never refuses.
+    raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")
+
+
+def network_of(address: str, ipv6_prefix: int) -> str:
+    """The client that ``address`` stands for, spelled in one way: an IPv4 address, or a network of IPv6.
+
+    What is no address (a unix socket's peer, say) stays as it is: one subject.
+    """
+    return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
+
+
+@lru_cache(maxsize=4096)
+def _network_of(address: str, ipv6_prefix: int) -> str:
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return str(parsed)
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ip_network((parsed, ipv6_prefix), strict=False))

@@ -1,0 +1,1 @@
+"""Redis Cluster: a plan over several slots."""

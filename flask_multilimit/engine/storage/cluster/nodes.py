@@ -1,0 +1,117 @@
+"""The servers of a cluster: where to begin, and a client for each, within one deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from redis.cluster import ClusterNode
+
+from ...errors import ConfigurationError
+from ..redis.deadline import Deadline
+from ..redis.storage import timed_client
+from ..redis.uri import redacted
+
+Address = tuple[str, int]
+"""Host and port, as the servers of the cluster call each other."""
+
+_DEFAULT_PORT = 6379
+
+
+class WholeDeadline(Deadline):
+    """Of a question that several servers may be asked for, one after the other: none of them begins it anew."""
+
+    def begin(self) -> None:
+        """The whole question begins."""
+        super().start()
+
+    def start(self, started: float | None = None) -> None:
+        """A part of it does."""
+
+
+class Nodes(Protocol):
+    """Makes the clients; who asks for one keeps it."""
+
+    start: Sequence[Address]
+    """Servers that know the others."""
+    deadline: WholeDeadline
+    """Which all clients keep."""
+
+    def client_at(self, address: Address) -> Any:
+        """A client of the server at ``address``, which neither follows redirections nor tries again."""
+
+    def close(self) -> None:
+        """Give back the connections of those clients that are nobody else's."""
+
+
+class NodesOfUri:
+    """By ``redis+cluster://[user:password@]host:port[,host:port...][?options]``; the options hold for all."""
+
+    def __init__(self, uri: str, *, timeout: float) -> None:
+        scheme, _, rest = uri.partition("+cluster://")
+        where, mark, options = rest.partition("?")
+        credentials, at, hosts = where.rpartition("@")
+        self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
+        self._clients: list[Any] = []
+        self.deadline: WholeDeadline = WholeDeadline(timeout)
+        hosts = hosts.removesuffix("/").removesuffix("/0")
+        try:
+            self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
+        except ValueError as error:
+            raise ConfigurationError(f"storage URI {redacted(uri)!r}: {error}") from None
+        self._reject_wrong_options(uri)
+
+    def client_at(self, address: Address) -> Any:
+        client = timed_client(self._url_of(address), self.deadline)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        while self._clients:
+            self._clients.pop().close()
+
+    def _url_of(self, address: Address) -> str:
+        host, port = address
+        return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
+
+    def _reject_wrong_options(self, uri: str) -> None:
+        client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)
+        if client.connection_pool.connection_kwargs.get("db"):
+            raise ConfigurationError(f"storage URI {redacted(uri)!r}: a cluster has no other database than 0")
+
+
+def _address_of(host: str) -> Address:
+    """Raises ``ValueError``."""
+    parts = urlsplit(f"redis://{host}")
+    if not parts.hostname or parts.path or parts.fragment:
+        raise ValueError(f"{host!r} is no address; write host:port, several joined by commas")
+    return parts.hostname, parts.port or _DEFAULT_PORT
+
+
+class NodesOfClient:
+    """Of a ``RedisCluster``, whose pools are used: with its options and time-outs, but not its retries, which would
+    charge twice what has been charged already."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of one that is dropped
+        self._made: list[Any] = []
+        self.deadline: WholeDeadline = WholeDeadline(None)
+        self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
+
+    def client_at(self, address: Address) -> Any:
+        host, port = self._client.nodes_manager.remap_host_port(*address)
+        known = self._client.get_node(host=host, port=port)
+        node = known or ClusterNode(host, port)  # type: ignore[no-untyped-call]
+        client = self._client.get_redis_connection(node)
+        self._kept.append(node)
+        if known is None:
+            self._made.append(client)
+        return client
+
+    def close(self) -> None:
+        """Those of servers that the client did not know; all others are its own."""
+        while self._made:
+            self._made.pop().close()
+        self._kept.clear()

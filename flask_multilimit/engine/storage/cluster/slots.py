@@ -1,0 +1,172 @@
+"""Which server of a cluster has a slot: learned from the servers, and put right by their redirections."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import AskError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from ...errors import StorageError
+from ...forks import tell_child
+from ..redis.deadline import Deadline
+from ..redis.failures import REMEDIES, storage_error
+from .nodes import Address
+
+SLOTS = 16_384
+
+LEARNED_FOR = 1.0
+"""Seconds for which a redirection puts one slot right; after that it is a sign that others have moved as well."""
+
+_REDIRECTION = re.compile(r"(?:(?:MOVED|ASK) )?(\d+) (\S*):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """The answer of a server that does not have the slot."""
+
+    address: Address
+    only_once: bool
+    """Whether the slot is still on its way there (ASK)."""
+
+
+def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
+    """What the server at ``asked`` has said by ``error``."""
+    cause = error.__cause__
+    text = str(cause)
+    by_class = isinstance(cause, AskError)  # which MovedError is one of
+    if not by_class and not (isinstance(cause, ResponseError) and text.startswith(("MOVED ", "ASK "))):
+        return None
+    found = _REDIRECTION.match(text)
+    if found is None:
+        return None
+    only_once = type(cause) is AskError or text.startswith("ASK ")
+    return Redirection((_host(found[2]) or asked[0], int(found[3])), only_once)
+
+
+class Slots:
+    """The owner of each slot. ``ask`` returns what the server at an address answers to CLUSTER SLOTS.
+
+    Every method may ask servers, and raises :class:`StorageError` when none of them answers within ``deadline``.
+    Thread-safe, fork-safe.
+    """
+
+    def __init__(self, start: Iterable[Address], ask: Callable[[Address], Any], deadline: Deadline) -> None:
+        self._start = list(start)
+        self._known = list(start)
+        self._ask = ask
+        self._deadline = deadline
+        self._owners: list[Address | None] | None = None
+        self._learned_at = 0.0
+        self._lock = threading.Lock()
+        tell_child(self)
+
+    def owner(self, slot: int) -> Address:
+        """Who has ``slot``."""
+        owner = (self._owners or self._learn())[slot]
+        if owner is not None:
+            return owner
+        self._owners = None  # perhaps it has one by the next time
+        error = StorageError(f"no server of the cluster has slot {slot}")
+        error.remedy = REMEDIES["CLUSTERDOWN"]
+        raise error
+
+    def primaries(self) -> list[Address]:
+        """All that have slots, as they say now."""
+        self._owners = None
+        return sorted({owner for owner in self._learn() if owner is not None})
+
+    def moved(self, slot: int, to: Address) -> None:
+        """Take note of a redirection. Who has just been given the slot is the best to ask about the others."""
+        owners = self._owners
+        if owners is None:
+            return
+        if time.monotonic() - self._learned_at < LEARNED_FOR:
+            owners[slot] = to
+        else:
+            self._known = [to, *(address for address in self._known if address != to)]
+            self._owners = None
+
+    def doubt(self, address: Address) -> None:
+        """The server at ``address`` has failed: ask the others who has its slots now, before the next question."""
+        self._put_last(address)
+        self._owners = None
+
+    def _after_fork_in_child(self) -> None:
+        """In a child process, where nobody would ever let go of it."""
+        self._lock = threading.Lock()
+
+    def _put_last(self, address: Address) -> None:
+        self._known = [*(other for other in self._known if other != address), address]
+
+    def _learn(self) -> list[Address | None]:
+        with self._alone():
+            owners = self._owners
+            if owners is None:
+                owners = self._owners = self._first_answer()
+                self._learned_at = time.monotonic()
+            return owners
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        lock = self._lock
+        try:
+            in_time = lock.acquire(timeout=min(self._deadline.left(), threading.TIMEOUT_MAX))
+        except TimeoutError:
+            in_time = False
+        if not in_time:
+            raise _timed_out()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _first_answer(self) -> list[Address | None]:
+        failure = StorageError("no server of the cluster is known")
+        for address in list(self._known):
+            try:
+                return self._understood(self._ask(address), address)
+            except (RedisError, OSError, ValueError, TypeError, IndexError) as error:  # noqa: PERF203 - to try the next
+                self._put_last(address)
+                failure = _failure(address, error)
+                if isinstance(error, (RedisTimeoutError, OSError)):
+                    break  # no time is left; the next question begins with another one
+        raise failure
+
+    def _understood(self, reply: Any, asked: Address) -> list[Address | None]:
+        owners: list[Address | None] = [None] * SLOTS
+        known = {asked: None}
+        for first, last, *nodes in reply:
+            addresses = [(_host(node[0]) or asked[0], int(node[1])) for node in nodes]
+            owners[first : last + 1] = addresses[:1] * (last + 1 - first)
+            known |= dict.fromkeys(addresses)
+        self._known = list(known | dict.fromkeys(self._start))
+        return owners
+
+
+def _host(given: Any) -> str:
+    """Empty where the server does not know, or not tell, by what name it is reached."""
+    host = given.decode() if isinstance(given, bytes) else given or ""
+    return "" if host == "?" else str(host)
+
+
+def _failure(address: Address, error: Exception) -> StorageError:
+    failure = storage_error(error)
+    failure.__cause__ = error
+    failure.only_this = False
+    if type(error) is ResponseError and "cluster support disabled" in str(error):
+        failure.remedy = f"{address[0]}:{address[1]} is a server by itself: name it redis://host:port"
+    return failure
+
+
+def _timed_out() -> StorageError:
+    error = RedisTimeoutError("timed out while another thread asked who has which slot")
+    failure = storage_error(error)
+    failure.__cause__ = error
+    return failure

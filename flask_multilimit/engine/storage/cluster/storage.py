@@ -1,0 +1,357 @@
+"""Redis Cluster: one command for each slot that a plan has keys in, and all or nothing over all of them.
+
+A server can be atomic for the keys of one slot only. So the hits of each slot, a *group*, are checked for themselves,
+one group after the other under one id; when one refuses, what was charged before is taken back by that id, exactly,
+and the groups that are left are peeked. Never is more admitted than a rule allows; for the moment in between, others
+may find a quota charged that is given back.
+
+While a slot is on its way from one server to another, only commands of one key are sure to be answered (TRYAGAIN): then
+each hit is a group of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from redis.cluster import RedisCluster
+from redis.crc import key_slot
+
+from ...decision import Charge, Decision, Hit, Hits, delay_in, worked_out
+from ...errors import StorageError
+from ..base import StoredKey
+from ..redis.failures import code_of
+from ..redis.storage import RedisStorage, has_witness
+from .nodes import Address, Nodes, NodesOfClient, NodesOfUri
+from .slots import Slots, redirection_of
+
+MOST_SERVERS = 8
+"""Servers that one question is put to, as each sends it on to the next."""
+
+T = TypeVar("T")
+Question = Callable[[RedisStorage, "UUID | None"], T]
+"""Put to a server; with the id under which it may have been answered by another server before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hits of a plan that are checked in one command."""
+
+    slot: int
+    hits: tuple[Hit, ...]
+    places: tuple[int, ...]
+    """Of each hit in the plan."""
+    recognised: bool
+    """Whether a check that is repeated is charged once."""
+
+    @classmethod
+    def of(cls, slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
+        hits = Hits(plan[place] for place in places)
+        return cls(slot, hits, tuple(places), has_witness(hits))
+
+    def apart(self, plan: Sequence[Hit]) -> list[Group]:
+        """Each hit by itself."""
+        return [Group.of(self.slot, plan, [place]) for place in self.places]
+
+
+Answer = tuple[Group, Decision]
+
+
+class ClusterStorage:
+    """Quotas in the primaries of a cluster. ``clock`` is for tests, as of a :class:`RedisStorage`."""
+
+    shared = True
+
+    def __init__(self, nodes: Nodes, *, clock: Callable[[], int] | None = None) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._deadline = nodes.deadline
+        self._clients: dict[Address, Any] = {}
+        self._servers: dict[Address, RedisStorage] = {}
+        self._slots = Slots(nodes.start, self._ask_for_slots, nodes.deadline)
+
+    @classmethod
+    def from_uri(cls, uri: str, *, timeout: float) -> ClusterStorage:
+        """At ``redis+cluster://[user:password@]host:port[,host:port...]`` or ``rediss+cluster://``. A check answers
+        within ``timeout`` seconds; one that fails and has charged something may take as long again to give it back.
+        No connection is made here. Raises :class:`ConfigurationError`."""
+        return cls(NodesOfUri(uri, timeout=timeout))
+
+    @classmethod
+    def from_client(cls, client: RedisCluster, *, clock: Callable[[], int] | None = None) -> ClusterStorage:
+        """Over the connections of ``client``, which stays its owner's: with its options and time-outs, but not its
+        retries."""
+        return cls(NodesOfClient(client), clock=clock)
+
+    @property
+    def clock(self) -> Callable[[], int] | None:
+        return self._clock
+
+    @clock.setter
+    def clock(self, clock: Callable[[], int] | None) -> None:
+        self._clock = clock
+        for server in self._servers.values():
+            server.clock = clock
+
+    @property
+    def clients(self) -> list[Any]:
+        """A client object of ``redis`` for each primary. Raises :class:`StorageError`."""
+        return [self._client_at(address) for address in self._primaries()]
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        self._deadline.begin()
+        groups = worked_out(hits, groups_of)
+        if len(groups) > 1:
+            return self._check_groups(hits, groups, check_id)
+        try:
+            return self._check(groups[0], check_id)
+        except StorageError as error:
+            if not _must_be_taken_apart(groups[0], error):
+                raise
+        return self._check_groups(hits, groups[0].apart(hits), check_id)
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        self._deadline.begin()
+        return _joined(hits, list(self._answers(hits, worked_out(hits, groups_of), self._peek)))
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        """One after the other, each within the deadline: a slot may move in the midst of them."""
+        each_id: Sequence[UUID | None] = ids or [None] * len(many)
+        return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._deadline.begin()
+        self._refund(check_id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        self._deadline.begin()
+        _each_slot(keys, lambda key: key, self._forget)
+
+    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+        """Of all primaries, as each gives them."""
+        found = {
+            stored.key: stored for address in self._primaries() for stored in self._at(address).keys(prefix, limit)
+        }
+        return [found[key] for key in sorted(found)][:limit]
+
+    def close(self) -> None:
+        while self._servers:
+            self._servers.popitem()[1].close()
+        self._clients.clear()
+        self._nodes.close()
+
+    # Group by group
+
+    def _check_groups(self, hits: tuple[Hit, ...], groups: Sequence[Group], check_id: UUID | None) -> Decision:
+        answers: list[Answer] = []
+        charged: list[Decision] = []
+
+        def ask(group: Group) -> Decision:
+            if not all(answer.allowed for _, answer in answers):
+                return self._peek(group)
+            return self._check(group, check_id or (answers[0][1].id if answers else None))
+
+        try:
+            for group, answer in self._answers(hits, groups, ask):
+                answers.append((group, answer))
+                charged += [answer] if answer.charges else []
+            if len(charged) > 0 and not all(answer.allowed for _, answer in answers):
+                answers = self._without_charges(hits, answers, charged)
+        except StorageError as error:
+            error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
+            self._deadline.begin()  # what others are to have again shall not be lost for want of time
+            with suppress(StorageError):
+                self._take_back(charged)
+            raise error
+        return _joined(hits, answers)
+
+    def _without_charges(
+        self, hits: tuple[Hit, ...], answers: Sequence[Answer], charged: list[Decision]
+    ) -> list[Answer]:
+        """What the quotas are when ``charged`` has been given back."""
+        given_back = [group for group, answer in answers if answer.charges]
+        self._take_back(charged)
+        others = [(group, answer) for group, answer in answers if not answer.charges]
+        return [*others, *self._answers(hits, given_back, self._peek)]
+
+    def _take_back(self, charged: list[Decision]) -> None:
+        """Each is tried once: a second time might give back more than was taken."""
+        while charged:
+            answer = charged.pop()
+            self._refund(answer.id, answer.charges)
+
+    def _answers(
+        self, hits: tuple[Hit, ...], groups: Iterable[Group], ask: Callable[[Group], Decision]
+    ) -> Iterator[Answer]:
+        """What each group answers, the last first: they stand from the limits of many to those of few, and whoever is
+        refused by the latter shall not even for a moment take from the former."""
+        waiting = list(groups)
+        while waiting:
+            group = waiting.pop()
+            try:
+                answer = ask(group)
+            except StorageError as error:
+                if not _must_be_taken_apart(group, error):
+                    raise
+                waiting += group.apart(hits)
+            else:
+                yield group, answer
+
+    def _check(self, group: Group, check_id: UUID | None) -> Decision:
+        return self._ask(
+            group.slot, lambda server, tried: server.check(group.hits, tried or check_id), again=group.recognised
+        )
+
+    def _peek(self, group: Group) -> Decision:
+        return self._ask(group.slot, lambda server, _: server.peek(group.hits))
+
+    def _refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        def refund(slot: int, together: Sequence[Charge]) -> None:
+            self._ask(slot, lambda server, _: server.refund(check_id, together), again=False)
+
+        _each_slot(charges, lambda charge: charge.hit.key, refund)
+
+    def _forget(self, slot: int, keys: Sequence[str]) -> None:
+        self._ask(slot, lambda server, _: server.reset(keys))
+
+    # From server to server
+
+    def _ask(self, slot: int, question: Question[T], *, again: bool = True) -> T:
+        """The answer of the server that has ``slot``. Where one cannot be reached and another has its slots now, that
+        one is asked ``again``, unless it must not be answered twice."""
+        tried: UUID | None = None
+        address, only_once = self._slots.owner(slot), False
+        for _ in range(MOST_SERVERS):
+            try:
+                return question(self._asking_at(address) if only_once else self._at(address), tried)
+            except StorageError as error:
+                failure, tried = error, error.check_id or tried
+            redirection = redirection_of(failure, address)
+            if redirection is None:
+                address = self._successor(slot, address, failure, again=again)
+                only_once = False
+                continue
+            address, only_once = redirection.address, redirection.only_once
+            if not only_once:
+                self._slots.moved(slot, address)
+        failure.remedy = "the servers of the cluster do not agree on who has the slot: compare their CLUSTER SLOTS"
+        raise failure
+
+    def _successor(self, slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
+        """Who has ``slot`` after ``address`` has failed. Raises ``failure`` when nobody else has, or may be asked."""
+        if failure.only_this or _code_of(failure) in {"TRYAGAIN", "NOPERM"}:
+            raise failure
+        self._slots.doubt(address)
+        with suppress(StorageError):
+            if again and (successor := self._slots.owner(slot)) != address:
+                return successor
+        raise failure
+
+    def _at(self, address: Address) -> RedisStorage:
+        server = self._servers.get(address)
+        if server is None:
+            server = self._servers.setdefault(address, self._storage_on(self._client_at(address)))
+        return server
+
+    def _asking_at(self, address: Address) -> RedisStorage:
+        return self._storage_on(_Asking(self._client_at(address)))
+
+    def _storage_on(self, client: Any) -> RedisStorage:
+        return RedisStorage(client, clock=self._clock, deadline=self._deadline)
+
+    def _client_at(self, address: Address) -> Any:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients.setdefault(address, self._nodes.client_at(address))
+        return client
+
+    def _ask_for_slots(self, address: Address) -> Any:
+        return self._client_at(address).execute_command("CLUSTER", "SLOTS")
+
+    def _primaries(self) -> list[Address]:
+        self._deadline.begin()
+        primaries = self._slots.primaries()
+        self._deadline.stop()
+        return primaries
+
+
+class _Asking:
+    """The commands of a :class:`RedisStorage`, to a server that a slot is still on its way to."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def evalsha(self, *arguments: Any) -> Any:
+        return self._ask("EVALSHA", *arguments)
+
+    def eval(self, *arguments: Any) -> Any:
+        return self._ask("EVAL", *arguments)
+
+    def unlink(self, *keys: str) -> Any:
+        return self._ask("UNLINK", *keys)
+
+    def _ask(self, *command: Any) -> Any:
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command("ASKING")
+            pipeline.execute_command(*command)
+            replies = pipeline.execute(raise_on_error=False)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies[-1]
+
+
+def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
+    """One a slot, in the order of their first hits."""
+    places: dict[int, list[int]] = {}
+    for place, hit in enumerate(hits):
+        places.setdefault(key_slot(hit.key.encode()), []).append(place)
+    return tuple(Group.of(slot, hits, of_slot) for slot, of_slot in places.items())
+
+
+def _each_slot(items: Iterable[T], key_of: Callable[[T], str], ask: Callable[[int, Sequence[T]], None]) -> None:
+    """Ask for the items of each slot together. Each is tried; the first failure is raised when all have been."""
+    by_slot: dict[int, list[T]] = {}
+    for item in items:
+        by_slot.setdefault(key_slot(key_of(item).encode()), []).append(item)
+    waiting, failures = list(by_slot.items()), []
+    while waiting:
+        slot, together = waiting.pop()
+        try:
+            ask(slot, together)
+        except StorageError as error:
+            if _code_of(error) == "TRYAGAIN" and len(together) > 1:
+                waiting += [(slot, [item]) for item in together]
+            else:
+                failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _code_of(error: StorageError) -> str:
+    return code_of(error.__cause__) if isinstance(error.__cause__, Exception) else ""
+
+
+def _must_be_taken_apart(group: Group, error: StorageError) -> bool:
+    return len(group.hits) > 1 and _code_of(error) == "TRYAGAIN"
+
+
+def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:
+    """One decision of those of all groups, at the instant of the first hit's."""
+    if len(answers) == 1:
+        return answers[0][1]
+    standing: dict[int, Sequence[int]] = {}
+    instants: dict[int, int] = {}
+    for group, answer in answers:
+        for i, place in enumerate(group.places):
+            standing[place] = answer.reply[2 + 3 * i : 5 + 3 * i]
+            instants[place] = answer.at
+    reply = [instants[0], max(delay_in(answer.reply) for _, answer in answers)]
+    for place in range(len(hits)):
+        reply += standing[place]
+    joined = Decision.from_parts(answers[0][1].check_id, hits, reply)
+    joined.ahead = tuple(instants[place] - instants[0] for place in range(len(hits)))
+    return joined

@@ -1,0 +1,1 @@
+"""Storages around a storage."""

@@ -1,0 +1,187 @@
+"""A storage around a storage that does not ask again what can only be refused.
+
+A refusal says how long it will last: whoever else comes in the meantime can only make it last longer. Until then, or
+for a second if that is sooner, the process refuses the same check by itself. Nothing else is kept: what is let through
+is always decided by the storage.
+
+Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process the first two
+take effect at once, and the third is another check. What others do takes effect when the second is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from uuid import UUID
+
+from ...decision import Charge, Decision, Hit, new_id, worked_out
+from ...errors import ConfigurationError
+from ...forks import tell_child
+from ..base import Storage
+from ..memory import monotonic_microseconds
+
+DENY_SECONDS = 1.0
+"""For which a refusal is believed at most, unless another number is given."""
+LONGEST_DENY_SECONDS = 60.0
+"""That can be given."""
+REMEMBERED = 10_000
+"""Refusals that are remembered at most; beyond, the oldest is forgotten, and the storage is asked."""
+SWEEPS = 2
+"""Refusals that are over are forgotten with each new one, at most so many: more than it adds."""
+SHARDS = 1024
+"""Keys are told apart by so many numbers where it does no harm that two share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Denial:
+    """A refusal of the storage. Instants are microseconds of this process."""
+
+    hits: tuple[Hit, ...]
+    reply: list[int]
+    times: tuple[int, ...]
+    """Where in the reply are times that pass: those that are neither 0 nor endless."""
+    shard: int
+    """Of the key that refuses for the longest."""
+    asked: int
+    answered: int
+    until: int
+
+    def again(self, hits: tuple[Hit, ...], now: int) -> Decision:
+        """The same refusal at ``now``: times have passed, but what refused then does not allow before the storage says
+        so."""
+        elapsed = now - self.answered
+        reply = self.reply.copy()
+        reply[0] += elapsed
+        for i in self.times:
+            reply[i] = reply[i] - elapsed if reply[i] > elapsed else 1
+        return Decision(new_id(), hits, reply)
+
+
+class DenyCache:
+    """Asks ``storage``, unless it has refused the same check and that still holds: then refuses without asking.
+
+    It stands outermost, around a :class:`GuardedStorage` if there is one. ``seconds`` is for how long a refusal is
+    believed at most, so the longest that a reset, a refund or a changed rule in *another* process goes unnoticed here;
+    above 0, at most 60. It is counted from before the question on, so nobody is refused at an instant at which the
+    storage would let them pass; units of other rules in such a refusal are those of the storage's answer. What a
+    process decided in place of a storage that failed is not remembered, nor is a ``peek``, a check that is
+    repeated by its ``check_id``, or one of ``check_many``.
+
+    ``clock``, for tests, returns microseconds. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        seconds: float = DENY_SECONDS,
+        clock: Callable[[], int] = monotonic_microseconds,
+    ) -> None:
+        if not 0 < seconds <= LONGEST_DENY_SECONDS:
+            raise ConfigurationError(
+                f"DenyCache(seconds={seconds!r}): must be above 0, at most {LONGEST_DENY_SECONDS:g}; to do without, "
+                "take the storage as it is"
+            )
+        self.wrapped = storage
+        self.shared: bool = storage.shared
+        self.seconds = seconds
+        self._longest = round(seconds * 1_000_000)
+        self._clock = clock
+        self._denials: dict[tuple[str, ...], _Denial] = {}  # by all keys of the check, the oldest first
+        self._given_back: list[float] = [-math.inf] * SHARDS  # when, the last time
+        self._lock = Lock()  # to write; who reads does not need it
+        tell_child(self)
+
+    def __len__(self) -> int:
+        return len(self._denials)
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if check_id is not None:
+            return self.wrapped.check(hits, check_id)
+        keys = worked_out(hits, _keys_of)
+        now = self._clock()
+        denial = self._denials.get(keys)
+        if (
+            denial is not None
+            and now < denial.until
+            and self._given_back[denial.shard] < denial.asked
+            and denial.hits == hits
+        ):
+            return denial.again(hits, now)
+        decision = self.wrapped.check(hits)
+        if not decision.allowed and decision.degraded is None:
+            self._remember(keys, decision, asked=now)
+        return decision
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        return self.wrapped.peek(hits)
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        return self.wrapped.check_many(many, ids)
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        try:
+            self.wrapped.refund(check_id, charges)
+        finally:  # an error may mean that only the answer was lost
+            self._note([charge.hit.key for charge in charges])
+
+    def reset(self, keys: Sequence[str]) -> None:
+        try:
+            self.wrapped.reset(keys)
+        finally:
+            self._note(keys)
+
+    def close(self) -> None:
+        self.wrapped.close()
+
+    def _after_fork_in_child(self) -> None:
+        """Who held the lock is not here. What was refused is refused in the child as well."""
+        self._lock = Lock()
+
+    def _note(self, keys: Sequence[str]) -> None:
+        """Units of ``keys`` were given back: no refusal by one of them counts that was asked for before, whenever
+        it is answered."""
+        with self._lock:
+            now = self._clock()
+            for key in keys:
+                self._given_back[_shard_of(key)] = now
+
+    def _remember(self, keys: tuple[str, ...], decision: Decision, *, asked: int) -> None:
+        answered = self._clock()
+        lasting, key = _longest_refusal(decision)
+        until = asked + min(lasting, self._longest)
+        if answered >= until:
+            return
+        reply = list(decision.reply)
+        times = tuple([i for i in range(3, len(reply)) if i % 3 != 2 and reply[i] > 0])
+        denial = _Denial(decision.hits, reply, times, _shard_of(key), asked, answered, int(until))
+        with self._lock:
+            self._denials.pop(keys, None)  # so that it is the newest
+            self._denials[keys] = denial
+            self._sweep(answered)
+
+    def _sweep(self, now: int) -> None:
+        for _ in range(SWEEPS):
+            oldest = next(iter(self._denials))
+            if now < self._denials[oldest].until and len(self._denials) <= REMEMBERED:
+                return
+            del self._denials[oldest]
+
+
+def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
+    return tuple([hit.key for hit in hits])
+
+
+def _longest_refusal(decision: Decision) -> tuple[float, str]:
+    """Microseconds, and the key."""
+    return max(
+        (math.inf if retry_after < 0 else retry_after, hit.key)
+        for hit, retry_after in zip(decision.hits, decision.reply[3::3], strict=True)
+        if retry_after and not hit.shadow
+    )
+
+
+def _shard_of(key: str) -> int:
+    return hash(key) % SHARDS

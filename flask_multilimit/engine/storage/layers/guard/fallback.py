@@ -1,0 +1,265 @@
+"""What this process admits by itself while the storage does not answer: its share of each limit.
+
+Never more than the workers together may: a limit of 100 shared by 4 workers is 25 in each, one of 3 is 0. Nor more
+than was left when the storage was last heard of: what it said of a key counts here until that would have come back by
+itself. Of a key that was not heard of, half is supposed to have been used elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+from ....decision import Decision, Hit, worked_out
+from ....rules import LONGEST, Rule
+from ...memory import SWEEPS, MemoryStorage, monotonic_microseconds
+
+REMEMBERED = 8192
+"""Checks whose latest answer is kept at least; at most twice as many are."""
+
+GATHERED_FOR = 1_000_000
+"""Microseconds for which what those answers say of each key is good, while more of them come in."""
+
+COME_BACK = 1_000_000
+"""Microseconds after which a key without a share is worth trying again: the storage may be back by then."""
+
+UNLIMITED = 10**9
+"""A count that refuses nothing."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What the storage said last of the keys of one check, and when, by the clock of this process."""
+
+    at: int
+    decision: Decision
+    before: Decision | None
+    """The time before."""
+
+
+class Fallback:
+    """Decides in place of a storage. Not thread-safe, but for :meth:`remember`."""
+
+    def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
+        self.workers = 1
+        self.now = clock
+        self._away_since: int | None = None
+        self._past: int | None = None
+        self._memory = MemoryStorage(self._clock)
+        self._recent: dict[str, Known] = {}
+        self._older: dict[str, Known] = {}
+        self._by_key: dict[str, Known] = {}
+        self._gathered_at: int | None = None
+        self._unsettled = False
+        self._has_news = False
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def begin(self) -> None:
+        """From now on the storage answers nobody."""
+        self._away_since = self.now()
+        self._gathered_at = None
+
+    def end(self) -> None:
+        """It answers, and knows what was before."""
+        self._away_since = None
+
+    def remember(self, decision: Decision) -> None:
+        """The storage has answered: at every request, so in few steps."""
+        place = worked_out(decision.hits, _joined_keys)
+        known = self._recent.get(place)
+        if known is None:
+            self._make_room(place, decision)
+        else:
+            known.before, known.decision, known.at = known.decision, decision, self.now()
+        if self._unsettled:
+            self._settle_down()
+
+    def _make_room(self, place: str, decision: Decision) -> None:
+        older, recent = self._older.get(place), self._recent
+        if len(recent) >= REMEMBERED:
+            self._older, self._recent = recent, {}
+        self._recent[place] = Known(self.now(), decision, None if older is None else older.decision)
+
+    def _settle_down(self) -> None:
+        """During an outage, and until what it has left in memory is gone: nobody asks that now, who would sweep it."""
+        self._has_news = True
+        self._memory.sweep(SWEEPS)
+        self._unsettled = False  # before looking: who decides here meanwhile sets it again
+        if self._away_since is not None or len(self._memory) > 0:
+            self._unsettled = True
+
+    def _clock(self) -> int:
+        past = self._past  # looked at once: a thread that sweeps does not wait for one that charges what is past
+        return self.now() if past is None else past
+
+    def decide(
+        self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
+    ) -> tuple[Decision, Decision | None]:
+        """The decision on ``hits``, of which the ``local`` ones are limited here and the others let through; and what
+        has been decided on the shares of these."""
+        if not local:
+            return _decision(check_id, hits, [self.now(), 0], {}), None
+        for hit in local:
+            self._take_what_is_known(hit)
+        shares = tuple(_share_of(hit, self.workers) for hit in local)
+        answer = self._memory.check(shares) if charging else self._memory.peek(shares)
+        standing = {hit.key: answer.reply[i : i + 3] for i, hit in _places(answer)}
+        for hit in local:
+            if _share_of_rule(hit.rule, self.workers) is None:
+                standing[hit.key] = (0, COME_BACK if hit.cost else 0, 0)
+        self._unsettled = True
+        return _decision(check_id, hits, answer.reply[:2], standing), answer
+
+    def refund(self, local: Decision, keys: set[str]) -> None:
+        """Take back what :meth:`decide` has charged to ``keys``."""
+        charges = [charge for charge in local.charges if charge.hit.key in keys]
+        local.refunded |= keys
+        self._memory.refund(local.id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        """Forget ``keys``, and what was known of them."""
+        self._memory.reset(keys)
+        forgotten = set(keys)
+        for remembered in (self._recent, self._older):
+            for place, known in list(remembered.items()):
+                if any(hit.key in forgotten for hit in known.decision.hits):
+                    del remembered[place]
+        self._gathered_at = None
+
+    def _take_what_is_known(self, hit: Hit) -> None:
+        """Charge what others have taken, so that no more is left here than our share of what was left there."""
+        known = self._known().get(hit.key)
+        share = _share_of_rule(hit.rule, self.workers)
+        if share is None:
+            return
+        whole, burst, whole_at = hit.rule.quota.burst, share.quota.burst, 0
+        remaining = whole
+        if known is not None:
+            remaining, reset_after = _standing(known.decision, hit.key)
+            remaining -= self._taken_unseen(hit.key, known)
+            whole_at = known.at + reset_after
+        if whole_at <= self.now():
+            remaining = whole
+        left = burst if remaining >= whole else min(burst, max(remaining, 0) // self.workers)
+        supposed, until = self._supposed(hit.rule, known)
+        if supposed and until > self.now():
+            left = min(left, max((remaining - supposed) // self.workers, 1))
+            whole_at = max(whole_at, until)
+        if whole_at > self.now():
+            here = self._memory.peek((Hit(hit.key, share, 0),)).remaining
+            self._charge(hit.key, share, here - left, whole_at if here == burst else None)
+
+    def _supposed(self, rule: Rule, known: Known | None) -> tuple[int, int]:
+        """What others may have taken of a key in the time before the outage in which this process did not hear of it,
+        and until when that counts. Nobody knows; it is taken to be half the limit in the time that brings it back."""
+        since = self._away_since
+        if self.workers == 1 or since is None:
+            return 0, 0
+        whole = rule.quota.burst
+        back = whole * rule.quota.window // rule.quota.count
+        silent = back if known is None else min(max(since - known.at, 0), back)
+        return whole * silent // (2 * back), since + back
+
+    def _known(self) -> dict[str, Known]:
+        """The latest of each key, whichever check it was a part of."""
+        if self._gathered_at is None or (self._has_news and self.now() - self._gathered_at > GATHERED_FOR):
+            self._gathered_at, self._has_news = self.now(), False
+            found = sorted([*self._older.copy().values(), *self._recent.copy().values()], key=lambda known: known.at)
+            self._by_key = {hit.key: known for known in found for hit in known.decision.hits}
+        return self._by_key
+
+    def _taken_unseen(self, key: str, known: Known) -> int:
+        """What other workers may have taken since the storage said what is known: by experience, at most twice what
+        they took between that and the time before, or twice one each if that was by chance less."""
+        if self.workers == 1 or known.before is None:
+            return 0
+        ours = sum(charge.hit.cost for charge in known.decision.charges if charge.hit.key == key)
+        theirs = _standing(known.before, key)[0] - _standing(known.decision, key)[0] - ours
+        return 2 * max(theirs, self.workers - 1)
+
+    def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
+        """Charge ``units``, if any; to a key of which nothing is used, so that they come back at ``whole_at``."""
+        while units > 0:
+            hit = Hit(key, share, min(units, share.twin.MAX_COST))
+            if whole_at is not None:
+                self._past = min(whole_at - _lasting(share, hit.cost), self.now())
+            try:
+                self._memory.check((hit,))
+            finally:
+                self._past = None
+            units -= hit.cost
+
+
+def unlimited(hit: Hit) -> Hit:
+    """``hit`` so that it is charged whatever is left, and refuses nothing.
+
+    Where the state is an instant, more than the bucket holds would be taken for an error of the clock; then it is
+    charged only if it fits.
+    """
+    return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
+
+
+def _joined_keys(hits: tuple[Hit, ...]) -> str:
+    return "\n".join(hit.key for hit in hits)
+
+
+def _standing(decision: Decision, key: str) -> tuple[int, int]:
+    i = next(i for i, hit in _places(decision) if hit.key == key)
+    return max(decision.reply[i], 0), decision.reply[i + 2]
+
+
+def _places(decision: Decision) -> list[tuple[int, Hit]]:
+    """Where in its reply each hit begins."""
+    return [(2 + 3 * i, hit) for i, hit in enumerate(decision.hits)]
+
+
+@lru_cache(maxsize=1024)
+def _lasting(rule: Rule, cost: int) -> int:
+    """Microseconds until ``cost`` units, charged to an untouched key, have come back."""
+    return MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply[4]
+
+
+def _decision(
+    check_id: bytes, hits: tuple[Hit, ...], head: Sequence[int], standing: Mapping[str, Sequence[int]]
+) -> Decision:
+    """``standing`` by key; what is not limited is whole."""
+    reply = [*head, *chain.from_iterable(standing.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
+    decision = Decision(check_id, hits, reply)
+    decision.degraded = "local" if standing else "allow"
+    return decision
+
+
+def _share_of(hit: Hit, workers: int) -> Hit:
+    """For a share of 0, which is no rule, one that is asked for more than it ever admits."""
+    share = _share_of_rule(hit.rule, workers)
+    if share is not None:
+        return Hit(hit.key, share, hit.cost, hit.name, hit.shadow)
+    return Hit(hit.key, Rule(hit.rule.time, 1, algorithm="fixed_window"), min(hit.cost, 1) * 2, hit.name, hit.shadow)
+
+
+@lru_cache(maxsize=1024)
+def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
+    """What each of ``workers`` may admit, so that together they stay below ``rule``; ``None``: nothing."""
+    count, burst = rule.count // workers, rule.burst
+    if "burst" in rule.twin.PARAMETERS:
+        # At least one unit at once. Workers that begin with more than their part of the burst refill more slowly:
+        # in no window do they admit more together than `burst + count`, which is what the rule admits.
+        whole = rule.quota.burst
+        burst = max(whole // workers, 1)
+        count = min(count, (rule.count + whole) // workers - burst)
+    if count < 1:
+        return None
+    if burst is not None:
+        burst = min(burst, max(int(LONGEST * count / rule.time), 1))
+    return Rule(rule.time, count, algorithm=rule.algorithm, burst=burst, max_delay=rule.max_delay, name=rule.name)
+
+
+@lru_cache(maxsize=1024)
+def _unlimited(rule: Rule) -> Rule:
+    if "burst" in rule.twin.PARAMETERS:
+        return rule
+    return Rule(rule.time, UNLIMITED, algorithm=rule.algorithm, lease=rule.lease)

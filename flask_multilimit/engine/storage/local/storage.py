@@ -1,0 +1,147 @@
+"""``local://``: a server that starts by itself, shared by the processes of one user on one machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from ...decision import Charge, Decision, Hit
+from ...errors import ConfigurationError, StorageError
+from ..base import StoredKey
+from ..redis.storage import RedisStorage
+from ..redis.uri import redacted
+from .server import (
+    EXAMPLE,
+    HAS_LOCKS,
+    INSTALL,
+    LONGEST_SOCKET,
+    LocalServer,
+    default_directory,
+    find_program,
+    what_is_wrong,
+)
+
+Answer = TypeVar("Answer")
+
+
+class LocalStorage:
+    """Quotas in a server on a unix socket, which the first check on the machine starts, and which ends with the last
+    process that uses it: all that :class:`RedisStorage` does, with nothing to install or to run.
+
+    ``directory`` is absolute, and this user's alone (mode 0700); by default ``flask-multilimit-<uid>`` in the
+    folder for temporary files. Processes that use one directory share their quotas. The first check of a process may
+    take up to 5 seconds to start the server, and no longer than ``timeout`` from then on.
+    """
+
+    shared = True
+
+    def __init__(self, directory: Path | None = None, *, timeout: float) -> None:
+        wrong = _what_is_missing() or _what_is_wrong_with(directory or default_directory())
+        if wrong:
+            raise _refused(str(directory or ""), wrong)
+        self._given_directory = directory
+        self._timeout = timeout
+        self._made: dict[str, Any] = {}  # of each one, though threads may come together to make it
+
+    @classmethod
+    def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
+        """``path`` is what follows ``local://``. Nothing is made or started yet. Raises :class:`ConfigurationError`."""
+        if "?" in path:
+            raise _refused(path, f"it takes no options; what shall not be shared gets a directory, {EXAMPLE}")
+        return cls(Path(unquote(path)) if path else None, timeout=timeout)
+
+    @cached_property
+    def directory(self) -> Path:
+        """Where the server's socket is. The default is decided at the first check: who starts an app as root may let
+        its workers run as somebody else."""
+        return self._given_directory or default_directory()
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        return self._ask(self._redis.check, hits, check_id)
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        return self._ask(self._redis.peek, hits)
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        return self._ask(self._redis.check_many, many, ids)
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._ask(self._redis.refund, check_id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        self._ask(self._redis.reset, keys)
+
+    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+        return self._ask(self._redis.keys, prefix, limit)
+
+    @property
+    def client(self) -> Any:
+        """A client object of ``redis``, of the server that is there from now on. Raises :class:`StorageError`."""
+        return self._ask(lambda: self._redis.client)
+
+    @property
+    def clock(self) -> Callable[[], int] | None:
+        return self._redis.clock
+
+    @clock.setter
+    def clock(self, clock: Callable[[], int] | None) -> None:
+        self._redis.clock = clock
+
+    def close(self) -> None:
+        """Leave the server, too: it ends when nobody is left."""
+        self._redis.close()
+        self._server.leave()
+
+    @cached_property
+    def _server(self) -> LocalServer:
+        server: LocalServer = self._made.setdefault("server", LocalServer(self.directory))
+        return server
+
+    @cached_property
+    def _redis(self) -> RedisStorage:
+        url = f"unix://{quote(str(self._server.socket))}"
+        redis: RedisStorage = self._made.setdefault("redis", RedisStorage.from_url(url, timeout=self._timeout))
+        return redis
+
+    def _ask(self, ask: Callable[..., Answer], *arguments: Any) -> Answer:
+        if not self._server.found:
+            self._server.find()
+        try:
+            return ask(*arguments)
+        except StorageError as error:
+            if not error.only_this:
+                self._server.found = False  # whoever asks next looks whether it is there
+            raise
+
+
+def _refused(path: str, why: str) -> ConfigurationError:
+    uri = redacted(f"local://{path}")
+    return ConfigurationError(f"storage URI {uri!r}: {why}")
+
+
+def _what_is_missing() -> str:
+    if not HAS_LOCKS:
+        return "this system has no flock: use redis:// or memory://"
+    if find_program() is None:
+        return f"its server is not installed: {INSTALL}"
+    return ""
+
+
+def _what_is_wrong_with(directory: Path) -> str:
+    """As far as it can be known before somebody uses it; empty when nothing is."""
+    if not directory.is_absolute():
+        return f"the directory must be absolute, {EXAMPLE}"
+    excess = len(os.fsencode(directory / "socket")) - LONGEST_SOCKET
+    if excess > 0:
+        return f"{directory} is {excess} bytes too long to have a socket in it: name a shorter one, {EXAMPLE}"
+    if not directory.parent.is_dir():
+        return f"there is no directory {directory.parent}: make it"
+    if not os.path.lexists(directory):
+        return ""
+    owner = os.geteuid() or None  # root may let its workers run as somebody else
+    return what_is_wrong(directory.lstat(), owner)

@@ -1,0 +1,1 @@
+"""One server of Redis or Valkey."""

@@ -1,0 +1,119 @@
+"""From what a client of ``redis`` raises to a :class:`StorageError` that says what to do about it."""
+
+from __future__ import annotations
+
+import re
+
+from redis import exceptions
+from redis.sentinel import MasterNotFoundError
+
+from ...errors import StorageError
+
+RIGHTS = (
+    "+eval +evalsha +script|load +unlink +time +get +set +del +pexpire +zadd +zcard +zcount +zrange +zrem "
+    "+zremrangebyrank +zremrangebyscore +zscore"
+)
+"""What a user of the server must be allowed, and no more."""
+RIGHTS_IN_A_CLUSTER = "+cluster|slots +asking"
+"""What else, to find the servers and to follow a slot that is being moved."""
+
+REMEDIES = {
+    "NOAUTH": "give the password: redis://user:password@host, or in the client",
+    "WRONGPASS": "the user or the password in the storage URI is wrong",
+    "NOPERM": f"the server's user needs, on the keys that begin with MULTILIMIT_KEY_PREFIX, {RIGHTS} (besides, "
+    f"{RIGHTS_IN_A_CLUSTER} in a cluster, +select for a database other than 0, and +scan +pttl to list keys)",
+    "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
+    "CROSSSLOT": "the server is one of a cluster: name it redis+cluster://host:port, which asks slot by slot",
+    "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
+    "ASK": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
+    "READONLY": "the server has become a replica: name the primary, or use redis+sentinel://",
+    "OOM": "the server is out of memory: raise maxmemory, or set maxmemory-policy to volatile-ttl",
+    "MISCONF": "the server cannot save to disk and therefore takes no writes: see its log, or set "
+    "stop-writes-on-bgsave-error to no",
+    "LOADING": "the server is loading its data, and answers when it has done so",
+    "BUSY": "a script keeps the server busy: SCRIPT KILL ends it",
+    "CLUSTERDOWN": "the cluster has lost slots: see CLUSTER INFO",
+    "MASTERDOWN": "the replica has lost its primary",
+    "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
+    "TRYAGAIN": "the slot is being moved, and answers when that is done",
+    "UNKNOWN": "the server does not let scripts be called: EVALSHA and EVAL must be allowed",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
+    "the storage URI names a file of them), be for the host in the URI, and not have expired",
+}
+"""By the code that the server answers with, or the reason that TLS gives."""
+
+TOO_LATE = (
+    "see whether the server hangs, is too busy, or out of reach; MULTILIMIT_STORAGE_TIMEOUT is how long it may take"
+)
+NOBODY_THERE = "start the server, or correct the storage URI"
+
+ONLY_THIS = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
+"""Codes that tell of the check, not of the server."""
+
+_CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
+_NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|user executing the script can't")
+"""From Redis 7.2 and Valkey on; Redis 7.0. They give no code."""
+_CLASSES = {
+    "NOPERM": "NoPermissionError",
+    "READONLY": "ReadOnlyError",
+    "OOM": "OutOfMemoryError",
+    "LOADING": "BusyLoadingError",
+    "CLUSTERDOWN": "ClusterDownError",
+    "MASTERDOWN": "MasterDownError",
+    "TRYAGAIN": "TryAgainError",
+    "CROSSSLOT": "ClusterCrossSlotError",
+    "MOVED": "MovedError",
+    "ASK": "AskError",
+}
+"""Where redis-py takes the code off the text; by name, for not every version has all of them."""
+
+NONE_FREE = "Too many connections"
+"""What redis-py says when a pool has given out all connections that it may."""
+_UNANSWERED = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
+
+
+def storage_error(error: Exception, server: str = "") -> StorageError:
+    """What is raised from ``error``, which came from or on the way to ``server``."""
+    if isinstance(error, MasterNotFoundError):
+        error.args = (str(error).partition(" : ")[0],)  # the rest is clients as they are printed: with passwords
+    error.__suppress_context__ = True  # how it came about inside of the client, which its text tells
+    code = code_of(error)
+    where = f" ({server})" if server else ""
+    made = StorageError(f"the rate limit storage gave no answer{where}: {type(error).__name__}: {error}")
+    made.only_this = code in ONLY_THIS
+    made.unanswered = not code and isinstance(error, _UNANSWERED)
+    made.remedy = REMEDIES.get(code) or _remedy_of(error, unanswered=made.unanswered)
+    return made
+
+
+def _remedy_of(error: Exception, *, unanswered: bool) -> str:
+    """Of an error for which the server gave no code."""
+    if str(error) == NONE_FREE:
+        return "as many checks are under way as max_connections of the storage URI allows: raise it"
+    known: str | None = getattr(error, "remedy", None)
+    if known is not None or not unanswered:
+        return known or ""
+    late = isinstance(error, (exceptions.TimeoutError, TimeoutError))
+    return TOO_LATE if late else NOBODY_THERE
+
+
+def code_of(error: Exception) -> str:
+    """The server's code for ``error``, or the reason that TLS gives; empty when there was none, for instance because
+    there was no answer at all.
+
+    Also from inside of a script's error, where the servers put it in different places.
+    """
+    if isinstance(error, exceptions.AuthenticationError):
+        return "NOAUTH" if "required" in str(error) else "WRONGPASS"
+    for code, name in _CLASSES.items():
+        known = getattr(exceptions, name, None)
+        if known is not None and isinstance(error, known):
+            return code
+    if not isinstance(error, exceptions.ResponseError):
+        return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
+    if "unknown command" in str(error).lower():
+        return "UNKNOWN"
+    if _NO_RIGHT_IN_SCRIPT.search(str(error)):
+        return "NOPERM"
+    found = _CODE.search(str(error))
+    return found[1] if found else "ERR"

@@ -1,0 +1,285 @@
+"""Redis and Valkey: one EVALSHA a check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import islice
+from time import monotonic
+from typing import Any, cast
+from uuid import UUID
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from ...decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
+from ...errors import ConfigurationError, StorageError
+from ..base import StoredKey
+from .deadline import TIMED_CONNECTIONS, Deadline
+from .failures import NONE_FREE, storage_error
+from .scripts import Script, script_for
+from .sentinel import SCHEMES as SENTINEL_SCHEMES
+from .sentinel import to_primary
+from .uri import address_of, check_credentials, check_database, check_options, check_place, redacted, why_malformed
+from .wire import command_of, wire_of
+
+CHECK: bytes = b""
+"""The mode of what is neither a peek nor a check that is repeated: what is left out says the same."""
+SERVER_CLOCK: bytes = b""
+"""In place of an instant: let the script read the server's own clock."""
+
+_LOST = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
+"""Errors after which another server may be in the place of this one."""
+
+GONE = -2
+"""What PTTL answers for a key that is not there any more."""
+
+
+class RedisStorage:
+    """Quotas in a server that all processes share.
+
+    ``client`` is a client object of ``redis`` (``Redis``, a Sentinel's master) and stays its
+    owner's: its time-outs and retries are used as they are. (One that is plain and does not retry is asked over a
+    :class:`~.wire.Wire`, in half the time.) ``clock``, for tests, returns microseconds that
+    take the place of the server's clock.
+    """
+
+    shared = True
+
+    def __init__(
+        self, client: Any, *, clock: Callable[[], int] | None = None, deadline: Deadline | None = None
+    ) -> None:
+        self._client = client
+        self._deadline = deadline or Deadline(None)
+        self._wire = wire_of(client, self._deadline)
+        self.clock = clock
+        self._owns_client = False
+
+    @classmethod
+    def from_url(cls, url: str, *, timeout: float) -> RedisStorage:
+        """A storage with a client of its own, which connects within ``timeout`` seconds, answers within as many, and
+        does not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name,
+        which is the system's, may take longer."""
+        deadline = Deadline(timeout)
+        client = timed_client(url, deadline)
+        storage = cls(client, deadline=deadline)
+        storage._owns_client = True
+        return storage
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        started = monotonic()
+        if check_id is not None:
+            self._deadline.start(started)
+            return self._ask(b"repeat", hits, check_id.bytes)
+        new = new_id()
+        try:
+            if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
+                packed, safe_to_repeat = worked_out(hits, _packed_check)
+                command = packed + new + b"\r\n"
+                return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
+            self._deadline.start(started)
+            return self._ask(CHECK, hits, new)
+        except (RedisError, OSError, StorageError) as error:
+            self._deadline.start(started)
+            return self._once_more(error, hits, new)
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        self._deadline.start()
+        return self._ask(b"peek", hits, PEEKED)
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        self._deadline.start()
+        mode = CHECK if ids is None else b"repeat"
+        id_of_each = [new_id() for _ in many] if ids is None else [id_.bytes for id_ in ids]
+        ask = self._ask_wire if self._wire is not None and self.clock is None else self._ask_pipeline
+        replies = self._command(ask, mode, many, id_of_each)[-len(many) :] if many else []
+        return [_decision(*answer) for answer in zip(id_of_each, many, replies, strict=True)]
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._deadline.start()
+        hits = tuple(charge.hit for charge in charges)
+        self._run("refund", hits, b"", check_id.bytes, *(charge.until for charge in charges))
+
+    def reset(self, keys: Sequence[str]) -> None:
+        self._deadline.start()
+        if keys and self._wire is not None:
+            self._command(
+                self._wire.ask, command_of(b"UNLINK", *[key.encode() for key in keys]), self._deadline.started
+            )
+        elif keys:
+            self._command(self._client.unlink, *keys)
+
+    @property
+    def client(self) -> Any:
+        """The client object of ``redis``."""
+        self._deadline.stop()
+        return self._client
+
+    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+        """By SCAN, which does not hold the server up; with a ``limit``, the first that it comes upon."""
+        self._deadline.stop()
+        pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
+        found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in found:
+                pipeline.pttl(key)
+            left = self._command(pipeline.execute)
+        return [
+            StoredKey(key if isinstance(key, str) else key.decode(errors="replace"), None if ttl < 0 else ttl / 1000)
+            for key, ttl in zip(found, left, strict=True)
+            if ttl != GONE
+        ]
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+        if self._owns_client:
+            self._client.close()
+
+    def _once_more(self, error: Exception, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        """Ask again, if that may help: with the script, or with an id that tells whether the charge was made before
+        the connection was lost."""
+        try:
+            if isinstance(error, NoScriptError):
+                self._deadline.start()  # it has answered: the script is another question
+                return self._ask(CHECK, hits, check_id, loaded=False)
+            raise error if isinstance(error, StorageError) else self._failure(error) from error
+        except StorageError as failure:
+            if type(failure.__cause__) is not RedisConnectionError or not has_witness(hits):
+                failure.check_id = UUID(bytes=check_id)
+                raise
+        try:
+            return self._ask(b"repeat", hits, check_id)
+        except StorageError as failure:
+            failure.check_id = UUID(bytes=check_id)
+            raise
+
+    def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
+        return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
+
+    def _run(
+        self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
+    ) -> Any:
+        script, arguments = self._call_of(driver, hits, mode, check_id, *more)
+        try:
+            if loaded:
+                return self._call(b"EVALSHA", script.sha, *arguments)
+        except NoScriptError:
+            pass  # not known yet, flushed, or a fail-over went to a server that never saw it
+        except (RedisError, OSError) as error:
+            raise self._failure(error) from error
+        return self._command(self._call, b"EVAL", script.text, *arguments)
+
+    def _call(self, name: bytes, script: str, *arguments: bytes) -> Any:
+        if self._wire is not None:
+            return self._wire.ask(command_of(name, script.encode(), *arguments), self._deadline.started)
+        call = self._client.evalsha if name == b"EVALSHA" else self._client.eval
+        return call(script, *arguments)
+
+    def _call_of(
+        self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int
+    ) -> tuple[Script, list[bytes]]:
+        now = SERVER_CLOCK if self.clock is None else b"%d" % self.clock()
+        script, arguments = _call_of(driver, hits)
+        return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
+
+    def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
+        """Of each check, in one round trip; what replies stand before them are those to the scripts being loaded."""
+        assert self._wire is not None
+        scripts = {script_for("check", (hit.rule.algorithm for hit in hits)) for hits in many}
+        commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
+        end = b"$%d\r\n%b\r\n" % (len(mode), mode)
+        commands += [
+            b"%b$16\r\n%b\r\n%b" % (worked_out(hits, _packed_for_id_and_mode), id_, end)
+            for hits, id_ in zip(many, ids, strict=True)
+        ]
+        return self._wire.ask_all(commands, self._deadline.started)
+
+    def _ask_pipeline(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
+        """The same, as the client does it."""
+        calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, ids, strict=True)]
+        with self._client.pipeline(transaction=False) as pipeline:
+            for script in {script for script, _ in calls}:
+                pipeline.script_load(script.text)
+            for script, arguments in calls:
+                pipeline.evalsha(script.sha, *arguments)
+            return cast("list[Any]", pipeline.execute())
+
+    def _command(self, command: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return command(*arguments)
+        except (RedisError, OSError) as error:
+            if str(error) == NONE_FREE and self._wire is not None and self._wire.make_room():
+                return self._command(command, *arguments)
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StorageError:
+        """What is raised from ``error``. When it is the server that is lost, all that is idle and leads to it is
+        closed, or each of these connections would have to fail by itself."""
+        if isinstance(error, _LOST):
+            if self._wire is not None:
+                self._wire.close()
+            if self._owns_client:
+                self._client.connection_pool.disconnect(inuse_connections=False)
+        return storage_error(error, address_of(self._client))
+
+
+def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
+    """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError` that shows the URI,
+    or the one that was ``given`` in its place."""
+    common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
+    scheme = url.partition(":")[0]
+    try:
+        check_credentials(url)
+        if scheme in SENTINEL_SCHEMES:
+            plain, kind = to_primary(url, **common)
+        else:
+            check_place(url)
+            plain, kind = url, {"connection_class": TIMED_CONNECTIONS[scheme]}
+        time_outs = {"socket_timeout": deadline.seconds, "socket_connect_timeout": deadline.seconds}
+        client = Redis.from_url(plain, deadline=deadline, **time_outs, **common, **kind)
+        pool = client.connection_pool
+        check_database(plain)
+        check_options(pool.connection_class(**pool.connection_kwargs))
+    except (ValueError, TypeError, RedisError) as error:
+        raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {why_malformed(url, error)}") from None
+    return client
+
+
+def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
+    """The script, and what it is called with, as the head of each Lua driver says, up to the id."""
+    script = script_for(driver, (hit.rule.algorithm for hit in hits))
+    keys = [hit.key.encode() for hit in hits]
+    return script, [b"%d" % len(hits), *keys, b"".join([hit.packed for hit in hits])]
+
+
+def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
+    """The whole command up to its last argument, the id; and whether that will be recognised."""
+    return _packed(hits, and_more=1) + b"$16\r\n", has_witness(hits)
+
+
+def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
+    return _packed(hits, and_more=2)
+
+
+def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
+    script, arguments = _call_of("check", hits)
+    return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more)
+
+
+def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
+    try:
+        if len(reply) == 2 + 3 * len(hits) and type(sum(reply)) is int:  # of whole numbers
+            return Decision(check_id, hits, reply)
+    except TypeError:
+        pass
+    raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
+
+
+def has_witness(hits: tuple[Hit, ...]) -> bool:
+    """Whether a check of ``hits`` that is repeated under its id can be recognised."""
+    return any(hit.cost and hit.rule.twin.WITNESS and not hit.shadow for hit in hits)

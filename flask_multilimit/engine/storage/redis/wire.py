@@ -1,0 +1,345 @@
+"""A straight wire to one server, for the one command that is sent at every request.
+
+redis-py takes a connection from its pool, polls it, packs the command, and runs it inside of retries, events and
+metrics: half of what a check costs the caller. Here the connections are redis-py's too, from the client's own pool,
+so that TLS, unix sockets, passwords, time-outs and limits are as configured; but they stay at hand between two checks,
+and the command comes packed. Where the socket is the system's own and hiredis is there, the bytes go straight to it.
+
+Only for plain clients of protocol 2 that do not try again, and those of redis+sentinel:// URIs: everything else
+(Cluster, redis-py's Sentinel, subclasses, retries, push messages) has reasons of its own to be between us and the
+server.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import functools
+import inspect
+import math
+import select
+import socket
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+from time import monotonic, sleep
+from typing import Any, Protocol
+
+from redis import Redis
+from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.utils import HIREDIS_AVAILABLE
+
+from ...forks import tell_child
+from .announced import OVERLAP, reject_too_long
+from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
+from .failures import NONE_FREE
+from .sentinel import PRIMARY_CONNECTIONS
+
+if HIREDIS_AVAILABLE:
+    import hiredis
+
+_PLAIN_CONNECTIONS = (
+    *(Connection, SSLConnection, UnixDomainSocketConnection),
+    *(*TIMED_CONNECTIONS.values(), *PRIMARY_CONNECTIONS.values()),
+)
+_ASKS_FOR_COMMAND = (
+    inspect.signature(ConnectionPool.get_connection).parameters["command_name"].default is inspect.Parameter.empty
+)
+"""Whether this redis-py (before 5.3) wants to be told what a connection is for."""
+
+_WAIT_SECONDS = 0.001
+"""Between two looks whether a connection is free."""
+_CHUNK = 4096
+"""Bytes read at once: the reply to some hundred rules."""
+_LONG_CHUNK = 65_536
+"""And of a reply, or many, that goes on."""
+_MORE = object()
+"""In place of a reply that is not complete yet."""
+
+
+class _Line(Protocol):
+    """A connection with nothing under way."""
+
+    connection: Any
+
+    def has_news(self) -> object:
+        """Tells at once whether there is something to read."""
+
+    def ask(self, command: bytes, started: float, /) -> Any:
+        """The reply to ``command``, where a question that began at ``started`` has time left."""
+
+    def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
+        """The replies to ``commands``, sent together. Raises the first that is an error."""
+
+
+class Wire:
+    """Sends packed commands through the pool of a client. Safe for threads, greenlets and forks."""
+
+    def __init__(self, pool: Any, deadline: Deadline) -> None:
+        self._pool = pool
+        self._deadline = deadline
+        self._idle: list[_Line] = []
+        tell_child(self)
+        # A storage that is dropped without being closed must not keep the pool's connections.
+        weakref.finalize(self, _give_back, pool, self._idle).atexit = False
+
+    def ask(self, command: bytes, started: float, *, looking: bool = True) -> Any:
+        """The reply to ``command``, of a question that began at ``started`` (``time.monotonic``).
+
+        Without ``looking`` first whether the server has closed the connection, that shows as a ``ConnectionError``
+        only: for those who can safely ask again.
+
+        Raises redis-py's errors, after which neither this connection is used again nor those that are idle: nobody
+        shall read what was meant for another, nor stay with a server that is gone or has become a replica.
+        """
+        try:
+            line = self._idle.pop()  # the one used last
+        except IndexError:
+            line, started = self._open(started)
+        if looking and line.has_news():
+            line, started = self._take_another(line, started)
+        try:
+            reply = line.ask(command, started)
+        except BaseException as error:
+            self._drop(line)
+            if isinstance(error, OSError):
+                raise _as_redis_error(error) from error
+            raise
+        if isinstance(reply, Exception):
+            if isinstance(reply, NoScriptError):
+                self._idle.append(line)
+            else:
+                self._drop(line)
+            raise reply
+        self._idle.append(line)
+        return reply
+
+    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        """The replies to ``commands``, in one round trip; each has as much time as :meth:`ask` has for one. Raises
+        the first reply that is an error, and redis-py's errors."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            line, started = self._open(started)
+        line, started = self._take_another(line, started)
+        try:
+            replies = line.ask_all(commands, started)
+        except BaseException as error:
+            self._drop(line)
+            if isinstance(error, OSError):
+                raise _as_redis_error(error) from error
+            raise
+        self._idle.append(line)
+        return replies
+
+    def make_room(self) -> bool:
+        """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
+        return _give_back_one(self._pool, self._idle)
+
+    def close(self) -> None:
+        """Give all connections back to the pool."""
+        _give_back(self._pool, self._idle)
+
+    def _after_fork_in_child(self) -> None:
+        """Drop what belongs to the parent process."""
+        self._idle.clear()
+
+    def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
+        """Instead of one that the server has closed, or that has something to say unasked."""
+        while line.has_news():
+            _hang_up(self._pool, line)
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                return self._open(started)
+        return line, started
+
+    def _open(self, started: float) -> tuple[_Line, float]:
+        """A line, and since when there is something to ask: connecting has a time of its own, unless one
+        deadline is for several servers."""
+        while True:
+            self._deadline.start(started)
+            try:
+                connection = self._pool.get_connection("EVALSHA") if _ASKS_FOR_COMMAND else self._pool.get_connection()
+            except RedisConnectionError as error:
+                self._wait_for_another(error)
+            else:
+                return _line_of(connection, self._deadline), self._deadline.started
+            with contextlib.suppress(IndexError):
+                return self._idle.pop(), started
+
+    def _wait_for_another(self, error: RedisConnectionError) -> None:
+        """Until somebody may have given a line back. Raises ``error`` when that is not the trouble, or time is up."""
+        if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.remaining() <= 0:
+            raise error
+        sleep(_WAIT_SECONDS)
+
+    def _drop(self, line: _Line) -> None:
+        _hang_up(self._pool, line)
+        _give_back(self._pool, self._idle)
+
+
+def _give_back(pool: Any, idle: list[_Line]) -> None:
+    while _give_back_one(pool, idle):
+        pass
+
+
+def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
+    """Whether there was one; to look before would be of no use, for another thread may take it in between."""
+    try:
+        line = idle.pop()
+    except IndexError:
+        return False
+    _hang_up(pool, line)
+    return True
+
+
+def _hang_up(pool: Any, line: _Line) -> None:
+    line.connection.disconnect()
+    pool.release(line.connection)
+
+
+def wire_of(client: Any, deadline: Deadline) -> Wire | None:
+    """A wire beside ``client``, if it is a plain one."""
+    pool = getattr(client, "connection_pool", None)
+    if type(client) is not Redis or type(pool) is not ConnectionPool or client.connection is not None:
+        return None
+    options = pool.connection_kwargs
+    retries = getattr(options.get("retry"), "_retries", 0) or options.get("retry_on_timeout")
+    if pool.connection_class not in _PLAIN_CONNECTIONS or options.get("protocol") not in {2, "2"}:
+        return None
+    if retries or options.get("retry_on_error") or options.get("health_check_interval"):
+        return None
+    return Wire(pool, deadline)
+
+
+def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
+    """A command as the protocol writes it (RESP: bulk strings), or its beginning, and more arguments to be added."""
+    parts = [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
+    return b"*%d\r\n%b" % (len(arguments) + and_more, b"".join(parts))
+
+
+def _line_of(connection: Any, deadline: Deadline) -> _Line:
+    """Straight to the socket, where it is one of the system's: not of TLS, nor of gevent."""
+    found = getattr(connection, "_sock", None)
+    plain: Any = found.plain if isinstance(found, TimedSocket) else found
+    parser = getattr(connection, "_parser", None)
+    is_plain = getattr(type(plain), "recv", None) is _socket.socket.recv
+    if not is_plain or parser is None or not HIREDIS_AVAILABLE or not hasattr(select, "poll"):
+        return _RedisLine(connection, deadline)
+    return _SocketLine(connection, plain, parser.parse_error, deadline.seconds)
+
+
+class _RedisLine:
+    """By the methods of redis-py's connection."""
+
+    def __init__(self, connection: Any, deadline: Deadline) -> None:
+        self.connection = connection
+        self._deadline = deadline
+
+    def ask(self, command: bytes, started: float) -> Any:
+        self._deadline.start(started)
+        self.connection.send_packed_command((command,))
+        try:
+            return self.connection.read_response()
+        except NoScriptError as error:
+            return error
+
+    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        self._deadline.start(started)
+        self.connection.send_packed_command(commands)
+        replies = []
+        for _ in commands:
+            replies.append(self.connection.read_response())
+            self._deadline.start()
+        return replies
+
+    def has_news(self) -> bool:
+        try:
+            return bool(self.connection.can_read())
+        except Exception:  # closed, in whatever way
+            return True
+
+
+class _SocketLine:
+    """Straight to a socket of the system, which waits by itself: a time-out of Python's would poll at each step."""
+
+    def __init__(
+        self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None
+    ) -> None:
+        self.connection = connection
+        self._socket = plain
+        self._seconds = seconds
+        self._leisure = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
+        self._usual: float | None = connection.socket_timeout  # not what its greeting has left of it
+        self._hurried = False
+        self._send, self._receive = plain.sendall, plain.recv
+        reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_MORE)
+        self._feed, self._gets = reader.feed, reader.gets
+        poll = select.poll()
+        poll.register(plain, select.POLLIN)
+        self.has_news = functools.partial(poll.poll, 0)
+        plain.setblocking(True)
+        self._wait_at_most(self._usual)
+
+    def ask(self, command: bytes, started: float) -> Any:
+        if monotonic() - started > self._leisure or self._hurried:
+            self._hurry(started)
+        self._send(command)
+        received = self._receive(_CHUNK)
+        if received.rfind(b"*") or received.find(b"\n", 0, 9) < 0:  # not just one list, of at most six digits
+            reject_too_long(received)
+        self._feed(received)
+        reply = self._gets()
+        return reply if reply is not _MORE else self._rest(started, received)[0]
+
+    def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
+        self._hurry(started)
+        self._send(b"".join(commands))
+        replies, before = [], b""
+        for _ in commands:
+            reply = self._gets()
+            if reply is _MORE:
+                reply, before = self._rest(started, before)
+            if isinstance(reply, Exception):
+                raise reply
+            replies.append(reply)
+            started = monotonic()
+        return replies
+
+    def _rest(self, started: float, before: bytes) -> tuple[Any, bytes]:
+        """Of a reply that comes in pieces, of which ``before`` was the last; and which is the last now."""
+        while True:
+            self._hurry(started)
+            received = self._receive(_LONG_CHUNK)
+            if not received:
+                raise RedisConnectionError("the server closed the connection")
+            before = before[-OVERLAP:] + received
+            reject_too_long(before)
+            self._feed(received)
+            reply = self._gets()
+            if reply is not _MORE:
+                return reply, before
+
+    def _hurry(self, started: float) -> None:
+        """Wait no longer than there is time left, or as long as usual again."""
+        gone = monotonic() - started
+        self._hurried = gone > self._leisure
+        self._wait_at_most(self._seconds - gone if self._seconds is not None and self._hurried else self._usual)
+
+    def _wait_at_most(self, seconds: float | None) -> None:
+        """Raises :class:`TimeoutError` when there is no time at all."""
+        if seconds is not None and seconds <= 0:
+            raise TimeoutError("timed out")
+        whole, part = divmod(max(round((seconds or 0) * 1_000_000), 1 if seconds else 0), 1_000_000)
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", whole, part))
+
+
+def _as_redis_error(error: OSError) -> RedisError:
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        return RedisTimeoutError("timed out")
+    return RedisConnectionError(str(error))

@@ -1,0 +1,441 @@
+"""What is wrong with the limits of an app and with its storage, each finding with its remedy."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+from uuid import uuid4
+
+from redis.exceptions import RedisError
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from ..config import PREFIX
+from ..declare.subjects import LimitType
+from ..engine import (
+    ClusterStorage,
+    ConfigurationError,
+    Decision,
+    Hit,
+    Limiter,
+    RedisStorage,
+    Rule,
+    StorageError,
+    hits_for,
+)
+from ..engine.algorithms import ALGORITHMS
+from ..engine.storage import LocalStorage
+from ..engine.storage.redis.failures import code_of, storage_error
+from ..engine.storage.redis.uri import address_of
+from ..serve.gate import AppGate
+from .console import duration, plural
+from .listing import ListedEndpoint, endpoints_of, unmatched_of
+
+PINGS = 8
+SLOW = 0.010
+"""Seconds of a round trip from which each request feels it."""
+CLOCK_TOLERANCE = 1.0
+MANY_ENTRIES = 10_000
+"""Entries of one key from which freeing it at once is felt."""
+
+OLDEST_SERVER = (5,)
+"""Before it, a script that reads the clock may not write."""
+
+PROXY_HINTS = {
+    "DYNO": "Heroku",
+    "FLY_APP_NAME": "Fly.io",
+    "K_SERVICE": "Cloud Run",
+    "KUBERNETES_SERVICE_HOST": "Kubernetes",
+    "RAILWAY_ENVIRONMENT": "Railway",
+    "RENDER": "Render",
+    "VERCEL": "Vercel",
+    "WEBSITE_SITE_NAME": "Azure App Service",
+    "FORWARDED_ALLOW_IPS": "a server that is told to trust a proxy",
+}
+"""Variables of the environment that speak for a proxy in front of the app."""
+
+
+class Level(str, Enum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    HINT = "hint"
+    """Nothing is wrong; something could be better, or cannot be known from here."""
+    WARNING = "warning"
+    """Limits hold now, but may not hold as meant."""
+    WRONG = "wrong"
+    """Limits do not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    name: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def examine(gate: AppGate) -> Iterator[Finding]:
+    """Look at everything, in the order in which it is best mended."""
+    try:
+        endpoints = endpoints_of(gate)
+    except ConfigurationError as error:
+        endpoints = []
+        yield Finding("declarations", Level.WRONG, str(error), "Correct it: until then the app's requests fail.")
+    else:
+        yield from _declarations(gate, endpoints)
+        yield from _addresses(gate, endpoints)
+        yield from _users(gate, endpoints)
+    yield from _storage(gate, endpoints)
+
+
+# The app
+
+
+def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    if not gate.settings.enabled:
+        yield Finding(
+            "enabled",
+            Level.WARNING,
+            f"{PREFIX}ENABLED is False: nothing is limited.",
+            "Leave the setting out in production.",
+        )
+    limited = [endpoint for endpoint in endpoints if endpoint.limiters]
+    open_ = [endpoint.name for endpoint in endpoints if not endpoint.limiters]
+    text = f"{plural(len(limited), 'endpoint')} limited"
+    if not open_:
+        yield Finding("declarations", Level.OK, f"{text}, none without limits.")
+        return
+    names = ", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
+    yield Finding(
+        "declarations",
+        Level.HINT,
+        f"{text}, {len(open_)} without any limit: {names}.",
+        f"If that is not meant, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all.",
+    )
+
+
+def _addresses(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    if not _limits_by(LimitType.IP, gate, endpoints):
+        return
+    fix = _proxy_fix(gate.app.wsgi_app)
+    if fix is not None and fix.x_for:
+        yield Finding(
+            "addresses",
+            Level.OK,
+            f"ProxyFix takes the client's address from {plural(fix.x_for, 'proxy', 'proxies')}.",
+        )
+        return
+    what = "ProxyFix is there, but with x_for=0" if fix is not None else "IP limits, and no ProxyFix"
+    remedy = (
+        "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the page "
+        '"Know the client behind a proxy". Reached directly: all is well.'
+    )
+    hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
+    if hints or fix is not None:
+        seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
+        yield Finding("addresses", Level.WARNING, f"{what}.{seen} All clients would share the proxy's quota.", remedy)
+    else:
+        yield Finding("addresses", Level.HINT, f"{what}. Whether a proxy stands in front cannot be seen here.", remedy)
+
+
+def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
+    """In whatever middleware, as far as it calls what it wraps ``app`` or ``wsgi_app``."""
+    for _ in range(20):
+        if isinstance(wsgi_app, ProxyFix):
+            return wsgi_app
+        wsgi_app = getattr(wsgi_app, "app", None) or getattr(wsgi_app, "wsgi_app", None)
+    return None
+
+
+def _users(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    if _limits_by(LimitType.USER, gate, endpoints):
+        nobody = "by its address" if gate.settings.anonymous_user == "ip" else "in one quota for all"
+        yield Finding("users", Level.OK, f"There is a way to know the user. Who is not logged in counts {nobody}.")
+
+
+def _limits_by(kind: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) -> bool:
+    limiters = [each for endpoint in endpoints for each in endpoint.limiters]
+    types = [listed.planned.declaration.type for listed in (*limiters, *unmatched_of(gate))]
+    return any(kind in type_ if isinstance(type_, tuple) else kind is type_ for type_ in types)
+
+
+# The storage
+
+
+def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    storage = gate.limiter.storage
+    try:
+        clients = _clients(storage)
+    except StorageError as error:
+        yield Finding("storage", Level.WRONG, f"{str(error).rstrip('.')}.", _remedy(error, _MEND))
+        return
+    if not clients:
+        yield from _in_this_process(storage)
+        return
+    if isinstance(storage, LocalStorage):
+        yield _on_this_machine(storage)
+    for client in clients:
+        yield from _server(client, gate, endpoints)
+    yield from _scripts(storage, gate)
+
+
+def _on_this_machine(storage: LocalStorage) -> Finding:
+    text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
+    return Finding("sharing", Level.OK, f"{text} It ends, and forgets, with the last of them.")
+
+
+def _in_this_process(storage: Any) -> Iterator[Finding]:
+    if storage.shared:
+        yield Finding("storage", Level.OK, f"{type(storage).__name__}, of which this command knows no more.")
+        return
+    text = "memory://, in each process by itself, gone when it ends."
+    remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
+    workers = _workers()
+    if workers:
+        text = f"{text} {workers} asks for several workers: each of them admits the whole of every limit."
+        yield Finding("storage", Level.WARNING, text, remedy)
+    else:
+        yield Finding("storage", Level.HINT, text, remedy)
+
+
+def _workers() -> str | None:
+    """What in the environment asks for more than one worker process."""
+    for name in ("WEB_CONCURRENCY", "UWSGI_PROCESSES", "UWSGI_WORKERS"):
+        number = os.environ.get(name, "")
+        if number.isdigit() and int(number) > 1:
+            return f"{name}={number}"
+    match = re.search(r"(?:--workers|-w)[= ]*(\d+)", os.environ.get("GUNICORN_CMD_ARGS", ""))
+    return f"GUNICORN_CMD_ARGS ({match[0]})" if match and int(match[1]) > 1 else None
+
+
+def _clients(storage: Any) -> list[Any]:
+    """A client for each server that keeps quotas: one, or the primaries of a cluster. Raises :class:`StorageError`."""
+    if isinstance(storage, ClusterStorage):
+        return storage.clients
+    client = getattr(storage, "client", None)
+    return [] if client is None else [client]
+
+
+def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    address = address_of(client) or "the server"
+    try:
+        trips = [_timed(client.ping) for _ in range(PINGS)]
+        info = _Info(client)
+    except (RedisError, OSError) as error:
+        yield _mute(address, error) if code_of(error) == "NOPERM" else _unreachable(address, error)
+        return
+    yield _version(address, info)
+    yield _latency(trips, gate.settings.storage_timeout)
+    yield _clock(client)
+    if info["role"] == "slave":
+        yield Finding(
+            "role",
+            Level.WRONG,
+            f"{address} is a replica: it takes no charges.",
+            f"Point {PREFIX}STORAGE_URI at the primary.",
+        )
+    yield _eviction(info)
+    yield _lazy_freeing(client, endpoints)
+    if not isinstance(gate.limiter.storage, LocalStorage):
+        yield _persistence(client, info)
+
+
+def _mute(address: str, error: Exception) -> Finding:
+    """Its user may do no more than limit, which is enough."""
+    text = f"{address} answers, but lets this user look at nothing: {error}."
+    return Finding("storage", Level.HINT, text, "For all that is looked at here, allow it +ping +info +config|get.")
+
+
+def _unreachable(address: str, error: Exception) -> Finding:
+    text = f"No answer from {address}: {type(error).__name__}: {error}"
+    return Finding("storage", Level.WRONG, text, _remedy(storage_error(error), _MEND))
+
+
+class _Info:
+    """INFO of a server, ``None`` for what it does not tell."""
+
+    def __init__(self, client: Any) -> None:
+        self._fields: dict[str, Any] = client.info()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields.get(name)
+
+
+def _version(address: str, info: _Info) -> Finding:
+    kinds = {"valkey_version": "Valkey", "dragonfly_version": "Dragonfly", "redis_version": "Redis"}
+    field = next((field for field in kinds if info[field]), "redis_version")
+    version = str(info[field] or "of unknown version")
+    text = f"{kinds[field]} {version} at {address}."
+    if field == "redis_version" and _numbers(version) and _numbers(version) < OLDEST_SERVER:
+        return Finding("storage", Level.WRONG, text, "Use Redis 5 or later, or Valkey.")
+    return Finding("storage", Level.OK, text)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _latency(trips: list[float], timeout: float) -> Finding:
+    """The first had to connect."""
+    median, slowest = statistics.median(trips[1:]), max(trips[1:])
+    text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips) - 1} {_milliseconds(slowest)}."
+    remedy = "Every limited request takes one round trip: put the server nearer to the app."
+    most, near = timeout / 2, f" {PREFIX}STORAGE_TIMEOUT is {timeout:g} s."
+    if slowest > most:
+        return Finding("latency", Level.WARNING, text + near, remedy)
+    if trips[0] > most:
+        first = f" The first, which had to connect: {_milliseconds(trips[0])}."
+        return Finding("latency", Level.WARNING, text + first + near, "Leave more time to connect: set it higher.")
+    return Finding("latency", Level.HINT, text, remedy) if median > SLOW else Finding("latency", Level.OK, text)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.2f} ms"
+
+
+def _clock(client: Any) -> Finding:
+    """The sample with the shortest trip tells best."""
+    samples = []
+    for _ in range(3):
+        begin = time.time()
+        seconds, microseconds = client.time()
+        end = time.time()
+        samples.append((end - begin, seconds + microseconds / 1_000_000 - (begin + end) / 2))
+    ahead = min(samples)[1]
+    text = f"The server's is {duration(abs(ahead))} {'ahead of' if ahead >= 0 else 'behind'} this machine's."
+    if abs(ahead) < CLOCK_TOLERANCE:
+        return Finding("clock", Level.OK, text)
+    return Finding(
+        "clock",
+        Level.WARNING,
+        f"{text} Limits hold all the same: the server's alone decides. Dates in header fields are off.",
+        "Run NTP on both.",
+    )
+
+
+def _eviction(info: _Info) -> Finding:
+    policy, most = str(info["maxmemory_policy"] or ""), info["maxmemory"]
+    evicted = int(info["evicted_keys"] or 0)
+    if not policy or most is None:
+        return Finding("eviction", Level.HINT, "The server does not tell its maxmemory-policy.", _KEEP_ALL)
+    if not most:
+        return Finding("eviction", Level.OK, "No maxmemory: nothing is evicted.")
+    if policy == "noeviction":
+        return Finding("eviction", Level.OK, "noeviction: a full server refuses to charge rather than forget.")
+    which = "every key" if policy.startswith("allkeys") else "every key with a TTL, as all of ours are,"
+    text = f"maxmemory-policy is {policy}: when memory is full, {which} may be dropped, and with it a limit."
+    if evicted:
+        text += f" {plural(evicted, 'key')} evicted since the server started."
+    return Finding("eviction", Level.WARNING, text, _KEEP_ALL)
+
+
+_KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction, and memory enough."
+
+
+def _setting(client: Any, name: str) -> str | None:
+    """``None`` where the server does not know it, or may not tell, as managed ones often may not."""
+    try:
+        value = client.config_get(name).get(name)
+    except RedisError:
+        return None
+    return None if value is None else str(value)
+
+
+def _lazy_freeing(client: Any, endpoints: list[ListedEndpoint]) -> Finding:
+    most = max((rule.count for rule in _logged(endpoints)), default=0)
+    if most < MANY_ENTRIES:
+        return Finding(
+            "lazy freeing",
+            Level.OK,
+            f"Not needed: no key holds more than {plural(most, 'entry', 'entries')}.",
+        )
+    setting = _setting(client, "lazyfree-lazy-expire")
+    text = f"A key of yours can hold {most} entries, and lazyfree-lazy-expire is {setting or 'not known'}."
+    if setting == "yes":
+        return Finding("lazy freeing", Level.OK, text)
+    return Finding(
+        "lazy freeing",
+        Level.HINT,
+        f"{text} When it expires, the server stands still while it frees them.",
+        "CONFIG SET lazyfree-lazy-expire yes; or an algorithm that keeps a number, such as sliding_window_counter.",
+    )
+
+
+def _logged(endpoints: list[ListedEndpoint]) -> Iterator[Rule]:
+    for endpoint in endpoints:
+        for listed in endpoint.limiters:
+            yield from (rule for _, rule in listed.planned.rules if rule.algorithm == "sliding_window")
+
+
+def _persistence(client: Any, info: _Info) -> Finding:
+    if info["rdb_last_bgsave_status"] == "err" and _setting(client, "stop-writes-on-bgsave-error") != "no":
+        return Finding(
+            "persistence",
+            Level.WRONG,
+            "The last snapshot failed, so the server refuses writes, and with them charges.",
+            "Look at its disk and its log; or CONFIG SET stop-writes-on-bgsave-error no.",
+        )
+    if info["aof_enabled"]:
+        return Finding("persistence", Level.OK, "Append-only file: a restart keeps the limits.")
+    if _setting(client, "save"):
+        return Finding("persistence", Level.OK, "Snapshots: a restart forgets what was charged since the last.")
+    return Finding(
+        "persistence",
+        Level.HINT,
+        "None, or not told: after a restart of the server every quota is whole.",
+        "Long windows (days) deserve appendonly yes; short ones hardly.",
+    )
+
+
+def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
+    """A check of every algorithm on keys that nobody else has, and then away with them."""
+    limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
+    rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
+    prefix = gate.settings.key_prefix
+    hits = hits_for(rules, scope="flask_multilimit.operate.doctor", subject=uuid4().hex, prefix=prefix)
+    try:
+        checked, peeked = limiter.check(hits), limiter.peek(hits)
+        limiter.reset(hits)
+        after = limiter.peek(hits)
+    except StorageError as error:
+        if type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
+            yield Finding("script", Level.WRONG, str(error), _remedy(error, _ASK_US))
+        return
+    if _is_right(hits, checked, peeked, after):
+        text = f"Loads and runs: {len(hits)} rules checked, charged and reset, one of each algorithm."
+        yield Finding("script", Level.OK, text)
+    else:
+        yield Finding("script", Level.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
+
+
+_MEND = "Mend what it says: until then each process limits alone."
+_ASK_US = "Is it a server that imitates Redis, or one that is read from a replica? Use Redis or Valkey, the primary."
+
+
+def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:
+    whole = [hit.rule.quota.burst for hit in hits]
+    left = [status.remaining for status in checked.statuses]
+    return (
+        checked.allowed
+        and left == [units - 1 for units in whole]
+        and [status.remaining for status in peeked.statuses] == left
+        and [status.remaining for status in after.statuses] == whole
+    )
+
+
+def _remedy(error: StorageError, otherwise: str) -> str:
+    return f"{error.remedy[:1].upper()}{error.remedy[1:]}." if error.remedy else otherwise

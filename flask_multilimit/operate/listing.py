@@ -1,0 +1,205 @@
+"""What limits an app has, endpoint by endpoint, and whose key is whose: for people, never for a check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..declare.subjects import ANONYMOUS, LimitType
+from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
+from ..engine.rules import MAX_COUNT
+from ..engine.storage import Inspectable, StoredKey
+from ..plan.endpoint import Plan, PlannedLimiter
+from ..plan.sources import UNMATCHED_SCOPE
+from ..serve.gate import AppGate
+
+SEEN_TOGETHER = 50
+"""Keys whose use is asked for in one round trip."""
+
+_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
+_KEYS = (
+    re.compile(r"(?P<stem>.+?\{[^{}]*\}:)(?P<type>[^:]+):[^:]*:" + _RULE),
+    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{[^{}]*\}:" + _RULE),
+)
+"""Of a scope that is the hash tag, and of a subject that is."""
+Place = tuple[str, str, str, str]
+"""What a key says of its rule: all before the type, the type, the algorithm, and the window."""
+
+_LOGS = ("sliding_window", "fixed_window", "sliding_window_counter")
+"""Algorithms whose state tells the units used, whatever the count of the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One URL rule."""
+
+    path: str
+    methods: tuple[str, ...]
+    """Without those that Flask answers by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLimiter:
+    """One limiter at one endpoint."""
+
+    planned: PlannedLimiter
+    scope: str
+    methods: tuple[str, ...] | None
+    """Those it applies to; ``None``: all of the endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEndpoint:
+    """An endpoint, with all that limits it."""
+
+    name: str
+    routes: tuple[Route, ...]
+    limiters: tuple[ListedLimiter, ...]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(method for route in self.routes for method in route.methods))
+
+
+def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
+    """Every endpoint with a route, by name. Raises :class:`ConfigurationError` for what is wrong in a declaration."""
+    gate.plan_all()
+    routes: dict[str, list[Route]] = {}
+    for rule in gate.app.url_map.iter_rules():
+        methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}) or sorted(rule.methods or ())
+        routes.setdefault(rule.endpoint, []).append(Route(rule.rule, tuple(methods)))
+    return [_endpoint(gate, name, tuple(routes[name])) for name in sorted(routes)]
+
+
+def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
+    """What limits requests that match no route."""
+    declarations = gate.sources.for_unmatched()
+    plan = Plan.of(gate.app, UNMATCHED_SCOPE, declarations, prefix=gate.settings.key_prefix, stack=None)
+    return tuple(
+        ListedLimiter(planned, planned.declaration.scope or plan.scope, _declared_methods(planned))
+        for planned in plan.limiters
+    )
+
+
+def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndpoint:
+    methods = dict.fromkeys(method for route in routes for method in route.methods)
+    plans = {method: gate.plan_for(name, method) for method in methods}
+    found: dict[int, PlannedLimiter] = {}
+    served: dict[int, list[str]] = {}
+    for method, plan in plans.items():
+        for planned in plan.limiters:
+            found.setdefault(id(planned.declaration), planned)
+            served.setdefault(id(planned.declaration), []).append(method)
+    return ListedEndpoint(
+        name,
+        routes,
+        tuple(
+            ListedLimiter(
+                planned,
+                planned.declaration.scope or name,
+                None if len(served[place]) == len(methods) else tuple(served[place]),
+            )
+            for place, planned in found.items()
+        ),
+    )
+
+
+def _declared_methods(planned: PlannedLimiter) -> tuple[str, ...] | None:
+    methods = planned.declaration.methods
+    return None if methods is None else tuple(sorted(methods))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key in storage, and what can be known of it."""
+
+    key: str
+    ttl: float | None
+    used: int | None
+    """Units used now; ``None``: not known without the rule."""
+    rule: Rule | None
+    """The rule that an endpoint declares for it; ``None``: no longer, or elsewhere."""
+
+
+def prefixes_of(gate: AppGate) -> tuple[str, ...]:
+    """What the keys of the app begin with. One that another begins with stands for it."""
+    prefixes = {gate.settings.key_prefix}
+    limiters = [each for endpoint in endpoints_of(gate) for each in endpoint.limiters]
+    for listed in (*limiters, *unmatched_of(gate)):
+        prefixes.add(listed.planned.declaration.key or gate.settings.key_prefix)
+    return tuple(sorted(each for each in prefixes if not any(each.startswith(other) for other in prefixes - {each})))
+
+
+def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None) -> list[StoredKey]:
+    """What lies in storage under ``prefixes``, at most ``limit`` keys. Raises :class:`StorageError`."""
+    storage = gate.limiter.storage
+    if not isinstance(storage, Inspectable):
+        raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
+    found: list[StoredKey] = []
+    for prefix in prefixes:
+        found += storage.keys(prefix, None if limit is None else limit - len(found))
+    return found
+
+
+def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
+    """Look up the rule of each key, and ask storage how much of it is used."""
+    rules = _rules_by_place(gate)
+    hits = {stored.key: hit for stored in keys if (hit := _hit_of(stored.key, rules)) is not None}
+    used = dict(_used(gate, list(hits.values())))
+    return [
+        ListedKey(
+            stored.key,
+            stored.ttl,
+            used.get(stored.key),
+            hits[stored.key].rule if stored.key in hits and hits[stored.key].name else None,
+        )
+        for stored in keys
+    ]
+
+
+def _rules_by_place(gate: AppGate) -> dict[Place, Rule]:
+    limiters = [each for endpoint in endpoints_of(gate) for each in endpoint.limiters]
+    return {
+        (listed.planned.stem, kind, rule.algorithm, str(rule.window_ms)): rule
+        for listed in (*limiters, *unmatched_of(gate))
+        for kind in _kinds_in_keys(listed.planned.declaration.kind)
+        for _, rule in listed.planned.rules
+    }
+
+
+def _kinds_in_keys(kind: str) -> tuple[str, ...]:
+    return (kind, ANONYMOUS) if kind == LimitType.USER.value else (kind,)
+
+
+def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:
+    """What asks for the state of ``key``: with a name when it is one of ``rules``."""
+    match = next(filter(None, (form.fullmatch(key) for form in _KEYS)), None)
+    if match is None:
+        return None
+    rule = rules.get((match["stem"], match["type"], match["algorithm"], match["window"]))
+    if rule is not None:
+        return Hit(key, rule, cost=0, name="declared")
+    if match["algorithm"] not in _LOGS:
+        return None
+    try:
+        return Hit(key, Rule(int(match["window"]) / 1000, MAX_COUNT, algorithm=match["algorithm"]), cost=0)
+    except ConfigurationError:
+        return None  # somebody else's key, after all
+
+
+def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
+    limiter = Limiter(gate.limiter.storage)
+    by_slot: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_slot.setdefault(slot_of(hit.key), []).append(hit)
+    for together in by_slot.values():
+        for start in range(0, len(together), SEEN_TOGETHER):
+            decision = limiter.peek(together[start : start + SEEN_TOGETHER])
+            for status in decision.statuses:
+                yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0)
+
+
+def slot_of(key: str) -> str:
+    """Keys with the same one may be named in one command, on a cluster too."""
+    return key.partition("{")[2].partition("}")[0]

@@ -1,0 +1,46 @@
+"""Where a subject stands that makes no request now: asked by people on the command line, and by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from ..plan.endpoint import Applied, Plan
+from ..serve.gate import AppGate
+
+
+def standing_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
+    """The limiters at ``endpoint`` that count the ``given`` subjects, by type.
+
+    Rules that depend on the request are asked within a made-up one of that address, which knows nothing else.
+    Raises :class:`ConfigurationError` when there is no such endpoint.
+    """
+    gate.require_endpoint(endpoint)
+    method = method or method_of(gate, endpoint)
+    with _made_up_request(gate, plan_of(gate, endpoint, method), method, given):
+        return gate.standing(endpoint, method, given)
+
+
+def plan_of(gate: AppGate, endpoint: str, method: str | None) -> Plan:
+    """What applies at ``endpoint``. Raises :class:`ConfigurationError` when there is none called so."""
+    gate.require_endpoint(endpoint)
+    return gate.plan_for(endpoint, method or method_of(gate, endpoint))
+
+
+def method_of(gate: AppGate, endpoint: str) -> str:
+    """``GET`` where the endpoint takes it, else the first it takes."""
+    rules = [rule for rule in gate.app.url_map.iter_rules() if rule.endpoint == endpoint]
+    taken = {method for rule in rules for method in rule.methods or ()} - {"HEAD", "OPTIONS"}
+    return "GET" if "GET" in taken or not taken else min(taken)
+
+
+def kinds_of(plan: Plan) -> tuple[str, ...]:
+    """The types that limit there, each once."""
+    return tuple(dict.fromkeys(limiter.declaration.kind for limiter in plan.limiters))
+
+
+def _made_up_request(gate: AppGate, plan: Plan, method: str, given: Mapping[str, str]) -> Any:
+    if all(limiter.dynamic is None for limiter in plan.limiters):
+        return nullcontext()
+    return gate.app.test_request_context(method=method, environ_base={"REMOTE_ADDR": given.get("ip", "127.0.0.1")})

@@ -1,0 +1,316 @@
+"""From declarations to hits: the limiters of an endpoint in their places, and what they ask for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any
+
+from flask import Flask
+from flask.views import MethodView
+
+from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels, limiter_above
+from ..declare.dynamic import DynamicRules
+from ..declare.limiter import Declaration, reject_scattered_keys, reject_shared_keys
+from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
+from ..declare.unwrap import functions_below
+from ..engine import ConfigurationError, Hit, Rule
+from ..engine.decision import Hits
+from ..engine.keys import escape_subject, stem_of, stem_of_subject
+
+HITS_REMEMBERED = 1024
+"""Subjects whose hits are kept ready, of all limiters together."""
+LONGEST_REMEMBERED = 256
+"""Characters of a subject that is kept: clients, who make some of them up, shall not fill the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedLimiter:
+    """A declaration in its place: scope and prefix known, rules named."""
+
+    declaration: Declaration
+    stem: str
+    rules: tuple[tuple[str, Rule], ...]
+    """Each with its name; empty when they depend on the request."""
+    dynamic: DynamicRules | None
+
+    def hits(self, subject: Subject, cost: int, *, asking: bool = True) -> tuple[Hit, ...]:
+        """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
+        escaped = escape_subject(subject.value)
+        if self.dynamic is None:
+            return _remembered_hits(self, subject.kind, escaped, cost)
+        known = f"{subject.kind}:{escaped}"
+        rules = self.dynamic(known) if asking else self.dynamic.of(known)
+        return self.make_hits(
+            tuple((_name(self.declaration, rule), rule) for rule in rules), subject.kind, escaped, cost
+        )
+
+    def make_hits(self, rules: Iterable[tuple[str, Rule]], kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
+        stem = stem_of_subject(self.stem, kind, subject, self.declaration.hash_tag)
+        return tuple(
+            Hit(
+                f"{stem}{rule.algorithm}:{rule.window_ms}",
+                rule,
+                cost,
+                name,
+                self.declaration.shadow,
+                self.declaration.on_storage_error,
+            )
+            for name, rule in rules
+        )
+
+
+@lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # a cost of True or 1.0 is none, though equal to 1
+def _remembered_hits(limiter: PlannedLimiter, kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
+    return limiter.make_hits(limiter.rules, kind, subject, cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A limiter that applies to this request, with what it asks."""
+
+    declaration: Declaration
+    subject: Subject
+    hits: tuple[Hit, ...]
+
+
+class AppliedLimits(tuple[Applied, ...]):
+    """All that applies to a request, and what it asks: one hit a key. Where rules that depend on the request meet
+    another in one key, the strictest holds."""
+
+    hits: tuple[Hit, ...]
+    reserved: tuple[Applied, ...]
+    """Those whose charge depends on the response."""
+    may_wait: bool
+    """Whether any of them may keep a request asleep."""
+    has_answers: bool
+    """Whether any of them has a message or a reaction of its own."""
+
+    def __new__(cls, applied: Iterable[Applied]) -> AppliedLimits:
+        applied = tuple(applied)
+        hits = hits_of(applied)
+        made = super().__new__(cls, applied)
+        made.hits = Hits(hits) if hits else ()
+        made.may_wait = any(each.declaration.wait for each in applied)
+        made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
+        answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
+        made.has_answers = any(message is not None or react is not None for message, react in answers)
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All limiters of an endpoint or a service function."""
+
+    scope: str
+    stack: Stack | None
+    """The decorators whose outermost one has this plan checked; ``None``: checked before the request."""
+    limiters: tuple[PlannedLimiter, ...]
+
+    @classmethod
+    def of(
+        cls,
+        app: Flask,
+        scope: str,
+        declarations: Iterable[Declaration],
+        *,
+        prefix: str,
+        stack: Stack | None,
+        dynamic: MutableMapping[int, DynamicRules] | None = None,
+    ) -> Plan:
+        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
+        ``scope`` alone would lie in several slots.
+
+        ``dynamic`` keeps what is one for all plans of an app: the rules that one callable gives, by its identity.
+        """
+        declarations = tuple(declarations)
+        reject_shared_keys(scope, declarations, prefix=prefix, scope=scope)
+        reject_scattered_keys(scope, declarations)
+        taken: set[str] = set()
+        dynamic = {} if dynamic is None else dynamic
+        return cls(scope, stack, tuple(_planned(app, each, scope, prefix, taken, dynamic) for each in declarations))
+
+    @property
+    def declarations(self) -> frozenset[Declaration]:
+        return frozenset(limiter.declaration for limiter in self.limiters)
+
+    @property
+    def needs_users(self) -> bool:
+        return any(_mentions(limiter.declaration.type, LimitType.USER) for limiter in self.limiters)
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """Whether the subjects are all that it asks of a request."""
+        return not any(
+            limiter.dynamic or limiter.declaration.exempt_when or callable(limiter.declaration.cost)
+            for limiter in self.limiters
+        )
+
+    @cached_property
+    def _types(self) -> tuple[tuple[SubjectType, str | None], ...]:
+        """What is resolved: each type once, with the name of the limiter."""
+        declarations = [limiter.declaration for limiter in self.limiters]
+        return tuple({(id(each.type), each.name): (each.type, each.name) for each in declarations}.values())
+
+    def apply(self, resolve: Resolve, *, conditions: bool = True) -> AppliedLimits:
+        """The limiters that apply to the current request; each type is resolved once.
+
+        Without ``conditions``, also those that are exempt now, and a cost that depends on the request is 1.
+        """
+        if not self.is_steady:
+            return AppliedLimits(self._apply(resolve, conditions=conditions))
+        subjects = tuple([resolve(type_, name) for type_, name in self._types])
+        for subject in subjects:
+            if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
+                return AppliedLimits(self.apply_to(subjects))
+        return _remembered_limits(self, subjects)
+
+    def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
+        """The limiters of a steady plan for ``subjects``, one a type in the order of the types."""
+        waiting = iter(subjects)
+        return self._apply(lambda type_, name: next(waiting), conditions=True)  # noqa: ARG005
+
+    def _apply(self, resolve: Resolve, *, conditions: bool) -> list[Applied]:
+        resolved: dict[Any, Subject | None] = {}
+        applied = []
+        for limiter in self.limiters:
+            declared = limiter.declaration
+            if conditions and declared.exempt_when is not None and declared.exempt_when():
+                continue
+            place = (id(declared.type), declared.name)
+            if place not in resolved:
+                resolved[place] = resolve(declared.type, declared.name)
+            subject = resolved[place]
+            if subject is not None:
+                cost = declared.cost if not callable(declared.cost) else declared.cost() if conditions else 1
+                applied.append(Applied(declared, subject, limiter.hits(subject, cost, asking=conditions)))
+        return applied
+
+
+@lru_cache(maxsize=HITS_REMEMBERED)
+def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
+    return AppliedLimits(plan.apply_to(subjects))
+
+
+def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
+    """All hits, one a key, the strictest."""
+    if isinstance(applied, AppliedLimits):
+        return applied.hits
+    hits: dict[str, Hit] = {}
+    for each in applied:
+        for hit in each.hits:
+            other = hits.get(hit.key)
+            if other is None or (hit.shadow, hit.rule.quota.burst) < (other.shadow, other.rule.quota.burst):
+                hits[hit.key] = hit
+    return tuple(hits.values())
+
+
+def view_stack(view: Any, method: str) -> Stack | None:
+    """What is declared on a view and on the parts of a class-based one that serve ``method``, together."""
+    stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
+    if len(stacks) < 2:
+        return stacks[0] if stacks else None
+    return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
+
+
+def view_exemptions(view: Any, method: str) -> frozenset[Level]:
+    """The levels that a view, its class or its method are exempt from."""
+    return frozenset[Level]().union(*map(exempt_levels, _parts(view, method)))
+
+
+def _parts(view: Any, method: str) -> list[Any]:
+    """The view function, and of a class-based one all that a request comes through, outermost first."""
+    view_class = getattr(view, "view_class", None)
+    if view_class is None:
+        return [view]
+    return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
+
+
+def _handler(view_class: Any, name: str) -> Any:
+    """What serves the method, with our own among the ``method_decorators`` that flask-restful puts around it."""
+    if not issubclass(view_class, MethodView):
+        return None
+    handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
+    decorators = getattr(view_class, "method_decorators", ())
+    if isinstance(decorators, Mapping):
+        decorators = decorators.get(name, ())
+    for decorator in decorators if callable(handler) else ():
+        if isinstance(decorator, RateLimiter):
+            handler = decorator.on_method(handler)
+    return handler
+
+
+def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> None:
+    """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered ``view``."""
+    where = limiter_above(view)
+    if where is None or any(view in functions_below(other) for other in registered if other is not view):
+        return
+    raise ConfigurationError(
+        f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would not '
+        "be limited; put @app.route on top"
+    )
+
+
+def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
+    """Raise :class:`ConfigurationError` for a decorator that would limit nothing, as no route of its view takes one of
+    its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
+    serving = frozenset[Declaration]().union(*(plan.declarations for plan in plans.values()))
+    for (endpoint, _), plan in plans.items():
+        for declared in plan.stack.declarations if plan.stack else ():
+            if declared not in serving:
+                wanted = sorted(declared.methods) if declared.methods else "all but OPTIONS"
+                taken = ", ".join(sorted(method for other, method in plans if other == endpoint))
+                raise ConfigurationError(
+                    f'limiter on "{endpoint}": methods={wanted}: its routes take only {taken}, so nothing would be '
+                    "limited; give it a method that they take"
+                )
+
+
+def reject_mixed_leases(plans: Iterable[Plan]) -> None:
+    """Raise :class:`ConfigurationError` when of two rules with one key only one has a lease for which it counts longer:
+    the other would not see all that the first has just admitted."""
+    found: dict[tuple[object, ...], tuple[str, Rule]] = {}
+    for plan in plans:
+        for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
+            place = (planned.stem, planned.declaration.kind, rule.algorithm, rule.window_ms)
+            where, other = found.setdefault(place, (plan.scope, rule))
+            if other.quota.window != rule.quota.window:
+                raise ConfigurationError(
+                    f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
+                    "one of them has a lease, and counts longer for it; give both a lease, or none"
+                )
+
+
+def _planned(
+    app: Flask,
+    declaration: Declaration,
+    scope: str,
+    prefix: str,
+    taken: set[str],
+    dynamic: MutableMapping[int, DynamicRules],
+) -> PlannedLimiter:
+    stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag)
+    if callable(declaration.rules):
+        rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
+        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(id(declaration.rules), rules_by_request))
+    rules = tuple((_unique(_name(declaration, rule), taken), rule) for rule in declaration.rules)
+    return PlannedLimiter(declaration, stem, rules, None)
+
+
+def _name(declaration: Declaration, rule: Rule) -> str:
+    return rule.name or f"{declaration.name or declaration.kind.replace('+', '-')}-{rule.window}"
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    """``wanted``, numbered when it is taken."""
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}-{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _mentions(type_: Any, kind: LimitType) -> bool:
+    return kind in type_ if isinstance(type_, tuple) else type_ is kind

@@ -1,0 +1,174 @@
+"""Where the limits of an endpoint come from, beside its own decorators: app, blueprints, settings, defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+from flask import Flask
+
+from ..config import PREFIX, Settings
+from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
+from ..declare.limiter import Declaration, reject_shared_keys, reject_unknown_options, type_from_text
+from ..declare.subjects import LimitType, SubjectType
+from ..engine import ConfigurationError, Rule
+from ..engine.errors import brief
+
+APPLICATION_SCOPE = "application"
+UNMATCHED_SCOPE = "unmatched"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All limits of one app that stand outside of decorators."""
+
+    app: Flask
+    application: tuple[Declaration, ...]
+    default: tuple[Declaration, ...]
+    unmatched: tuple[Declaration, ...]
+    configured: tuple[tuple[str, tuple[Declaration, ...]], ...]
+    """By the name or pattern of ``MULTILIMIT_LIMITS`` and of ``limits``, in their order."""
+    exempt: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, app: Flask, settings: Settings, *, application: Any, default: Any, unmatched: Any, limits: Iterable[Any]
+    ) -> Sources:
+        """What the settings say, and after it what was given to the extension."""
+        return cls(
+            app=app,
+            application=_collected(
+                "application_limits", settings.application_limits, application, shared_as=APPLICATION_SCOPE
+            ),
+            default=_collected("default_limits", settings.default_limits, default),
+            unmatched=_collected("unmatched_limits", settings.unmatched_limits, unmatched),
+            configured=(
+                *_by_name(settings.limits, f"{PREFIX}LIMITS"),
+                *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
+            ),
+            exempt=settings.exempt,
+        )
+
+    def for_endpoint(
+        self, endpoint: str, method: str, *, own: Iterable[Declaration], exempt: frozenset[Level]
+    ) -> tuple[Declaration, ...]:
+        """The limits that apply to ``endpoint`` beside its ``own``, from the whole app to the endpoint.
+
+        ``exempt`` are the levels that its view has asked to be exempt from.
+        """
+        if any(self._answers_to(name, endpoint) for name in self.exempt):
+            exempt = LEVELS
+        blueprint = self._blueprint_limits(endpoint, exempt)
+        exempt = exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
+        configured = () if "configuration" in exempt else self._configured_for(endpoint)
+        serving = [each for each in (*own, *configured, *blueprint) if each.serves(method)]
+        wants_defaults = not serving or any(declaration.with_defaults for declaration in serving)
+        default = self.default if wants_defaults and "default" not in exempt else ()
+        application = () if "application" in exempt else self.application
+        return (*application, *blueprint, *configured, *default)
+
+    def for_unmatched(self) -> tuple[Declaration, ...]:
+        """The limits of requests without an endpoint; those of the app only beside limits made for these."""
+        return (*self.application, *self.unmatched) if self.unmatched else ()
+
+    def reject_unknown_names(self) -> None:
+        """Raise :class:`ConfigurationError` for a name or pattern in the settings that no endpoint answers to."""
+        configured = ((name, declarations[0].where) for name, declarations in self.configured)
+        for name, where in (*configured, *((name, f"{PREFIX}EXEMPT") for name in self.exempt)):
+            if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions):
+                raise ConfigurationError(
+                    f'{where}: no endpoint or blueprint is called "{name}", nor does one match it; '
+                    "`flask routes` lists the endpoints"
+                )
+
+    def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
+        return tuple(
+            declaration
+            for name, declarations in self.configured
+            if self._answers_to(name, endpoint)
+            for declaration in declarations
+        )
+
+    def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:
+        """A blueprint that is exempt from this level keeps its own limits, and drops those around it."""
+        limits: list[Declaration] = []
+        for blueprint in self._blueprints_of(endpoint):
+            if "blueprint" in exempt_levels(blueprint):
+                limits.clear()
+            limits += limits_of_blueprint(blueprint)
+        return () if "blueprint" in exempt else tuple(limits)
+
+    def _blueprints_of(self, endpoint: str) -> list[Any]:
+        """Those the endpoint lies in, the outermost first."""
+        names = endpoint.split(".")[:-1]
+        paths = (".".join(names[: n + 1]) for n in range(len(names)))
+        return [self.app.blueprints[path] for path in paths if path in self.app.blueprints]
+
+    def _answers_to(self, name: str, endpoint: str) -> bool:
+        if name in self.app.view_functions:
+            return endpoint == name
+        if name in self.app.blueprints:
+            return endpoint.startswith(f"{name}.")
+        return fnmatchcase(endpoint, name)
+
+
+def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
+    """Limiters as configuration or a list of limits writes them.
+
+    Text or a :class:`Rule` is a limiter of everyone; a mapping has the options of ``rate_limiter``, its type as text.
+    """
+    if isinstance(given, (list, tuple)):
+        return tuple(declaration for each in given for declaration in declarations_from(each, where))
+    if given is None:
+        return ()
+    return (_limiter_from(given, where).at(where),)
+
+
+def _by_name(limits: Any, where: str) -> list[tuple[str, tuple[Declaration, ...]]]:
+    if not isinstance(limits, Mapping):
+        raise ConfigurationError(f'{where}={brief(limits)}: give a dict such as {{"api.*": "100/minute"}}')
+    return [(str(name), _some_from(given, f'{where}["{name}"]')) for name, given in limits.items()]
+
+
+def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:
+    declarations = declarations_from(given, where)
+    reject_shared_keys(where, declarations)
+    if not declarations:
+        raise ConfigurationError(f"{where}: no limit given; leave the name out, or put it in {PREFIX}EXEMPT")
+    return declarations
+
+
+def _limiter_from(given: Any, where: str) -> RateLimiter:
+    if isinstance(given, RateLimiter):
+        return given
+    if isinstance(given, (str, Rule)):
+        return rate_limiter(rules=given)
+    if isinstance(given, Mapping):
+        reject_unknown_options(where, given)
+        options = dict(given)
+        if isinstance(options.get("type"), str) and not isinstance(options["type"], LimitType):
+            options["type"] = _type_from(options["type"], where)
+        return rate_limiter(**options)
+    raise ConfigurationError(
+        f'{where}: {brief(given)} is no limit; give text such as "100/minute", a dict such as '
+        '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
+    )
+
+
+def _type_from(text: str, where: str) -> SubjectType:
+    try:
+        return type_from_text(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f'limiter on "{where}": {error}') from None
+
+
+def _collected(name: str, configured: Any, given: Any, *, shared_as: str | None = None) -> tuple[Declaration, ...]:
+    """Those of one name, from the settings and from the extension; ``shared_as`` makes each one quota, unless it has
+    a scope of its own."""
+    found = (*declarations_from(configured, PREFIX + name.upper()), *declarations_from(given, name))
+    declarations = tuple(each.shared_as(shared_as) for each in found) if shared_as else found
+    reject_shared_keys(name, declarations)
+    return declarations

@@ -1,0 +1,1 @@
+"""What is done at each request: the check, and what a client is told."""
