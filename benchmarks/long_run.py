@@ -8,8 +8,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "tests")]
 
-from servers import find_binaries  # noqa: E402
 from soak.soak import MEGABYTE, Soaked, soak  # noqa: E402
+from support.servers import find_binaries  # noqa: E402
 
 
 def main() -> None:

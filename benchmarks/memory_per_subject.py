@@ -93,7 +93,7 @@ def print_table(title: str, measure: Callable[[str, int], int]) -> None:
 
 def server_of_the_tests(stack: ExitStack) -> redis.Redis:
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    from servers import Server, find_binaries  # noqa: PLC0415 - only without an address
+    from support.servers import Server, find_binaries  # noqa: PLC0415 - only without an address
 
     return stack.enter_context(Server(next(iter(find_binaries().values())))).client()
 

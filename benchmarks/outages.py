@@ -23,7 +23,7 @@ sys.path[:0] = [str(SUITE.parent)]
 
 from faults.serving import FAULT_SECONDS, LIMIT, Seen, serving  # noqa: E402
 from faults.world import FAULTS  # noqa: E402
-from servers import find_binaries  # noqa: E402
+from support.servers import find_binaries  # noqa: E402
 
 OURS = ("local", "allow", "deny", "raise")
 THEIRS = {"FL as it comes": "raise", "FL swallow_errors": "allow", "FL in-memory fallback": "local"}

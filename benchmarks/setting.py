@@ -18,7 +18,7 @@ from .measure import pinned
 
 sys.path.append(str(ROOT / "tests"))
 
-from servers import Server, find_binaries
+from support.servers import Server, find_binaries
 
 SHOWN = (
     *("flask", "redis", "hiredis", "pydantic", "gunicorn"),

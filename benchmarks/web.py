@@ -23,7 +23,7 @@ from .measure import Variant
 from .results import Figure, median_of
 from .setting import Setting
 
-from e2e.processes import ADDRESS, Program  # isort: skip - of the tests
+from support.processes import ADDRESS, Program  # isort: skip - of the tests
 
 PART = "web"
 WORKERS = 2

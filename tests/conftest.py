@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from flask import Flask
 
-from cluster import Cluster
-from servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
+from flask_multilimit import MultiLimit, RedisStorage
+from flask_multilimit.engine import Limiter, storage_from_uri
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.clock import Clock
+from support.cluster import Cluster
+from support.doubles import RecordingStorage
+from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
+    from flask.testing import FlaskClient
 
 BINARIES = find_binaries()
 
@@ -66,3 +73,56 @@ def redis_client(server: Server) -> Iterator[redis.Redis]:
     with server.client() as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def limiter(server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
+    """On an empty server, by its address, as in earnest; but a busy machine may take its time."""
+    limiter = Limiter(storage_from_uri(server.url, timeout=10.0))
+    yield limiter
+    limiter.close()
+    redis_client.flushall()
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request: pytest.FixtureRequest) -> str:
+    """Each algorithm in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of the test, which passes only when told to; from a round second on."""
+    return Clock(1_700_000_000_000_000)
+
+
+@pytest.fixture
+def storage(clock: Clock) -> RecordingStorage:
+    """In memory; it keeps what it was asked."""
+    return RecordingStorage(clock)
+
+
+@pytest.fixture
+def server_storage(redis_client: redis.Redis, clock: Clock) -> RedisStorage:
+    """The first server, empty, with the time of the test."""
+    return RedisStorage(redis_client, clock=clock)
+
+
+@pytest.fixture
+def app() -> Flask:
+    """Without a MultiLimit: each test says where its limits come from."""
+    app = Flask("shop")
+    app.testing = True
+    return app
+
+
+@pytest.fixture
+def limited_app(app: Flask, storage: RecordingStorage) -> Flask:
+    """The same app, with a MultiLimit on `storage`."""
+    MultiLimit(app, storage=storage)
+    return app
+
+
+@pytest.fixture
+def client(limited_app: Flask) -> FlaskClient:
+    return limited_app.test_client()

@@ -6,30 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import Bench, Clock
 from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
-from servers import find_binaries
+from support.bench import Bench
+from support.clock import Clock
+from support.servers import find_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
 
-    from cluster import Cluster
-    from servers import Binary, Server, Servers
+    from support.cluster import Cluster
+    from support.servers import Binary, Server, Servers
 
 
 @pytest.fixture
 def clock() -> Clock:
+    """From no round number on."""
     return Clock()
-
-
-@pytest.fixture(params=ALGORITHMS)
-def algorithm(request: pytest.FixtureRequest) -> str:
-    """Each algorithm in turn."""
-    return str(request.param)
 
 
 @pytest.fixture(params=["memory", "cluster", *find_binaries()])

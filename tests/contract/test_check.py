@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
 
-from bench import exhaust, hits, microseconds, rule
 from flask_multilimit.engine import ConfigurationError, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.bench import exhaust, hits, rule
+from support.clock import microseconds
 
 if TYPE_CHECKING:
-    import redis
-
-    from bench import Bench
-    from flask_multilimit.engine import Hit, Limiter
+    from flask_multilimit.engine import Hit
+    from support.bench import Bench
 
 ROOMY = 1000
 
@@ -39,23 +37,6 @@ def test_the_clock_of_the_storage_is_read_once_for_all_hits(bench: Bench) -> Non
 
     assert decision.at == bench.clock.now
     assert bench.clock.reads == 1
-
-
-def test_the_clock_of_the_application_has_no_effect(
-    served: Limiter, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actual = time.time
-    before = server_microseconds(client)
-    monkeypatch.setattr(time, "time", lambda: actual() - 30)
-    decision = served.check(hits())
-    after = server_microseconds(client)
-
-    assert before <= decision.at <= after
-
-
-def server_microseconds(client: redis.Redis) -> int:
-    seconds, rest = client.time()
-    return int(seconds) * 1_000_000 + int(rest)
 
 
 # All or nothing

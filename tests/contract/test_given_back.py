@@ -8,12 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from bench import exhaust, hits, microseconds, rule
 from flask_multilimit.engine import Decision
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.bench import exhaust, hits, rule
+from support.clock import microseconds
 
 if TYPE_CHECKING:
-    from bench import Bench
+    from support.bench import Bench
 
 WITNESSES = [name for name, twin in ALGORITHMS.items() if twin.WITNESS]
 """Algorithms that keep the ids of checks, and so recognise one of them."""

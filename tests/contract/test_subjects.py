@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.crc import key_slot
 
-from bench import exhaust, hits, rule
 from flask_multilimit.engine import ConfigurationError, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.bench import exhaust, hits, rule
 
 if TYPE_CHECKING:
-    from bench import Bench
     from flask_multilimit.engine import Hit
+    from support.bench import Bench
 
 LONG = "x" * 10_240
 SUBJECTS = [

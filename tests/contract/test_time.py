@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import SECOND, exhaust, hits, microseconds, rule
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms.base import AHEAD
+from support.bench import exhaust, hits, rule
+from support.clock import SECOND, microseconds
 
 if TYPE_CHECKING:
-    from bench import Bench
     from flask_multilimit.engine import Hit
+    from support.bench import Bench
 
 DAY = 86_400
 WINDOWS = [0.001, 0.007, 10, 400 * DAY]

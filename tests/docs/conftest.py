@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from blinker import NamedSignal
 
-from docs.snippets import FIRST, ROOT, run_example
+from docs.snippets import FIRST, run_example
 from flask_multilimit import signals
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from tls import Certificates
+from support.folders import ROOT
+from support.tls import Certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from servers import Server
+    from support.servers import Server
 
 SIGNALS = [each for each in vars(signals).values() if isinstance(each, NamedSignal)]
 

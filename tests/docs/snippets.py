@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
+from support.folders import ROOT
+
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 _EXAMPLE = re.compile(r"(?:%|<!--) example: (?P<name>[\w-]+)(?: -->)?")

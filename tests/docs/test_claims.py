@@ -12,16 +12,16 @@ import pytest
 from flask import Flask
 
 import flask_multilimit
-from docs.snippets import ROOT
 from flask_multilimit import IP, ConfigurationWarning, Rule, rate_limiter
-from tls import Certificates, tls_server
+from support.folders import ROOT
+from support.tls import Certificates, tls_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
 
-    from servers import Server
+    from support.servers import Server
 
     Run = Callable[..., dict[str, Any]]
 

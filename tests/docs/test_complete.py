@@ -9,8 +9,9 @@ import pytest
 from blinker import NamedSignal
 
 import flask_multilimit
-from docs.snippets import ROOT, blocks_of
+from docs.snippets import blocks_of
 from flask_multilimit.config import PREFIX, Settings
+from support.folders import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 SETTINGS = {PREFIX + name.upper(): field for name, field in Settings.model_fields.items()}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from docs.snippets import ROOT
+from support.folders import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
 
-    from servers import Server
+    from support.servers import Server
 
 FIGURES = ROOT / "benchmarks" / "figures.json"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from docs.snippets import ROOT
+from support.folders import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

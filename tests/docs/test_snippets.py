@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from docs.snippets import PAGES, ROOT, Block, blocks_of, examples_of
+from docs.snippets import PAGES, Block, blocks_of, examples_of
+from support.folders import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

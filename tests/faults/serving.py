@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from e2e.processes import Program
 from faults.world import World, new_world
+from support.processes import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from faults.world import Fault
-    from servers import Binary
+    from support.servers import Binary
 
 HERE = Path(__file__).parent
 LIMIT = 60

@@ -16,14 +16,14 @@ from uuid import uuid4
 import pytest
 from redis.crc import key_slot
 
-from bench import hits, rule
-from cluster import Cluster
 from flask_multilimit.engine import Decision, GuardedStorage, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.bench import hits, rule
+from support.cluster import Cluster
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
-    from servers import Binary
+    from support.servers import Binary
 
 PLAN = hits("50/minute; 500/hour; 5000/day", scope="api")
 """In one slot."""

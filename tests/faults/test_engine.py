@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import hits
 from faults.world import FAULTS, Fault, World, new_world
 from flask_multilimit.engine import GuardedStorage, Health, Limiter, RedisStorage, Rule, storage_from_uri
+from support.bench import hits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from servers import Binary
+    from support.servers import Binary
 
 LIMIT = "10/minute"
 FIRST = 2.0

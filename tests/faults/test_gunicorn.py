@@ -13,7 +13,7 @@ from faults.world import FAULTS, Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servers import Binary
+    from support.servers import Binary
 
 pytestmark = pytest.mark.slow
 

@@ -12,17 +12,17 @@ from urllib.parse import quote
 import pytest
 from flask import Flask
 
-from bench import hits
-from cli.conftest import SHOP, Command
 from flask_multilimit import MultiLimit, MultiLimitError, rate_limiter
 from flask_multilimit.engine import GuardedStorage, Limiter, storage_from_uri
-from sentinel import SERVICE, SentinelServer, port_of
-from servers import Server
+from operate.cli.conftest import SHOP, Command
+from support.bench import hits
+from support.sentinel import SERVICE, SentinelServer, port_of
+from support.servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from servers import Binary
+    from support.servers import Binary
 
 PASSWORD = "hunter2@hunter3/hunter4?hunter5#hunter6:hunter7"
 QUOTED = quote(PASSWORD, safe="")

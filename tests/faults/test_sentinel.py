@@ -13,7 +13,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from bench import hits, rule
 from flask_multilimit.engine import (
     ConfigurationError,
     GuardedStorage,
@@ -22,15 +21,16 @@ from flask_multilimit.engine import (
     StorageError,
     storage_from_uri,
 )
-from sentinel import SERVICE, SentinelServer, Trio, port_of, until
-from servers import Server
+from support.bench import hits, rule
+from support.sentinel import SERVICE, SentinelServer, Trio, port_of, until
+from support.servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import redis
 
-    from servers import Binary
+    from support.servers import Binary
 
 THREADS = 8
 SECRETS = {"password": "hunter2", "sentinel": "corr/ct@horse"}

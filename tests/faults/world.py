@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faults.proxy import FaultProxy
-from servers import Server
+from support.servers import Server
 
 if TYPE_CHECKING:
     import redis
 
-    from servers import Binary
+    from support.servers import Binary
 
 PAUSE_MILLISECONDS = 1500
 

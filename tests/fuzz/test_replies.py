@@ -15,10 +15,10 @@ from flask import Flask
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench import hits
 from flask_multilimit import MultiLimit, rate_limiter
 from flask_multilimit.engine import Limiter, RedisStorage, StorageError
 from fuzz.effort import tries
+from support.bench import hits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

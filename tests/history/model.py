@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.algorithms.base import AHEAD
-from oracle import NEVER
+from support.oracle import NEVER
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from history.broken import Defect
     from history.operations import Operation
-    from servers import Server
+    from support.servers import Server
 
 PROCESSES = 3
 THREADS = 4

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from docs.snippets import NOWHERE, Block, blocks_of
-from servers import Server, find_binaries
+from support.servers import Server, find_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
-from e2e.processes import REPLY_SECONDS, Program
-from servers import Server
+from support.processes import REPLY_SECONDS, Program
+from support.servers import Server
 
 if TYPE_CHECKING:
     import redis
 
-    from servers import Binary
+    from support.servers import Binary
 
 HERE = Path(__file__).parent
 THREADS = 4

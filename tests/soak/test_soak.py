@@ -16,7 +16,7 @@ from flask_multilimit.engine.storage.layers.guard import fallback
 from soak.soak import CLIENTS, MEGABYTE, THREADS, Soaked, soak
 
 if TYPE_CHECKING:
-    from servers import Binary
+    from support.servers import Binary
 
 SECONDS = float(os.environ.get("MULTILIMIT_SOAK_SECONDS", "10"))
 REMEMBERED = 2 * fallback.REMEMBERED + denials.REMEMBERED

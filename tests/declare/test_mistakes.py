@@ -1,0 +1,257 @@
+"""Whatever is declared wrong is an error at start-up that names where it was declared."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask
+from werkzeug.routing import Rule as Route
+
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
+from support.asking import ask, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.doubles import RecordingStorage
+
+
+async def later(*_: Any) -> bool:
+    return True
+
+
+def with_two(one: Any, two: Any) -> bool:
+    return bool(one and two)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"rules": "5/fortnight"}, "unknown unit 'fortnight'"),
+    ({"rules": []}, "rules: none given"),
+    ({"rules": 5}, "rules=5"),
+    ({"rules": "0/minute"}, "count must be"),
+    ({"rules": later}, "rules=.*async"),
+    ({"rules": lambda _user: "5/minute"}, "rules=.*which it does not take"),
+    ({"type": "ip"}, "type='ip'"),
+    ({"type": ()}, "give at least one type"),
+    ({"type": (LimitType.IP, "user")}, "type='user'"),
+    ({"type": lambda: "k"}, "needs a name"),
+    ({"type": lambda: "k", "name": "user"}, "taken by a LimitType"),
+    ({"type": (LimitType.IP, lambda: "k")}, "needs a name"),
+    ({"type": later, "name": "later"}, "async"),
+    ({"type": lambda _request: "k", "name": "key"}, "which it does not take"),
+    ({"name": "a b"}, "name='a b'"),
+    ({"scope": ""}, "scope=''"),
+    ({"key": "{a}"}, "key prefix"),
+    ({"methods": "POST"}, "methods='POST'"),
+    ({"methods": []}, "methods: none given"),
+    ({"cost": -1}, "cost=-1"),
+    ({"cost": True}, "cost=True"),
+    ({"cost": 1.5}, "cost=1.5"),
+    ({"cost": 10**5000}, "cost=int too long to show: sliding_window takes at most"),
+    ({"cost": 101}, "could never admit it"),
+    ({"cost": later}, "async"),
+    ({"exempt_when": True}, "exempt_when=True"),
+    ({"exempt_when": later}, "exempt_when=.*async"),
+    ({"exempt_when": lambda _request: True}, "exempt_when=.*which it does not take"),
+    ({"charge_when": "failed"}, "charge_when='failed'"),
+    ({"charge_when": later}, "charge_when=.*async"),
+    ({"charge_when": lambda: True}, "charge_when=.*which it does not take"),
+    ({"shadow": 1}, "shadow=1"),
+    ({"shadow": "false"}, "shadow='false'"),
+    ({"with_defaults": "yes"}, "with_defaults='yes'"),
+    ({"wait": -1}, "wait=-1"),
+    ({"wait": 3601}, "wait=3601"),
+    ({"wait": float("nan")}, "wait=nan"),
+    ({"wait": "5"}, "wait='5'"),
+    ({"wait": 10**5000}, "wait=int too long to show: give seconds"),
+    ({"message": 5}, "message=5"),
+    ({"message": lambda: "no"}, "message=.*which it does not take"),
+    ({"on_rejected": "no"}, "on_rejected='no'"),
+    ({"on_rejected": with_two}, "on_rejected=.*which it does not take"),
+    ({"on_rejected": later}, "on_rejected=.*async"),
+]
+KINDS = pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(number) for number in range(len(WRONG))])
+
+
+@KINDS
+def test_on_a_function_it_names_the_function(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf'limiter on "support.asking:view.*": .*{message}'):
+        rate_limiter(**options)(view())
+
+
+@KINDS
+def test_on_a_blueprint_it_names_the_blueprint(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'limiter on "blueprint "api"": .*{message}'):
+        rate_limiter(**options)(Blueprint("api", "api"))
+
+
+@KINDS
+@pytest.mark.parametrize("level", ["application", "default", "unmatched"])
+def test_in_a_list_of_limits_it_names_the_list(options: dict[str, Any], message: str, level: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'limiter on "{level}_limits": .*{message}'):
+        MultiLimit(Flask("shop"), **{f"{level}_limits": rate_limiter(**options)})  # type: ignore[arg-type]
+
+
+@KINDS
+@pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS", "LIMITS"])
+def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any], message: str, setting: str) -> None:
+    if options.get("type") == "ip":
+        return  # which is how the settings write a type
+    app.config[f"MULTILIMIT_{setting}"] = {"view": options} if setting == "LIMITS" else [options]
+    named = f"MULTILIMIT_{setting}" + (r'\["view"\]' if setting == "LIMITS" else "")
+
+    with pytest.raises(ConfigurationError, match=f'limiter on "{named}": .*{message}'):
+        MultiLimit(app)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("5/fortnight", "unknown unit"),
+        (5, "5 is no limit; give text such as"),
+        (object(), "is no limit"),
+        ({"5/minute"}, "is no limit"),
+        (["5/minute", 5], "5 is no limit"),
+        (rate_limiter, "is no limit"),
+        ({"type": "ipp"}, "type='ipp': use default, global, ip, user"),
+        ({"type": "user+ipp"}, r"type='user\+ipp'"),
+        ({"rulse": "5/minute"}, "'rulse' is not an option of a limiter; did you mean 'rules'"),
+        ({"where": "here"}, "'where' is not an option"),
+        (["5/minute", "9/minute"], "would share one key"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS", "LIMITS"])
+def test_what_is_no_limit_names_the_setting(app: Flask, given: Any, message: str, setting: str) -> None:
+    app.config[f"MULTILIMIT_{setting}"] = {"view": given} if setting == "LIMITS" else given
+
+    with pytest.raises(ConfigurationError, match=rf"(?i)MULTILIMIT_{setting}|{setting}.*{message}") as raised:
+        MultiLimit(app)
+    assert raised.match(message)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("setting", "value", "message"),
+        [
+            ("LIMITS", ["5/minute"], "MULTILIMIT_LIMITS="),
+            ("LIMITS", {"view": []}, r'MULTILIMIT_LIMITS\["view"\]: no limit given'),
+            ("LIMITS", {"view": None}, r'MULTILIMIT_LIMITS\["view"\]: no limit given'),
+            ("EXEMPT", "static", "MULTILIMIT_EXEMPT="),
+            ("HEADERS", "all", "MULTILIMIT_HEADERS='all'"),
+            ("HEADERS_ON", "sometimes", "MULTILIMIT_HEADERS_ON="),
+            ("RETRY_AFTER", "never", "MULTILIMIT_RETRY_AFTER="),
+            ("SHADOW_HEADERS", "yes", "MULTILIMIT_SHADOW_HEADERS="),
+            ("LOCALE", "fr", "MULTILIMIT_LOCALE='fr'"),
+            ("MESSAGE", 5, "MULTILIMIT_MESSAGE=5"),
+            ("DEFAULT_LIMIT", "5/minute", "did you mean MULTILIMIT_DEFAULT_LIMITS"),
+        ],
+    )
+    def test_of_a_wrong_kind_name_the_setting(self, app: Flask, setting: str, value: Any, message: str) -> None:
+        app.config[f"MULTILIMIT_{setting}"] = value
+
+        with pytest.raises(ConfigurationError, match=message):
+            MultiLimit(app)
+
+
+class TestAtTheFirstRequest:
+    """What only the whole app can show."""
+
+    def test_two_limits_from_different_places_that_share_a_key_name_both(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {"api.*": "5/minute"}
+        api = rate_limiter(rules="9/minute")(Blueprint("api", "api"))
+        api.add_url_rule("/", "view", view())
+        MultiLimit(app, storage=storage)
+        app.register_blueprint(api)
+
+        with pytest.raises(ConfigurationError, match=r'limiter on "api.view": .*MULTILIMIT_LIMITS.*blueprint "api"'):
+            ask(app)
+
+    @pytest.mark.parametrize(
+        ("methods", "route", "told"),
+        [
+            (["POST"], ["GET"], r"methods=\['POST'\]: its routes take only GET, HEAD, OPTIONS, so nothing"),
+            (["FETCH"], ["GET"], r"methods=\['FETCH'\]: its routes take only GET"),
+            (None, ["OPTIONS"], "methods=all but OPTIONS: its routes take only OPTIONS"),
+        ],
+    )
+    def test_methods_that_no_route_takes_would_limit_nothing(
+        self, app: Flask, methods: list[str] | None, route: list[str], told: str
+    ) -> None:
+        MultiLimit(app)
+        app.add_url_rule("/", "view", rate_limiter(methods=methods)(view()), methods=route)
+
+        with pytest.raises(ConfigurationError, match=f'limiter on "view": {told}'):
+            ask(app)
+
+    def test_methods_that_another_endpoint_of_the_view_takes_are_none(self, app: Flask) -> None:
+        MultiLimit(app)
+        both = rate_limiter(methods=["POST"])(view())
+        app.add_url_rule("/", "view", both)
+        app.add_url_rule("/post", "post", both, methods=["POST"])
+
+        ask(app)
+
+    def test_a_route_that_names_no_methods_takes_them_all(self, app: Flask) -> None:
+        MultiLimit(app)
+        app.url_map.add(Route("/", endpoint="view"))
+        app.endpoint("view")(rate_limiter(methods=["POST"])(view()))
+        app.add_url_rule("/view", "view")
+
+        ask(app)
+
+    @pytest.mark.parametrize("level", ["application", "default", "unmatched"])
+    def test_users_that_nobody_knows_are_missed_at_every_level(
+        self, app: Flask, storage: RecordingStorage, level: str
+    ) -> None:
+        MultiLimit(app, storage=storage, **{f"{level}_limits": {"type": "user"}})  # type: ignore[arg-type]
+        app.add_url_rule("/", "view", view())
+
+        with pytest.raises(ConfigurationError, match="user_loader"):
+            ask(app)
+
+    def test_it_is_an_error_at_every_request_and_for_every_endpoint(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {"veiw": "5/minute"}
+        MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", view())
+        app.add_url_rule("/other", "other", view())
+
+        for path in ("/", "/other", "/"):
+            with pytest.raises(ConfigurationError, match="veiw"):
+                ask(app, path)
+
+
+class TestExempt:
+    @pytest.mark.parametrize("level", ["defaults", "", None])
+    def test_from_a_level_that_is_none_names_those_that_are(self, level: Any) -> None:
+        with pytest.raises(ConfigurationError, match="application, blueprint, configuration, default"):
+            exempt("default", level)
+
+    @pytest.mark.parametrize(
+        "target", [5, Flask("shop").make_response, Flask("shop")], ids=["number", "bound method", "app"]
+    )
+    def test_on_what_cannot_be_exempt(self, target: Any) -> None:
+        with pytest.raises(ConfigurationError, match="put it on a function, a view class or a blueprint"):
+            exempt(target)
+
+
+@pytest.mark.parametrize("make", [lambda: MultiLimit(on_rejected=5), lambda: MultiLimit(user_loader=5)])  # type: ignore[arg-type]
+def test_what_the_extension_is_to_call_can_be_called(make: Callable[[], MultiLimit]) -> None:
+    with pytest.raises(ConfigurationError, match="=5: give a callable"):
+        make()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated where they stand")
+def test_annotations_that_only_type_checkers_understand_are_no_mistake() -> None:
+    app: dict[str, Any] = {}
+    text = "def succeeded(response: Response) -> Unknown: pass\ndef view(page: Page) -> Response: pass"
+    exec(compile(text, "app.py", "exec", dont_inherit=True), app)  # as where nothing is imported from __future__
+
+    rate_limiter(charge_when=app["succeeded"])(app["view"])
+    with pytest.raises(ConfigurationError, match=r"cost=.*which it does not take"):
+        rate_limiter(cost=app["succeeded"])(app["view"])

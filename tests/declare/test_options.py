@@ -1,0 +1,233 @@
+"""What a limiter can be told: cost, exemption, scope, key prefix, message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
+from support.doubles import limited_service
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+    from flask_multilimit import Decision
+    from support.doubles import RecordingStorage
+
+
+def limit(app: Flask, path: str = "/", **options: Any) -> None:
+    app.add_url_rule(path, path.strip("/") or "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
+
+
+def test_omitted_rules_are_a_hundred_in_sixty_seconds(limited_app: Flask, client: FlaskClient) -> None:
+    limited_app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+
+    assert client.get("/").headers["RateLimit-Policy"] == '"default-60s";q=100;w=60'
+
+
+class TestCost:
+    def test_takes_as_many_units(self, limited_app: Flask, client: FlaskClient) -> None:
+        limit(limited_app, rules="10/minute", cost=4)
+
+        assert [client.get("/").headers["RateLimit"] for _ in range(3)] == [
+            '"default-60s";r=6;t=60',
+            '"default-60s";r=2;t=60',
+            '"default-60s";r=2;t=60',
+        ]
+
+    def test_may_be_asked_for_at_each_call(self, limited_app: Flask, client: FlaskClient) -> None:
+        limit(limited_app, rules="10/minute", cost=lambda: int(request.args["n"]))
+
+        assert [client.get(f"/?n={cost}").status_code for cost in (7, 4, 3, 1)] == [200, 429, 200, 429]
+
+    def test_of_zero_charges_nothing_but_is_refused_by_none(self, limited_app: Flask, client: FlaskClient) -> None:
+        limit(limited_app, rules="1/minute", cost=lambda: int(request.args["n"]))
+
+        assert [client.get(f"/?n={cost}").status_code for cost in (0, 1, 1, 0)] == [200, 200, 429, 200]
+
+    def test_more_than_the_rule_ever_admits_tells_that_waiting_does_not_help(
+        self, limited_app: Flask, client: FlaskClient
+    ) -> None:
+        limit(limited_app, rules="10/minute", cost=lambda: 11)
+
+        response = client.get("/", headers={"Accept": "text/plain"})
+
+        assert response.status_code == 429
+        assert "Retry-After" not in response.headers
+        assert response.headers["RateLimit"] == '"default-60s";r=10'
+        assert "Waiting does not help" in response.text
+
+    @pytest.mark.parametrize("returned", [-1, 1.0, 2.5, "1", None, True, False])
+    def test_that_is_no_number_of_units_is_an_error_each_time(
+        self, limited_app: Flask, client: FlaskClient, returned: Any
+    ) -> None:
+        costs = iter([1, 0, returned, returned])
+        limit(limited_app, rules="100/minute", cost=lambda: next(costs))
+        client.get("/")
+        client.get("/")
+
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=r'"view".*cost='):
+                client.get("/")
+
+
+class TestExemption:
+    def test_leaves_the_limiter_out(self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage) -> None:
+        limit(limited_app, exempt_when=lambda: request.args.get("staff") == "yes")
+
+        statuses = [client.get(path).status_code for path in ("/", "/?staff=yes", "/?staff=yes", "/")]
+
+        assert statuses == [200, 200, 200, 429]
+        assert len(storage.checks) == 2
+
+    def test_leaves_the_others_in_force(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        @limited_app.get("/")
+        @rate_limiter(rules="1/minute", exempt_when=lambda: True)
+        @rate_limiter(rules="2/hour")
+        def view() -> str:
+            return "ok"
+
+        assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+        assert storage.windows == [[3600]] * 3
+
+    def test_asks_for_no_subject(self, limited_app: Flask, client: FlaskClient) -> None:
+        def subject() -> str:
+            raise AssertionError
+
+        limit(limited_app, type=subject, name="mine", exempt_when=lambda: True)
+
+        assert client.get("/").status_code == 200
+
+
+class TestScope:
+    def test_is_shared_by_endpoints_that_name_it(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        limit(limited_app, "/one", scope="search")
+        limit(limited_app, "/two", scope="search")
+        limit(limited_app, "/three")
+
+        assert [client.get(path).status_code for path in ("/one", "/two", "/three")] == [200, 429, 200]
+        assert storage.keys_asked[0] == ["rate_limit:{search}:default::sliding_window:60000"]
+
+    def test_of_any_content_stays_in_one_slot(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        limit(limited_app, "/one", scope="a}{b:c d\n\0é" * 100)
+
+        client.get("/one")
+
+        assert storage.keys_asked[0][0].startswith("rate_limit:{*")
+        assert [storage.keys_asked[0][0].count(brace) for brace in "{}"] == [1, 1]
+
+
+class TestKey:
+    def test_is_what_the_keys_begin_with(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        limit(limited_app, key="mine/")
+
+        client.get("/")
+
+        assert storage.keys_asked == [["mine/{view}:default::sliding_window:60000"]]
+
+    def test_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_KEY_PREFIX"] = "shop:"
+        MultiLimit(app, storage=storage)
+        limit(app, "/one")
+        limit(app, "/two", key="mine:")
+
+        for path in ("/one", "/two"):
+            app.test_client().get(path)
+
+        assert [keys[0].partition("{")[0] for keys in storage.keys_asked] == ["shop:", "mine:"]
+
+    def test_keeps_two_limiters_of_one_type_apart(self, limited_app: Flask, client: FlaskClient) -> None:
+        @limited_app.get("/")
+        @rate_limiter(rules="5/minute", key="a:", exempt_when=lambda: False)
+        @rate_limiter(rules="3/minute", key="b:", exempt_when=lambda: False)
+        def view() -> str:
+            return "ok"
+
+        assert client.get("/").headers["RateLimit"] == '"default-60s";r=4;t=60, "default-60s-2";r=2;t=60'
+
+
+class TestMessage:
+    def refusal(self, client: FlaskClient, path: str = "/") -> str:
+        responses = [client.get(path, headers={"Accept": "text/plain"}) for _ in range(2)]
+        assert [response.status_code for response in responses] == [200, 429]
+        return responses[-1].text.splitlines()[0]
+
+    def test_has_a_default(self, limited_app: Flask, client: FlaskClient) -> None:
+        limit(limited_app)
+
+        assert self.refusal(client) == "Too many requests. Please try again later."
+
+    def test_is_text_of_the_limiter(self, limited_app: Flask, client: FlaskClient) -> None:
+        limit(limited_app, message="访问过于频繁,请稍候再试")
+
+        assert self.refusal(client) == "访问过于频繁,请稍候再试"
+
+    def test_is_made_of_the_decision(self, limited_app: Flask, client: FlaskClient) -> None:
+        def message(decision: Decision) -> str:
+            return f"{decision.violated[0].name}: {decision.retry_after:.0f} s for {request.path}"
+
+        limit(limited_app, message=message)
+
+        assert self.refusal(client) == "default-60s: 60 s for /"
+
+    def test_is_a_setting_of_the_app(self, app: Flask) -> None:
+        app.config["MULTILIMIT_MESSAGE"] = "Slow down."
+        MultiLimit(app)
+        limit(app, "/one")
+        limit(app, "/two", message="Slower.")
+
+        client = app.test_client()
+        assert [self.refusal(client, "/one"), self.refusal(client, "/two")] == ["Slow down.", "Slower."]
+
+    def test_of_the_app_may_be_a_callable(self, app: Flask) -> None:
+        app.config["MULTILIMIT_MESSAGE"] = lambda decision: f"Wait {decision.retry_after:.0f} s."
+        MultiLimit(app)
+        limit(app)
+
+        assert self.refusal(app.test_client()) in {"Wait 60 s.", "Wait 59 s."}
+
+    def test_is_that_of_the_limiter_with_the_longest_wait(self, limited_app: Flask, client: FlaskClient) -> None:
+        @limited_app.get("/")
+        @rate_limiter(rules="1/minute", message="a minute")
+        @rate_limiter(rules="1/hour", message="an hour", type=LimitType.IP)
+        @rate_limiter(rules="2/day", message="a day")
+        def view() -> str:
+            return "ok"
+
+        assert self.refusal(client) == "an hour"
+
+    def test_is_what_the_exception_says(self, limited_app: Flask) -> None:
+        service = limited_service(rules="1/minute", message="Enough mail for today.")
+
+        with limited_app.app_context():
+            service()
+            with pytest.raises(RateLimitExceeded, match="429 Too Many Requests: Enough mail for today") as refused:
+                service()
+
+        assert refused.value.description == "Enough mail for today."
+
+
+class TestNames:
+    def test_of_a_limiter_stand_in_the_names_of_its_rules(self, limited_app: Flask, client: FlaskClient) -> None:
+        limit(limited_app, type=LimitType.IP, name="login", rules="5/minute; 20/hour")
+
+        assert client.get("/").headers["RateLimit-Policy"] == '"login-60s";q=5;w=60, "login-3600s";q=20;w=3600'
+
+    def test_leave_the_key_of_a_limit_type_alone(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        limit(limited_app, type=LimitType.IP, name="login")
+
+        client.get("/")
+
+        assert storage.keys_asked == [["rate_limit:{view}:ip:127.0.0.1:sliding_window:60000"]]

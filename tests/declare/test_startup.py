@@ -1,0 +1,423 @@
+"""Whatever is wrong in a declaration or a setting is an error that names the place, the value and the remedy."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis.asyncio
+from flask import Flask
+
+from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+
+def view() -> str:
+    return "ok"
+
+
+async def asynchronous() -> str:
+    return ""
+
+
+def with_argument(argument: object) -> str:
+    return str(argument)
+
+
+PLACE = r'^limiter on ".*test_startup:view": '
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        # rules
+        ({"rules": []}, "rules: none given, so nothing would be limited; leave `rules` out"),
+        ({"rules": ()}, "rules: none given"),
+        ({"rules": ""}, "rule '': write it as \"100/minute\""),
+        ({"rules": "often"}, "rule 'often': write it as \"100/minute\""),
+        ({"rules": "100/minute;"}, "rule '': write it as"),
+        ({"rules": "100/fortnight"}, "unknown unit 'fortnight', use one of second, minute"),
+        ({"rules": "100/minut"}, "did you mean 'minute'?"),
+        ({"rules": "0/minute"}, "count must be a whole number from 1 to 1000000000, got 0"),
+        ({"rules": "-1/minute"}, "count must be a whole number from 1 to 1000000000, got '-1'"),
+        ({"rules": "1.5/minute"}, "got '1.5'"),
+        ({"rules": "1/0 seconds"}, "time must be between 0.001"),
+        ({"rules": "1/401 days"}, "400 days"),
+        ({"rules": 100}, 'rules=100: give Rule objects or text such as "100/minute"'),
+        ({"rules": [100]}, "rules: 100 is not a rule; give a Rule or text"),
+        ({"rules": [(60, 100)]}, "rules: (60, 100) is not a rule"),
+        ({"rules": [None]}, "rules: None is not a rule"),
+        ({"rules": {"time": 60, "count": 100}}, "rule 'time'"),
+        (
+            {"rules": "5/minute; 9/minute"},
+            "Rule(9 per 60s) of the default limiter (5 per 60s; 9 per 60s) and a rule of the default limiter",
+        ),
+        ({"rules": [Rule(60, 5), Rule(60, 5)]}, "would share one key"),
+        # type and name
+        ({"type": "ip"}, "type='ip': give a LimitType such as LimitType.IP, a callable that returns"),
+        ({"type": ()}, "type=(): give at least one type"),
+        ({"type": (LimitType.IP, "user")}, "type='user': give a LimitType"),
+        ({"type": 7}, "type=7: give a LimitType"),
+        ({"type": view}, 'view: a type of your own needs a name, such as name="api_key"'),
+        ({"type": view, "name": ""}, "name='': 1 to 20 characters"),
+        ({"type": view, "name": "x" * 21}, f"name='{'x' * 21}': 1 to 20 characters, a letter and then letters"),
+        ({"type": view, "name": "api key"}, "name='api key': 1 to 20 characters"),
+        ({"type": view, "name": "a:b"}, "name='a:b'"),
+        ({"type": view, "name": "é"}, "name='é'"),
+        ({"type": view, "name": "a\n"}, r"name='a\n'"),
+        ({"type": view, "name": "1a"}, "name='1a'"),
+        ({"type": view, "name": 7}, "name=7"),
+        ({"name": "no good"}, "name='no good'"),
+        *(
+            ({"type": view, "name": name}, f"name='{name}': taken by a LimitType; call your own type something else")
+            for name in ("default", "global", "ip", "user", "anonymous")
+        ),
+        ({"type": asynchronous, "name": "mine"}, "asynchronous: must not be async"),
+        ({"type": with_argument, "name": "mine"}, "with_argument: is called without arguments"),
+        # key and scope
+        ({"key": ""}, "key prefix '': 1 to 32 printable ASCII characters, no blanks, no braces"),
+        ({"key": "a b"}, "key prefix 'a b'"),
+        ({"key": "a{b"}, "key prefix 'a{b'"),
+        ({"key": "é:"}, "key prefix 'é:'"),
+        ({"key": "x" * 33}, "1 to 32"),
+        ({"key": "a\n"}, r"key prefix 'a\n'"),
+        ({"key": 7}, "key prefix 7"),
+        ({"scope": ""}, "scope='': give a name, or leave it out for the endpoint"),
+        ({"scope": 7}, "scope=7: give a name"),
+        ({"scope": b"x"}, "scope=b'x': give a name"),
+        # cost
+        ({"cost": -1}, "cost=-1: must be a whole number, 0 or more"),
+        ({"cost": 1.5}, "cost=1.5: must be a whole number"),
+        ({"cost": "1"}, "cost='1': must be a whole number"),
+        ({"cost": True}, "cost=True: must be a whole number"),
+        ({"cost": 101}, "cost=101: 100 per 60s could never admit it"),
+        ({"cost": 10_001, "rules": "1000000/minute"}, "cost=10001: sliding_window takes at most 10000 units"),
+        ({"cost": asynchronous}, "asynchronous: must not be async"),
+        ({"cost": with_argument}, "with_argument: is called without arguments"),
+        # exempt_when
+        ({"exempt_when": True}, "exempt_when=True: give a callable without arguments"),
+        ({"exempt_when": "staff"}, "exempt_when='staff': give a callable"),
+        ({"exempt_when": asynchronous}, "asynchronous: must not be async"),
+        ({"exempt_when": with_argument}, "with_argument: is called without arguments"),
+        # what is called with the response, or with the decision
+        ({"charge_when": True}, "charge_when=True: give a callable with the response"),
+        ({"charge_when": asynchronous}, "asynchronous: must not be async"),
+        ({"charge_when": view}, "view: is called with the response"),
+        ({"on_rejected": "no"}, "on_rejected='no': give a callable with the Decision"),
+        ({"on_rejected": view}, "view: is called with the Decision"),
+        ({"rules": asynchronous}, "asynchronous: must not be async"),
+        ({"rules": with_argument}, "with_argument: is called without arguments"),
+        # message
+        ({"message": 7}, "message=7: give text, or a callable of the Decision"),
+        ({"message": b"no"}, "message=b'no': give text"),
+        ({"message": asynchronous}, "asynchronous: must not be async"),
+        ({"message": view}, "view: is called with the Decision"),
+    ],
+)
+def test_a_wrong_declaration_names_place_value_and_remedy(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=PLACE + ".*" + re.escape(message)):
+        rate_limiter(**options)(view)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"time": 0}, "Rule(time=0, count=100): time must be between 0.001"),
+        ({"time": -1}, "Rule(time=-1, count=100): time must be between 0.001"),
+        ({"time": math.nan}, "time must be between 0.001"),
+        ({"time": math.inf}, "time must be between 0.001"),
+        ({"time": 400 * 86_400 + 1}, "400 days"),
+        ({"time": timedelta(days=401)}, "400 days"),
+        ({"time": "60"}, "time must be a number of seconds or a timedelta, got '60'"),
+        ({"time": True}, "time must be a number of seconds"),
+        ({"time": 0.0005}, "time must be between 0.001"),
+        ({"time": 1.0005}, "time must be a whole number of milliseconds"),
+        ({"count": 0}, "Rule(time=60, count=0): count must be a whole number from 1 to 1000000000, got 0"),
+        ({"count": 1.0}, "count must be a whole number"),
+        ({"count": 10**9 + 1}, "count must be a whole number from 1 to 1000000000"),
+        ({"algorithm": "sliding"}, "did you mean 'sliding_window'?"),
+        ({"name": "no good"}, "name must be 1 to 64 characters"),
+        ({"name": 'a"b'}, "name must be 1 to 64 characters"),
+    ],
+)
+def test_a_wrong_rule_names_value_and_remedy(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        Rule(**arguments)
+
+
+WRONG_TARGETS: list[Any] = [
+    staticmethod(view),
+    classmethod(view),  # type: ignore[arg-type]
+    property(view),  # type: ignore[arg-type]
+    type("Page", (), {}),
+    7,
+    None,
+    "view",
+]
+
+
+@pytest.mark.parametrize(
+    "target",
+    WRONG_TARGETS,
+    ids=["staticmethod", "classmethod", "property", "class", "number", "None", "text"],
+)
+def test_only_a_function_can_be_limited(target: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"@rate_limiter on .*: decorate a function or a blueprint; of a class, its methods"
+    ):
+        rate_limiter()(target)
+
+
+def test_an_app_is_limited_by_other_means(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=r"MultiLimit\(app, application_limits=\.\.\.\)"):
+        rate_limiter()(app)
+
+
+def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it() -> None:
+    with pytest.raises((ConfigurationError, TypeError), match=r"rate_limiter\(\)"):
+        rate_limiter(view)  # type: ignore[call-arg]
+
+
+class TestSharedKeys:
+    MESSAGE = "would share one key.*keep the stricter, or give one of them a scope"
+
+    def test_of_two_stacked_limiters(self) -> None:
+        with pytest.raises(ConfigurationError, match=PLACE + ".*" + self.MESSAGE):
+            rate_limiter(rules="5/minute")(rate_limiter(rules="7/minute")(view))
+
+    def test_of_two_callables_with_one_name(self) -> None:
+        inner = rate_limiter(type=lambda: "a", name="mine", rules="7/minute")(view)
+
+        with pytest.raises(ConfigurationError, match=self.MESSAGE):
+            rate_limiter(type=lambda: "b", name="mine", rules="5/minute")(inner)
+
+    @pytest.mark.parametrize("options", [{"scope": "page"}, {"key": "rate_limit:"}])
+    def test_that_are_the_same_only_in_their_app(
+        self, limited_app: Flask, client: FlaskClient, options: dict[str, Any]
+    ) -> None:
+        limited_app.add_url_rule("/free", "free", lambda: "ok")
+        inner = rate_limiter(rules="3/minute", exempt_when=lambda: False, **options)(lambda: "ok")
+        limited_app.add_url_rule("/", "page", rate_limiter(rules="5/minute")(inner))
+
+        with pytest.raises(ConfigurationError, match='limiter on "page": .*' + self.MESSAGE):
+            client.get("/free")
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"type": LimitType.IP, "rules": "3/minute"},
+            {"scope": "other"},
+            {"key": "other:"},
+            {"rules": "7/2 minutes"},
+            {"type": lambda: "x", "name": "mine"},
+        ],
+        ids=["type", "scope", "key", "window", "own type"],
+    )
+    def test_are_none_when_anything_differs(self, options: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConfigurationWarning)
+            rate_limiter(rules="5/minute")(rate_limiter(**{"rules": "5/minute", **options})(view))
+
+
+class TestIdleRules:
+    """A rule that can never refuse, because another always refuses first, is worth a warning."""
+
+    def test_warn_at_the_line_of_the_declaration(self) -> None:
+        with pytest.warns(ConfigurationWarning) as caught:
+            rate_limiter(rules="10/minute; 600/hour")(view)  # this line
+
+        (warning,) = caught
+        assert Path(warning.filename) == Path(__file__)
+        assert Path(__file__).read_text().splitlines()[warning.lineno - 1].endswith("# this line")
+        assert re.search(
+            PLACE + r"Rule\(600 per 3600s\) of the default limiter .* can never refuse, because Rule\(10 per 60s\) of "
+            r"the default limiter .* always refuses before; leave it out or make it stricter$",
+            str(warning.message),
+        )
+
+    @pytest.mark.parametrize(
+        ("outer", "inner"),
+        [
+            ({"rules": "10/minute"}, {"rules": "600/hour"}),
+            ({"rules": "600/hour"}, {"rules": "10/minute"}),
+            ({"rules": "10/minute"}, {"rules": "10/minute", "type": LimitType.IP}),
+            ({"rules": "10/hour"}, {"rules": "10/minute"}),
+        ],
+    )
+    def test_warn_in_either_order(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
+        below = rate_limiter(**inner)(view)
+
+        with pytest.warns(ConfigurationWarning, match="can never refuse"):
+            rate_limiter(**outer)(below)
+
+    def test_warn_once_however_many_limiters_follow(self) -> None:
+        below = rate_limiter(rules="10/minute")(view)
+
+        with pytest.warns(ConfigurationWarning, match="can never refuse"):
+            below = rate_limiter(rules="600/hour")(below)
+
+        rate_limiter(rules="100/hour", type=LimitType.IP)(rate_limiter(rules="2000/day")(below))
+
+    def test_warn_also_of_one_rule_object_used_twice(self) -> None:
+        rule = Rule(time=60, count=10)
+        below = rate_limiter(type=LimitType.IP, rules=rule)(view)
+
+        with pytest.warns(ConfigurationWarning, match="ip limiter .* can never refuse"):
+            rate_limiter(rules=rule)(below)
+
+    @pytest.mark.parametrize(
+        ("outer", "inner"),
+        [
+            ({"rules": "10/minute"}, {"rules": "599/hour"}),
+            ({"rules": Rule(7, 10)}, {"rules": Rule(10, 19)}),
+            ({"rules": "10/minute", "type": LimitType.IP}, {"rules": "1000/minute"}),
+            ({"rules": "10/minute", "type": LimitType.IP}, {"rules": "1000/minute", "type": LimitType.USER}),
+            ({"rules": "10/minute", "exempt_when": lambda: False}, {"rules": "600/hour"}),
+            ({"rules": "10/minute", "cost": lambda: 1}, {"rules": "600/hour"}),
+            ({"rules": "10/minute"}, {"rules": "600/hour", "cost": 3}),
+            ({"rules": "10/minute"}, {"rules": "600/hour", "scope": "shared with others"}),
+            ({"rules": "10/minute", "scope": "shared"}, {"rules": "600/hour", "scope": "shared"}),
+            ({"rules": "10/minute", "type": lambda: None, "name": "mine"}, {"rules": "600/hour"}),
+        ],
+    )
+    def test_do_not_warn_when_both_can_refuse(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:
+        rate_limiter(**outer)(rate_limiter(**inner)(view))
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("STORAGE_URI", "redis:/localhost", "not one of memory://, local://, redis://"),
+            ("STORAGE_URI", "", "storage URI '': not one of"),
+            ("STORAGE_URI", "memory", "storage URI 'memory': not one of"),
+            ("STORAGE_URI", "memory://x", "storage URI 'memory://x': not one of"),
+            ("STORAGE_URI", "memcached://localhost", "not one of memory://"),
+            ("STORAGE_URI", "redis://", "not one of"),
+            ("STORAGE_URI", "redis://localhost:port/0", "storage URI 'redis://localhost:port/0'"),
+            ("STORAGE_URI", 6379, "MULTILIMIT_STORAGE_URI=6379: input should be a valid string"),
+            ("STORAGE_URI", None, "MULTILIMIT_STORAGE_URI=None"),
+            ("STORAGE_TIMEOUT", 0, "MULTILIMIT_STORAGE_TIMEOUT=0: input should be greater than 0"),
+            ("STORAGE_TIMEOUT", -1, "greater than 0"),
+            ("STORAGE_TIMEOUT", 61, "less than or equal to 60"),
+            ("STORAGE_TIMEOUT", math.nan, "MULTILIMIT_STORAGE_TIMEOUT=nan"),
+            ("STORAGE_TIMEOUT", math.inf, "less than or equal to 60"),
+            ("STORAGE_TIMEOUT", True, "MULTILIMIT_STORAGE_TIMEOUT=True: give a number of seconds"),
+            ("DENY_CACHE", False, "MULTILIMIT_DENY_CACHE=False: give a number of seconds"),
+            ("EXEMPT", "static", "MULTILIMIT_EXEMPT='static': give a list of names or patterns, such as"),
+            ("EXEMPT", ["static", 5], "MULTILIMIT_EXEMPT=['static', 5]: give a list of names or patterns, such as"),
+            ("STORAGE_TIMEOUT", "soon", "MULTILIMIT_STORAGE_TIMEOUT='soon'"),
+            ("KEY_PREFIX", "", "MULTILIMIT_KEY_PREFIX='': key prefix '': 1 to 32 printable ASCII"),
+            ("KEY_PREFIX", "{shop}", "no braces"),
+            ("KEY_PREFIX", None, "MULTILIMIT_KEY_PREFIX=None: input should be a valid string"),
+            ("ENABLED", "no", "MULTILIMIT_ENABLED='no': input should be a valid boolean"),
+            ("ENABLED", 0, "MULTILIMIT_ENABLED=0: input should be a valid boolean"),
+            ("ENABLED", None, "MULTILIMIT_ENABLED=None"),
+            (
+                "HEADERS",
+                "all",
+                "MULTILIMIT_HEADERS='all': input should be 'standard', 'draft-06', 'legacy', 'both' or 'off'",
+            ),
+            ("HEADERS", True, "MULTILIMIT_HEADERS=True: input should be 'standard'"),
+            ("IPV6_PREFIX", 129, "MULTILIMIT_IPV6_PREFIX=129: input should be less than or equal to 128"),
+            ("IPV6_PREFIX", 15, "greater than or equal to 16"),
+            ("IPV6_PREFIX", "64", "MULTILIMIT_IPV6_PREFIX='64': input should be a valid integer"),
+            ("IPV6_PREFIX", 64.0, "MULTILIMIT_IPV6_PREFIX=64.0"),
+            ("ANONYMOUS_USER", "none", "MULTILIMIT_ANONYMOUS_USER='none': input should be 'ip' or 'shared'"),
+            ("WORKERS", 0, "MULTILIMIT_WORKERS=0: input should be greater than or equal to 1"),
+            ("MESSAGE", 7, "MULTILIMIT_MESSAGE=7: give text, or a callable of the Decision"),
+        ],
+    )
+    def test_a_wrong_value_is_an_error_at_start_up(self, app: Flask, name: str, value: object, message: str) -> None:
+        app.config[f"MULTILIMIT_{name}"] = value
+
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
+            MultiLimit(app)
+        assert "multilimit" not in app.extensions
+
+    @pytest.mark.parametrize(
+        "name", ["STORAGE_TIMEOUT", "WORKERS", "DENY_CACHE", "IPV6_PREFIX", "ENABLED", "MESSAGE", "KEY_PREFIX"]
+    )
+    def test_a_number_with_too_many_digits_to_be_shown_is_an_error_like_any(self, app: Flask, name: str) -> None:
+        for value, shown in (
+            (10**5000, "int too long to show: "),
+            (-(10**5000), "int too long to show: "),
+            ([10**5000], "list too long to show: "),
+            (b"9" * 5000, f"b'{'9' * 75}...: "),
+        ):
+            app.config[f"MULTILIMIT_{name}"] = value
+            with pytest.raises(ConfigurationError, match=re.escape(f"MULTILIMIT_{name}={shown}")):
+                MultiLimit(app)
+
+    def test_every_wrong_value_is_told_at_once(self, app: Flask) -> None:
+        app.config.update(MULTILIMIT_ENABLED=1, MULTILIMIT_HEADERS="x")
+
+        with pytest.raises(ConfigurationError, match=r"MULTILIMIT_ENABLED=1: .*; MULTILIMIT_HEADERS='x': "):
+            MultiLimit(app)
+
+    @pytest.mark.parametrize(
+        ("unknown", "nearest"),
+        [
+            ("MULTILIMIT_STORAGE_URL", "MULTILIMIT_STORAGE_URI"),
+            ("MULTILIMIT_HEADER", "MULTILIMIT_HEADERS"),
+            ("MULTILIMIT_ENABLE", "MULTILIMIT_ENABLED"),
+            ("MULTILIMIT_IPV6_PREFIX_LENGTH", "MULTILIMIT_IPV6_PREFIX"),
+            ("MULTILIMIT_storage_uri", "MULTILIMIT_STORAGE_URI"),
+            ("MULTILIMITS_ENABLED", "MULTILIMIT_ENABLED"),
+            ("MULTI_LIMIT_STORAGE_URI", "MULTILIMIT_STORAGE_URI"),
+        ],
+    )
+    def test_an_unknown_name_suggests_the_nearest(self, app: Flask, unknown: str, nearest: str) -> None:
+        app.config[unknown] = "x"
+
+        with pytest.raises(ConfigurationError, match=f"^{unknown} is not a setting; did you mean {nearest}"):
+            MultiLimit(app)
+
+    def test_other_peoples_settings_are_left_alone(self, app: Flask) -> None:
+        app.config.update(MULTI="x", RATELIMIT_ENABLED="x", MULTILIMITED="x")
+
+        MultiLimit(app)
+
+    def test_come_from_the_environment(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SHOP_MULTILIMIT_ENABLED", "false")
+        monkeypatch.setenv("SHOP_MULTILIMIT_IPV6_PREFIX", "56")
+        monkeypatch.setenv("SHOP_MULTILIMIT_STORAGE_TIMEOUT", "0.5")
+        monkeypatch.setenv("SHOP_MULTILIMIT_STORAGE_URI", "memory://")
+        app.config.from_prefixed_env("SHOP")
+
+        MultiLimit(app)
+
+        settings = app.extensions["multilimit"].settings
+        assert (settings.enabled, settings.ipv6_prefix, settings.storage_timeout) == (False, 56, 0.5)
+
+    @pytest.mark.parametrize("uri", ["rediss+x://user:secret@localhost", b"redis://:secret@localhost"])
+    def test_a_password_in_the_storage_uri_is_not_shown(self, app: Flask, uri: object) -> None:
+        app.config["MULTILIMIT_STORAGE_URI"] = uri
+
+        with pytest.raises(ConfigurationError) as raised:
+            MultiLimit(app)
+
+        assert "secret" not in str(raised.value)
+
+    def test_a_storage_that_is_none_is_an_error(self, app: Flask) -> None:
+        with pytest.raises(ConfigurationError, match=r"storage=7: give a URI, a client object of redis, or a Storage"):
+            MultiLimit(app, storage=7)
+
+    @pytest.mark.parametrize("kind", [redis.asyncio.Redis, redis.asyncio.RedisCluster])
+    def test_a_client_that_must_be_awaited_is_an_error(self, app: Flask, kind: Any) -> None:
+        with pytest.raises(ConfigurationError, match=r"storage=Redis.* of redis\.asyncio.*give a client that is not"):
+            MultiLimit(app, storage=kind(host="localhost"))
+
+    @pytest.mark.parametrize("loader", ["ann", 7, asynchronous, with_argument])
+    def test_a_user_loader_that_cannot_be_called_is_an_error(self, app: Flask, loader: Any) -> None:
+        with pytest.raises(ConfigurationError, match="user_loader="):
+            MultiLimit(app, user_loader=loader)
+        with pytest.raises(ConfigurationError, match="user_loader="):
+            MultiLimit().user_loader(loader)

@@ -1,0 +1,162 @@
+"""Who shares a quota: endpoints with one scope, path variables, API keys, several types together, apps, storages."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask, request
+from werkzeug.wrappers import Response
+
+from flask_multilimit import LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit.declare import subjects
+from flask_multilimit.plan import endpoint as plan
+from support.asking import ask, statuses, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask_multilimit import RedisStorage
+    from support.clock import Clock
+    from support.doubles import RecordingStorage
+
+
+def api_key() -> str | None:
+    return request.headers.get("X-Api-Key")
+
+
+def test_endpoints_share_the_quota_of_one_scope(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    for path in ("/mail", "/text"):
+        app.add_url_rule(path, path, rate_limiter(rules="2/minute", scope="outgoing")(view()))
+
+    assert statuses(app, "/mail", "/text", "/mail", "/text") == [200, 200, 429, 429]
+
+
+def test_each_value_of_a_path_variable_has_a_quota(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+
+    def room() -> str:
+        return str((request.view_args or {})["room"])
+
+    app.add_url_rule("/<room>", "view", rate_limiter(type=room, name="room", rules="1/minute")(lambda room: room))
+
+    assert statuses(app, "/a", "/a", "/b", "/%C3%A4%3A", "/%C3%A4%3A") == [200, 429, 200, 200, 429]
+
+
+def test_each_api_key_has_a_quota_and_who_has_none_another_limit(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    by_key = rate_limiter(type=api_key, name="api_key", rules="2/minute")
+    by_ip = rate_limiter(type=LimitType.IP, rules="1/minute", exempt_when=lambda: api_key() is not None)
+    app.add_url_rule("/", "view", by_key(by_ip(view())))
+
+    assert statuses(app, "/", "/", "/", headers={"X-Api-Key": "k1"}) == [200, 200, 429]
+    assert statuses(app, "/", headers={"X-Api-Key": "k2"}) == [200]
+    assert statuses(app, "/", "/") == [200, 429]
+
+
+class TestSeveralTypesTogether:
+    @pytest.fixture
+    def get(self, app: Flask, storage: RecordingStorage) -> Callable[[str | None, str], int]:
+        MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+        pairs = rate_limiter(type=(LimitType.USER, LimitType.IP), rules="1/minute")
+        app.add_url_rule("/", "view", pairs(view()))
+
+        def get(user: str | None, address: str) -> int:
+            headers = {} if user is None else {"X-User": user}
+            return ask(app, headers=headers, environ_base={"REMOTE_ADDR": address}).status_code
+
+        return get
+
+    def test_are_one_subject(self, get: Callable[[str | None, str], int], storage: RecordingStorage) -> None:
+        ann_here, ann_there, bob_here = ("ann", "192.0.2.1"), ("ann", "192.0.2.2"), ("bob", "192.0.2.1")
+
+        assert [get(*each) for each in (ann_here, ann_there, bob_here, ann_here)] == [200, 200, 200, 429]
+        assert all(len(hits) == 1 for hits in storage.checks)
+        assert storage.keys_asked[0][0].split("}:")[1].startswith("user+ip:")
+
+    def test_of_different_parts_never_meet(self, get: Callable[[str | None, str], int]) -> None:
+        users = ["a", "b", 'a", "192.0.2.1', "a+b", "a:192.0.2.1", None, "192.0.2.1", '["user","a"]']
+        addresses = ["192.0.2.1", "192.0.2.2", "2001:db8::1", ""]
+
+        for pair in itertools.product(users, addresses):
+            assert get(*pair) == 200, pair
+        for pair in itertools.product(users, addresses):
+            assert get(*pair) == 429, pair
+
+    def test_may_have_one_of_ones_own(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        together = rate_limiter(type=(api_key, LimitType.IP), name="key_ip", rules="1/minute")
+        app.add_url_rule("/", "view", together(view()))
+
+        assert statuses(app, "/", "/", headers={"X-Api-Key": "k1"}) == [200, 429]
+        assert statuses(app, "/", headers={"X-Api-Key": "k2"}) == [200]
+        assert statuses(app, "/", "/") == [200, 200], "the type of one's own says that it does not apply"
+
+    def test_can_be_written_in_the_settings(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_DEFAULT_LIMITS"] = {"type": "user+ip", "rules": "1/minute"}
+        MultiLimit(app, storage=storage, user_loader=lambda: "ann")
+        app.add_url_rule("/", "view", view())
+
+        assert statuses(app, "/", "/") == [200, 429]
+        assert statuses(app, "/", environ_base={"REMOTE_ADDR": "203.0.113.7"}) == [200]
+
+
+class TestAppsAndStorages:
+    def test_each_app_has_its_storage_and_its_limits(self, clock: Clock, server_storage: RedisStorage) -> None:
+        memory, server = Flask("memory"), Flask("server")
+        MultiLimit(memory, storage=MemoryStorage(clock=clock), default_limits="1/minute")
+        MultiLimit(server, storage=server_storage, default_limits="2/minute")
+        for app in (memory, server):
+            app.add_url_rule("/", "view", view())
+
+        assert statuses(memory, "/", "/") == [200, 429]
+        assert statuses(server, "/", "/", "/") == [200, 200, 429]
+
+    def test_one_object_serves_several_apps_by_their_settings(self, clock: Clock) -> None:
+        multilimit, apps = MultiLimit(storage=MemoryStorage(clock=clock)), [Flask("one"), Flask("two")]
+        for count, app in enumerate(apps, 1):
+            app.config |= {"MULTILIMIT_DEFAULT_LIMITS": f"{count}/minute", "MULTILIMIT_KEY_PREFIX": f"{app.name}:"}
+            multilimit.init_app(app)
+            app.add_url_rule("/", "view", view())
+
+        assert statuses(apps[0], "/", "/") == [200, 429]
+        assert statuses(apps[1], "/", "/", "/") == [200, 200, 429]
+
+    def test_a_request_that_goes_on_to_another_app_is_one_of_each(self, clock: Clock) -> None:
+        outer, inner = Flask("outer"), Flask("inner")
+        kept = MemoryStorage(clock=clock)
+        MultiLimit(outer, storage=MemoryStorage(clock=clock))
+        MultiLimit(inner, storage=kept)
+        inner.config["TESTING"] = True
+        count_failures = rate_limiter(rules="1/minute", charge_when=lambda response: response.status_code >= 400)
+
+        def forward() -> Response:
+            return Response.from_app(inner, request.environ)
+
+        outer.add_url_rule("/", "view", count_failures(forward))
+        inner.add_url_rule("/", "view", rate_limiter(rules="2/hour", name="inside")(lambda: ("no", 400)))
+
+        assert statuses(outer, "/", "/") == [400, 429]
+        assert len(kept) == 1
+
+
+def test_subjects_that_clients_make_long_are_not_kept(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    limiter = rate_limiter(type=api_key, name="api_key", rules="1/minute")
+    app.add_url_rule("/", "view", limiter(view()))
+    kept = plan._remembered_limits.cache_info().currsize
+
+    keys = [f"{n}" * 10_000 for n in range(5)]
+    assert [ask(app, headers={"X-Api-Key": key}).status_code for key in keys * 2] == [200] * 5 + [429] * 5
+
+    assert plan._remembered_limits.cache_info().currsize == kept
+
+
+def test_addresses_that_are_none_are_not_kept_when_they_are_long() -> None:
+    before = subjects._network_of.cache_info().currsize
+
+    assert subjects.network_of("x" * 10_000, 64) == "x" * 10_000
+
+    assert subjects._network_of.cache_info().currsize == before

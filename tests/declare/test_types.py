@@ -1,0 +1,429 @@
+"""Who shares a quota: everyone, an address, a user, or what a callable of one's own returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from flask import Flask, request
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+import flask_multilimit
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.testing import FlaskClient
+
+    from flask_multilimit.declare.subjects import SubjectType
+    from support.doubles import RecordingStorage
+
+
+def limit(app: Flask, **options: Any) -> FlaskClient:
+    """A client of ``app``, whose ``/`` is limited to one request a minute."""
+    app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
+    return app.test_client()
+
+
+def statuses(client: FlaskClient, addresses: list[str], **options: Any) -> list[int]:
+    return [client.get("/", environ_base={"REMOTE_ADDR": each}, **options).status_code for each in addresses]
+
+
+def types_and_subjects(storage: RecordingStorage) -> list[str]:
+    """``type:subject`` of each check's first key."""
+    return [keys[0].split("}:")[1].rsplit(":", 2)[0] for keys in storage.keys_asked]
+
+
+def test_names_of_the_package_are_the_members() -> None:
+    given: list[LimitType] = [getattr(flask_multilimit, name) for name in ("DEFAULT", "GLOBAL", "IP", "USER")]
+
+    assert given == [LimitType.DEFAULT, LimitType.DEFAULT, LimitType.IP, LimitType.USER]
+    assert LimitType["GLOBAL"] is LimitType["DEFAULT"]
+
+
+@pytest.mark.parametrize("options", [{}, {"type": LimitType.DEFAULT}, {"type": flask_multilimit.GLOBAL}])
+def test_default_is_one_quota_for_everyone(
+    limited_app: Flask, storage: RecordingStorage, options: dict[str, Any]
+) -> None:
+    client = limit(limited_app, **options)
+
+    assert statuses(client, ["203.0.113.7", "2001:db8::1"]) == [200, 429]
+    assert types_and_subjects(storage) == ["default:"] * 2
+
+
+class TestAddresses:
+    def test_each_has_a_quota(self, limited_app: Flask) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+
+        assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == [200, 200, 429]
+
+    def test_ipv6_counts_by_its_network_of_64_bits(self, limited_app: Flask, storage: RecordingStorage) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+        addresses = ["2001:db8:1:1::1", "2001:db8:1:1:ffff:ffff:ffff:ffff", "2001:db8:1:2::1"]
+
+        assert statuses(client, addresses) == [200, 429, 200]
+        assert len(set(types_and_subjects(storage))) == 2
+
+    @pytest.mark.parametrize(
+        ("prefix", "expected"), [(128, [200, 200, 200]), (112, [200, 200, 200]), (48, [200, 429, 429])]
+    )
+    def test_the_length_of_the_network_is_a_setting(self, app: Flask, prefix: int, expected: list[int]) -> None:
+        app.config["MULTILIMIT_IPV6_PREFIX"] = prefix
+        MultiLimit(app)
+        client = limit(app, type=LimitType.IP)
+
+        assert statuses(client, ["2001:db8:1:1::1", "2001:db8:1:1:1::1", "2001:db8:1:2::1"]) == expected
+
+    @pytest.mark.parametrize(
+        "spellings",
+        [
+            [
+                "2001:db8::1",
+                "2001:DB8::1",
+                "2001:db8:0:0:0:0:0:1",
+                "2001:0db8:0000:0000:0000:0000:0000:0001",
+                "2001:db8::1%eth0",
+            ],
+            ["203.0.113.7", "::ffff:203.0.113.7", "::FFFF:203.0.113.7", "::ffff:cb00:7107", "0:0:0:0:0:ffff:cb00:7107"],
+        ],
+        ids=["IPv6", "IPv4"],
+    )
+    def test_five_spellings_are_one_client(
+        self, limited_app: Flask, storage: RecordingStorage, spellings: list[str]
+    ) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+
+        assert statuses(client, spellings) == [200, 429, 429, 429, 429]
+        assert len(set(types_and_subjects(storage))) == 1
+
+    def test_ipv4_mapped_addresses_are_apart(self, limited_app: Flask) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+
+        assert statuses(client, ["::ffff:203.0.113.7", "::ffff:203.0.113.8"]) == [200, 200]
+
+    def test_what_is_no_address_is_one_subject(self, limited_app: Flask) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+
+        assert statuses(client, ["", "", "unix:", "unix:"]) == [200, 429, 200, 429]
+
+    def test_no_address_at_all_is_one_subject(self, limited_app: Flask) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+        limited_app.wsgi_app = _without_address(limited_app.wsgi_app)  # type: ignore[method-assign]
+
+        assert [client.get("/").status_code, client.get("/").status_code] == [200, 429]
+
+    @pytest.mark.parametrize("field", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "CF-Connecting-IP", "Client-IP"])
+    def test_no_header_field_is_trusted(self, limited_app: Flask, field: str) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+
+        responses = [client.get("/", headers={field: f"198.51.100.{number}"}) for number in range(2)]
+
+        assert [response.status_code for response in responses] == [200, 429]
+
+    def test_a_proxy_that_the_app_trusts_is_honoured(self, limited_app: Flask) -> None:
+        client = limit(limited_app, type=LimitType.IP)
+        limited_app.wsgi_app = ProxyFix(limited_app.wsgi_app, x_for=1)  # type: ignore[method-assign]
+        forwarded = ["198.51.100.1", "198.51.100.2", "203.0.113.99, 198.51.100.1"]
+
+        responses = [client.get("/", headers={"X-Forwarded-For": each}) for each in forwarded]
+
+        assert [response.status_code for response in responses] == [200, 200, 429]
+
+
+def _without_address(wsgi_app: Callable[..., Any]) -> Callable[..., Any]:
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        environ.pop("REMOTE_ADDR", None)
+        return wsgi_app(environ, start_response)
+
+    return application
+
+
+def user_of_header() -> str | None:
+    return request.headers.get("X-User")
+
+
+class TestUsers:
+    def test_the_loader_is_given_to_the_extension(self, app: Flask) -> None:
+        MultiLimit(app, user_loader=user_of_header)
+        client = limit(app, type=LimitType.USER)
+
+        responses = [client.get("/", headers={"X-User": name}) for name in ("ann", "bob", "ann")]
+
+        assert [response.status_code for response in responses] == [200, 200, 429]
+
+    def test_the_loader_is_decorated(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        client = limit(app, type=LimitType.USER)
+
+        assert multilimit.user_loader(user_of_header) is user_of_header
+
+        responses = [client.get("/", headers={"X-User": name}) for name in ("ann", "bob", "ann")]
+        assert [response.status_code for response in responses] == [200, 200, 429]
+
+    def test_flask_login_is_asked_when_there_is_no_loader(self, app: Flask, storage: RecordingStorage) -> None:
+        use_flask_login(app)
+        MultiLimit(app, storage=storage)
+        client = limit(app, type=LimitType.USER)
+
+        responses = [client.get("/", headers={"X-User": name}) for name in ("ann", "bob", "ann", "")]
+
+        assert [response.status_code for response in responses] == [200, 200, 429, 200]
+        assert types_and_subjects(storage) == ["user:ann", "user:bob", "user:ann", "anonymous:127.0.0.1"]
+
+    def test_flask_login_may_be_set_up_later(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        client = limit(app, type=LimitType.USER)
+        use_flask_login(app)
+
+        client.get("/", headers={"X-User": "ann"})
+
+        assert types_and_subjects(storage) == ["user:ann"]
+
+    def test_the_loader_goes_before_flask_login(self, app: Flask, storage: RecordingStorage) -> None:
+        use_flask_login(app)
+        MultiLimit(app, storage=storage, user_loader=lambda: "loaded")
+        client = limit(app, type=LimitType.USER)
+
+        client.get("/", headers={"X-User": "ann"})
+
+        assert types_and_subjects(storage) == ["user:loaded"]
+
+    def test_without_a_way_to_know_the_user_the_first_request_fails(self, limited_app: Flask) -> None:
+        limited_app.add_url_rule("/free", "free", lambda: "ok")
+        client = limit(limited_app, type=LimitType.USER)
+
+        with pytest.raises(
+            ConfigurationError, match=r'"view": type=LimitType\.USER.*user_loader= to MultiLimit.*flask-login'
+        ):
+            client.get("/free")
+
+    def test_without_a_way_to_know_the_user_a_service_fails(self, limited_app: Flask) -> None:
+        with limited_app.app_context(), pytest.raises(ConfigurationError, match="user_loader"):
+            rate_limiter(type=LimitType.USER)(lambda: None)()
+
+    @pytest.mark.parametrize(
+        ("returned", "expected"),
+        [
+            ("ann", "user:ann"),
+            (7, "user:7"),
+            (0, "user:0"),
+            (-1, "user:-1"),
+            (UUID(int=1), "user:00000000-0000-0000-0000-000000000001"),
+            ("a:b{c}", "user:a%3Ab%7Bc%7D"),
+            (None, "anonymous:203.0.113.7"),
+            ("", "anonymous:203.0.113.7"),
+        ],
+    )
+    def test_ids_may_be_text_numbers_and_uuids(
+        self, app: Flask, storage: RecordingStorage, returned: object, expected: str
+    ) -> None:
+        MultiLimit(app, storage=storage, user_loader=lambda: returned)
+        client = limit(app, type=LimitType.USER)
+
+        assert statuses(client, ["203.0.113.7"]) == [200]
+
+        assert types_and_subjects(storage) == [expected]
+
+    @pytest.mark.parametrize("returned", [b"ann", 1.5, True, False, object(), ["ann"], ("ann",), {}])
+    def test_an_id_of_another_kind_is_an_error(self, app: Flask, returned: object) -> None:
+        MultiLimit(app, user_loader=lambda: returned)
+        client = limit(app, type=LimitType.USER)
+
+        with pytest.raises(ConfigurationError, match=r"user_loader returned .*: return a str, an int, a UUID, or None"):
+            client.get("/")
+
+
+class TestAnonymousUsers:
+    def test_each_address_counts_by_itself(self, app: Flask) -> None:
+        MultiLimit(app, user_loader=lambda: None)
+        client = limit(app, type=LimitType.USER)
+
+        assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == [200, 200, 429]
+
+    def test_share_one_quota_when_told_to(self, app: Flask) -> None:
+        app.config["MULTILIMIT_ANONYMOUS_USER"] = "shared"
+        MultiLimit(app, user_loader=lambda: None)
+        client = limit(app, type=LimitType.USER)
+
+        assert statuses(client, ["203.0.113.7", "203.0.113.8"]) == [200, 429]
+
+    @pytest.mark.parametrize("setting", ["ip", "shared"])
+    @pytest.mark.parametrize("user", ["203.0.113.7", "anonymous", "anonymous:203.0.113.7", "ip:203.0.113.7", ":"])
+    def test_never_meet_a_user_whose_id_reads_the_same(self, app: Flask, setting: str, user: str) -> None:
+        app.config["MULTILIMIT_ANONYMOUS_USER"] = setting
+        MultiLimit(app, user_loader=user_of_header)
+        client = limit(app, type=LimitType.USER)
+
+        assert statuses(client, ["203.0.113.7"]) == [200]
+        assert statuses(client, ["203.0.113.7"], headers={"X-User": user}) == [200]
+        assert statuses(client, ["203.0.113.7"]) == [429]
+
+    def test_do_not_use_up_the_quota_of_their_address(self, app: Flask) -> None:
+        MultiLimit(app, user_loader=lambda: None)
+
+        @app.get("/")
+        @rate_limiter(type=LimitType.USER, rules=Rule(time=60, count=2))
+        @rate_limiter(type=LimitType.IP, rules=Rule(time=60, count=2))
+        def view() -> str:
+            return "ok"
+
+        assert statuses(app.test_client(), ["203.0.113.7"] * 3) == [200, 200, 429]
+
+
+def use_flask_login(app: Flask) -> None:
+    from flask_login import LoginManager, UserMixin
+
+    class User(UserMixin):  # type: ignore[misc]  # flask-login has no types
+        def __init__(self, name: str) -> None:
+            self.id = name
+
+    manager = LoginManager(app)
+    app.secret_key = "only for this test"
+
+    @manager.request_loader  # type: ignore[untyped-decorator]
+    def load(request: Any) -> User | None:
+        name = request.headers.get("X-User")
+        return User(name) if name else None
+
+
+def api_key() -> str | None:
+    return request.headers.get("X-API-Key")
+
+
+class TestTypesOfOnesOwn:
+    def test_each_subject_has_a_quota(self, limited_app: Flask, storage: RecordingStorage) -> None:
+        client = limit(limited_app, type=api_key, name="api_key")
+
+        responses = [client.get("/", headers={"X-API-Key": key}) for key in ("a", "b", "a")]
+
+        assert [response.status_code for response in responses] == [200, 200, 429]
+        assert types_and_subjects(storage) == ["api_key:a", "api_key:b", "api_key:a"]
+        assert responses[0].headers["RateLimit"] == '"api_key-60s";r=0;t=60'
+
+    def test_none_means_that_the_limiter_does_not_apply(self, limited_app: Flask, storage: RecordingStorage) -> None:
+        client = limit(limited_app, type=api_key, name="api_key")
+
+        responses = [client.get("/") for _ in range(3)]
+
+        assert [response.status_code for response in responses] == [200, 200, 200]
+        assert "RateLimit" not in responses[0].headers
+        assert storage.checks == []
+
+    def test_none_leaves_the_other_limiters_in_force(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        @limited_app.get("/")
+        @rate_limiter(type=api_key, name="api_key")
+        @rate_limiter(rules="1/hour")
+        def view() -> str:
+            return "ok"
+
+        assert [client.get("/").status_code for _ in range(2)] == [200, 429]
+        assert storage.windows == [[3600], [3600]]
+
+    def test_empty_text_is_one_shared_subject(self, limited_app: Flask) -> None:
+        client = limit(limited_app, type=lambda: "", name="tenant")
+
+        assert statuses(client, ["203.0.113.7", "203.0.113.8"]) == [200, 429]
+
+    @pytest.mark.parametrize(
+        "subjects",
+        [
+            ["a", "A", "a ", " a", "a\0", "\0a", "a\n", "á", "a\u0301", "\udcff", "\ud800"],
+            ["{a}", "a}", "%7Ba%7D", "a:b", "a%3Ab", "*", "", ":", "::"],
+            ["x" * 47, "x" * 48, "x" * 49, "x" * 10_000, "x" * 10_000 + "y", "é" * 24, "é" * 25],
+        ],
+        ids=["spelling", "punctuation", "length"],
+    )
+    def test_subjects_of_any_content_and_length_are_kept_apart(
+        self, limited_app: Flask, storage: RecordingStorage, subjects: list[str]
+    ) -> None:
+        waiting = [*subjects, *subjects]
+        client = limit(limited_app, type=lambda: waiting.pop(0), name="tenant")
+
+        assert [client.get("/").status_code for _ in subjects] == [200] * len(subjects)
+        assert [client.get("/").status_code for _ in subjects] == [429] * len(subjects)
+        keys = {keys[0] for keys in storage.keys_asked}
+        assert all(key.startswith("rate_limit:{view}:tenant:") and key.isascii() for key in keys)
+        assert max(map(len, keys)) <= 200
+
+    @pytest.mark.parametrize("returned", [b"a", 1.5, True, object(), ["a"], {"a"}])
+    def test_a_subject_of_another_kind_is_an_error(self, limited_app: Flask, returned: Any) -> None:
+        client = limit(limited_app, type=lambda: returned, name="tenant")
+
+        with pytest.raises(ConfigurationError, match=r"'tenant' returned .*: return a str, an int, a UUID, or None"):
+            client.get("/")
+
+    def test_is_asked_once_a_check(self, limited_app: Flask, client: FlaskClient) -> None:
+        asked = []
+
+        def tenant() -> str:
+            asked.append(1)
+            return "a"
+
+        @limited_app.get("/")
+        @rate_limiter(type=tenant, name="tenant", rules="10/minute; 100/hour")
+        @rate_limiter(type=tenant, name="tenant", rules="1000/day")
+        def view() -> str:
+            return "ok"
+
+        client.get("/")
+
+        assert len(asked) == 1
+
+    def test_one_callable_under_two_names_is_two_types(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        @limited_app.get("/")
+        @rate_limiter(type=api_key, name="key", rules="10/minute")
+        @rate_limiter(type=api_key, name="again", rules="20/minute")
+        def view() -> str:
+            return "ok"
+
+        assert client.get("/", headers={"X-API-Key": "a"}).status_code == 200
+        assert storage.keys_asked == [
+            ["rate_limit:{view}:key:a:sliding_window:60000", "rate_limit:{view}:again:a:sliding_window:60000"]
+        ]
+
+    def test_may_be_an_object_that_cannot_be_hashed(self, limited_app: Flask, storage: RecordingStorage) -> None:
+        @dataclass
+        class ByField:
+            field: str
+
+            def __call__(self) -> str | None:
+                return request.headers.get(self.field)
+
+        client = limit(limited_app, type=ByField("X-Tenant"), name="tenant")
+
+        client.get("/", headers={"X-Tenant": "a"})
+
+        assert types_and_subjects(storage) == ["tenant:a"]
+
+    def test_what_it_raises_reaches_the_app(self, limited_app: Flask, storage: RecordingStorage) -> None:
+        def tenant() -> str:
+            raise LookupError("no tenant")
+
+        client = limit(limited_app, type=tenant, name="tenant")
+
+        with pytest.raises(LookupError, match="no tenant"):
+            client.get("/")
+        assert storage.checks == []
+
+
+@pytest.mark.parametrize("type_", [LimitType.DEFAULT, LimitType.IP, api_key])
+def test_a_limit_admits_again_when_its_window_has_passed(limited_app: Flask, clock: Any, type_: SubjectType) -> None:
+    client = limit(limited_app, type=type_, name="mine")
+
+    def status() -> int:
+        return client.get("/", headers={"X-API-Key": "a"}).status_code
+
+    seen = [status(), status()]
+    clock.advance(59.999999)
+    seen.append(status())
+    clock.advance(0.000001)
+    seen.append(status())
+
+    assert seen == [200, 429, 429, 200]

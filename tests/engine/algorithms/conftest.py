@@ -1,0 +1,50 @@
+"""Engines on which every example of a property starts afresh, so that hypothesis can have many in one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage
+from support.bench import Bench
+from support.clock import Clock
+from support.servers import find_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.servers import Binary, Servers
+
+Fresh = Callable[[], Bench]
+"""Gives an empty storage with a clock of its own."""
+
+
+@pytest.fixture(scope="session", params=["memory", *find_binaries()])
+def fresh(request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers) -> Iterator[Fresh]:
+    """Each storage in turn."""
+    if request.param == "memory":
+        yield _fresh_memory
+        return
+    with servers.running(server_binaries[request.param]).client() as client:
+        clock = Clock()
+        limiter = Limiter(RedisStorage(client, clock=clock))
+
+        def fresh_server() -> Bench:
+            client.flushdb()
+            clock.now = Clock().now
+            return Bench(limiter, clock, client)
+
+        yield fresh_server
+        limiter.close()
+
+
+def _fresh_memory() -> Bench:
+    clock = Clock()
+    return Bench(Limiter(MemoryStorage(clock)), clock, None)
+
+
+@pytest.fixture
+def bench(fresh: Fresh) -> Bench:
+    return fresh()

@@ -1,0 +1,294 @@
+"""A rule that changes while its key lives, and a clock that steps back: what becomes of the history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flask_multilimit.engine import Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.algorithms.base import AHEAD
+from support.bench import exhaust, hits
+
+if TYPE_CHECKING:
+    from engine.algorithms.conftest import Fresh
+    from support.bench import Bench
+
+COUNTERS = ["sliding_window", "fixed_window", "sliding_window_counter"]
+RATES = ["token_bucket", "leaky_bucket"]
+
+
+def bucket(algorithm: str, count: int = 10, burst: int | None = None, max_delay: float | None = None) -> Rule:
+    return Rule(10, count, algorithm=algorithm, burst=burst, max_delay=max_delay)
+
+
+# Count
+
+
+@pytest.mark.parametrize("algorithm", COUNTERS)
+def test_where_units_are_counted_a_changed_count_applies_to_the_units_used(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(Rule(10, 10, algorithm=algorithm), cost=6))
+
+    assert bench.limiter.peek(hits(Rule(10, 20, algorithm=algorithm))).remaining == 14
+    assert bench.limiter.peek(hits(Rule(10, 6, algorithm=algorithm))).remaining == 0
+    assert bench.limiter.peek(hits(Rule(10, 3, algorithm=algorithm))).remaining == 0
+    assert not bench.limiter.check(hits(Rule(10, 3, algorithm=algorithm))).allowed
+
+
+@pytest.mark.parametrize("algorithm", RATES)
+def test_where_a_rate_is_kept_a_changed_count_leaves_the_time_until_all_has_come_back(
+    bench: Bench, algorithm: str
+) -> None:
+    bench.limiter.check(hits(bucket(algorithm, count=10), cost=6))
+
+    doubled, halved = (bench.limiter.peek(hits(bucket(algorithm, count=count))) for count in (20, 5))
+
+    assert (doubled.remaining, doubled.reset_after) == (8, 6)  # six tenths of either are used
+    assert (halved.remaining, halved.reset_after) == (2, 6)
+
+
+def test_where_a_rate_is_kept_a_changed_count_with_the_burst_kept_leaves_the_time_too(bench: Bench) -> None:
+    bench.limiter.check(hits(bucket("gcra", 10, burst=10), cost=2))
+
+    faster = bench.limiter.peek(hits(bucket("gcra", 20, burst=10)))
+
+    assert (faster.remaining, faster.reset_after) == (6, 2)  # 2 s are now four units
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_cost_of_nothing_is_allowed_also_when_more_is_used_than_a_lowered_count_admits(
+    bench: Bench, algorithm: str
+) -> None:
+    bench.limiter.check(hits(Rule(10, 10, algorithm=algorithm, burst=10 if algorithm == "gcra" else None), cost=7))
+
+    lowered = hits(Rule(10, 3, algorithm=algorithm, burst=3 if algorithm == "gcra" else None), cost=0)
+
+    assert bench.limiter.check(lowered).allowed
+
+
+@pytest.mark.parametrize("algorithm", RATES)
+def test_what_is_left_of_a_microsecond_is_not_more_of_one_after_the_count_was_lowered(
+    bench: Bench, algorithm: str
+) -> None:
+    """It was counted in parts of the old count: 10**9 of them were one microsecond, now one is."""
+    bench.limiter.check(hits(Rule(10, 10**9, algorithm=algorithm), cost=99))  # 0.99 us
+
+    lowered = bench.limiter.peek(hits(Rule(10, 1, algorithm=algorithm)))
+
+    assert (lowered.remaining, lowered.reset_after) == (1, 0)
+
+
+# Burst
+
+
+@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+def test_a_raised_burst_is_there_at_once(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(bucket(algorithm, burst=5), cost=5))
+
+    assert bench.limiter.check(hits(bucket(algorithm, burst=8), cost=3)).allowed
+
+
+@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+def test_a_raised_burst_is_kept_for_as_long_as_it_takes_to_come_back(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(bucket(algorithm, burst=1)))
+    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=9))
+    bench.clock.advance(2)
+    bench.limiter.check(hits("5/minute", subject="somebody else"))
+    bench.limiter.check(hits("5/minute", subject="and another"))
+
+    assert bench.limiter.peek(hits(bucket(algorithm, burst=10))).remaining == 2
+
+
+@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+def test_a_lowered_burst_applies_to_a_backlog_it_could_hold(bench: Bench, algorithm: str) -> None:
+    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
+
+    assert bench.limiter.peek(hits(bucket(algorithm, burst=5))).remaining == 1
+    assert bench.limiter.peek(hits(bucket(algorithm, burst=4))).remaining == 0
+
+
+@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+def test_a_burst_lowered_below_the_backlog_starts_afresh_so_that_nobody_is_locked_out(
+    bench: Bench, algorithm: str
+) -> None:
+    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
+    lowered = hits(bucket(algorithm, burst=3))
+
+    assert bench.limiter.peek(lowered).remaining == 3
+    assert exhaust(bench.limiter, lowered) == 3
+
+
+@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+def test_a_burst_lowered_below_the_backlog_by_very_little_waits_for_that_little(bench: Bench, algorithm: str) -> None:
+    """It may be a clock that stepped back a little."""
+    bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
+    bench.clock.advance(0.9)
+    lowered = hits(bucket(algorithm, burst=3))
+
+    assert bench.limiter.peek(lowered).retry_after == pytest.approx(1.1)
+    assert bench.limiter.peek(hits(bucket(algorithm, burst=3), cost=0)).allowed
+
+
+# Queue
+
+
+def test_a_changed_max_delay_applies_at_once(bench: Bench) -> None:
+    exhaust(bench.limiter, hits(bucket("leaky_bucket", max_delay=3)))
+
+    assert bench.limiter.check(hits(bucket("leaky_bucket", max_delay=5))).delay == 4
+    refused = bench.limiter.check(hits(bucket("leaky_bucket", max_delay=4)))
+    assert (refused.allowed, refused.retry_after) == (False, 1)
+
+
+def test_a_meter_that_becomes_a_queue_keeps_its_water(bench: Bench) -> None:
+    exhaust(bench.limiter, hits(bucket("leaky_bucket", count=10, burst=4)))
+
+    assert bench.limiter.check(hits(bucket("leaky_bucket", count=10, max_delay=9))).delay == 4
+
+
+def test_a_queue_that_becomes_a_shorter_meter_starts_afresh(bench: Bench) -> None:
+    exhaust(bench.limiter, hits(bucket("leaky_bucket", max_delay=9)))
+
+    assert bench.limiter.peek(hits(bucket("leaky_bucket", burst=4))).remaining == 4
+
+
+# Algorithm and window
+
+
+@pytest.mark.parametrize("after", ALGORITHMS)
+@pytest.mark.parametrize("before", ALGORITHMS)
+def test_another_algorithm_starts_afresh_and_finds_the_first_as_it_was_when_it_returns(
+    bench: Bench, before: str, after: str
+) -> None:
+    first, second = (hits(Rule(10, 5, algorithm=name, burst=5 if name == "gcra" else None)) for name in (before, after))
+    exhaust(bench.limiter, first)
+
+    assert bench.limiter.peek(second).remaining == (5 if before != after else 0)
+    exhaust(bench.limiter, second)
+    assert not bench.limiter.check(first).allowed
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_another_window_starts_afresh(bench: Bench, algorithm: str) -> None:
+    exhaust(bench.limiter, hits(Rule(10, 5, algorithm=algorithm)))
+
+    assert bench.limiter.check(hits(Rule(10.001, 5, algorithm=algorithm))).allowed
+
+
+# Anything, at any time
+
+
+changes = st.lists(
+    st.tuples(
+        st.integers(0, 20_000),
+        st.integers(1, 12),
+        st.none() | st.integers(1, 12),
+        st.none() | st.sampled_from([0.001, 0.004, 0.05]),
+        st.integers(0, 13),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changes=changes)
+def test_a_rule_may_change_at_any_time_and_keeps_its_promises(
+    fresh: Fresh, algorithm: str, changes: list[tuple[int, int, int | None, float | None, int]]
+) -> None:
+    bench = fresh()
+    takes = ALGORITHMS[algorithm].PARAMETERS
+    for gap, count, burst, max_delay, cost in changes:
+        bench.clock.now += gap
+        rule = Rule(
+            0.01,
+            count,
+            algorithm=algorithm,
+            burst=burst if "burst" in takes else None,
+            max_delay=max_delay if "max_delay" in takes else None,
+        )
+        plan = hits(rule, cost=cost)
+        decision = bench.limiter.check(plan)
+
+        assert 0 <= decision.remaining <= rule.quota.burst
+        assert decision.allowed or cost > 0
+        wait, start = decision.reply[3], bench.clock.now
+        if wait > 0:
+            bench.clock.now = start + wait - 1
+            assert not bench.limiter.peek(plan).allowed
+            bench.clock.now = start + wait
+            assert bench.limiter.peek(plan).allowed
+            bench.clock.now = start
+
+
+# Lease
+
+
+@pytest.mark.parametrize("window", [1, 5, 60])
+def test_a_rule_that_gets_a_lease_counts_what_was_charged_without_one_for_as_long_as_its_own(
+    bench: Bench, window: int
+) -> None:
+    without, leased = hits(Rule(window, 5)), hits(Rule(window, 5, lease=2))
+    others = hits(Rule(window, 5), subject="bo")
+    whole = bench.limiter.check(without).at + leased[0].rule.quota.window
+
+    bench.clock.advance(window)
+    for instant in (bench.clock.now, whole - 1):
+        bench.clock.now = instant
+        bench.limiter.check(others)  # lets memory forget what it may
+        seen = bench.limiter.peek(leased)
+        assert (seen.remaining, seen.reply[4]) == (4, whole - instant)
+    bench.clock.now = whole
+    assert (bench.limiter.check(leased).remaining, bench.limiter.peek(without).remaining) == (4, 4)
+
+
+# A clock that steps back
+
+
+@pytest.fixture
+def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may forget what lies in the future; here it must cope with having it."""
+    monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
+
+
+@pytest.mark.usefixtures("_never_forgetting")
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter"])
+def test_a_window_that_begins_far_in_the_future_is_dropped(bench: Bench, algorithm: str) -> None:
+    plan = hits(Rule(10, 5, algorithm=algorithm))
+    exhaust(bench.limiter, plan)
+    bench.clock.now -= AHEAD + 1
+
+    assert exhaust(bench.limiter, plan) == 5
+
+
+@pytest.mark.usefixtures("_never_forgetting")
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter"])
+def test_a_step_back_within_a_window_makes_it_that_much_longer(bench: Bench, algorithm: str) -> None:
+    plan = hits(Rule(10, 5, algorithm=algorithm))
+    bench.limiter.check(plan)
+    bench.clock.advance(6)
+    before = bench.limiter.check(plan)
+    bench.clock.advance(-5)
+
+    after = bench.limiter.peek(plan)
+
+    assert after.remaining == 3
+    assert after.reset_after == before.reset_after + 5
+
+
+@pytest.mark.usefixtures("_never_forgetting")
+@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+def test_a_step_back_takes_back_what_had_come_back_but_never_more_than_there_was(bench: Bench, algorithm: str) -> None:
+    plan = hits(bucket(algorithm, count=10, burst=10))
+    bench.limiter.check(hits(bucket(algorithm, count=10, burst=10), cost=4))
+
+    bench.clock.advance(-6)
+    assert bench.limiter.peek(plan).remaining == 0
+    bench.clock.now -= AHEAD
+    assert bench.limiter.peek(plan).remaining == 0
+    bench.clock.now -= 1
+    assert bench.limiter.peek(plan).remaining == 10

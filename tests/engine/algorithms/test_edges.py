@@ -1,0 +1,216 @@
+"""The edges of the arithmetic: the shortest and longest windows, counts of 1 and 10**9, and what 10**9 operations
+would add up to."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from importlib.resources import files
+from math import ceil, floor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.algorithms.test_oracles import Model, assert_answers_as_the_oracles
+from flask_multilimit.engine import ConfigurationError, Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS, rate
+from support.bench import hits
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.bench import Bench
+
+pytestmark = pytest.mark.slow
+
+LONGEST = 400 * 86_400
+PRIME = 999_999_937
+"""The largest prime below 10**9: a unit takes no whole number of anything."""
+NO_ID = bytes(16)
+RATE = ["token_bucket", "leaky_bucket", "gcra"]
+
+
+@pytest.mark.parametrize("count", [1, 2, PRIME, 10**9])
+@pytest.mark.parametrize("window", [0.001, 0.007, LONGEST - 0.001, LONGEST])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_shortest_and_longest_windows_with_the_smallest_and_largest_counts_are_exact(
+    bench: Bench, algorithm: str, window: float, count: int
+) -> None:
+    rule = Rule(window, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None)
+    model = Model()
+    most = min(count, rule.twin.MAX_COST)
+    microseconds = rule.window_ms * 1000
+    gaps = [0, 0, 1, microseconds // 3, microseconds // 2, 1, microseconds - 1, 1, microseconds]
+
+    for gap in gaps:
+        bench.clock.now += gap
+        for cost in {1, most, max(most // 3, 1), most - most // 3}:
+            assert_answers_as_the_oracles(bench, model, hits(rule, cost=cost))
+
+
+@pytest.mark.parametrize("count", [1, PRIME, 10**9])
+@pytest.mark.parametrize("window", [0.001, LONGEST])
+def test_queues_of_the_shortest_and_longest_windows_are_exact(bench: Bench, window: float, count: int) -> None:
+    longest = min(window * 5, LONGEST)
+    rule = Rule(window, count, algorithm="leaky_bucket", max_delay=longest)
+    model = Model()
+
+    for gap in (0, 0, 1, rule.window_ms * 333, 1):
+        bench.clock.now += gap
+        for cost in (1, count, max(count // 3, 1), count):
+            assert_answers_as_the_oracles(bench, model, hits(rule, cost=cost))
+
+
+def test_the_longest_queue_there_can_be_is_exact(bench: Bench) -> None:
+    rule = Rule(1, 10**9, algorithm="leaky_bucket", max_delay=9)
+    model = Model()
+
+    for gap in (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1_000_000, 1, 999_998, 1, 1):
+        bench.clock.now += gap
+        assert_answers_as_the_oracles(bench, model, hits(rule, cost=10**9))
+
+
+@pytest.mark.parametrize(("count", "max_delay"), [(10**9, 9.001), (10**9, LONGEST), (26_000, LONGEST)])
+def test_a_queue_too_long_for_exact_arithmetic_is_an_error(count: int, max_delay: float) -> None:
+    time = 1 if count == 10**9 else 0.001
+
+    with pytest.raises(ConfigurationError, match=r"units wait, and a queue holds at most 10000000000; shorten it"):
+        Rule(time, count, algorithm="leaky_bucket", max_delay=max_delay)
+
+
+def test_a_queue_with_a_burst_of_its_own_may_have_any_delay(bench: Bench) -> None:
+    rule = Rule(0.001, 10**9, algorithm="leaky_bucket", burst=10**9, max_delay=LONGEST)
+    model = Model()
+
+    for gap in (0, 0, 1, 500, 499, 1):
+        bench.clock.now += gap
+        assert_answers_as_the_oracles(bench, model, hits(rule, cost=10**9))
+        assert_answers_as_the_oracles(bench, model, hits(rule, cost=10**6))
+
+
+# Rounding
+
+
+@pytest.mark.parametrize("algorithm", RATE)
+@pytest.mark.parametrize("window", [0.001, 1, LONGEST])
+def test_a_billion_units_charged_in_a_thousand_checks_add_up_without_any_rounding(
+    bench: Bench, algorithm: str, window: float
+) -> None:
+    """State is an instant in whole 1 / count of a microsecond, so n charges make exactly n intervals, whatever n is."""
+    rule = Rule(window, PRIME, algorithm=algorithm, burst=PRIME)
+    cost, remaining = PRIME // 1000, PRIME
+    while remaining >= cost:
+        decision = bench.limiter.check(hits(rule, cost=cost))
+        remaining -= cost
+        assert decision.allowed
+        exact = Fraction((PRIME - remaining) * rule.window_ms * 1000, PRIME)
+        assert (decision.remaining, decision.reply[4]) == (remaining, ceil(exact))
+
+    last = bench.limiter.check(hits(rule, cost=remaining))
+
+    assert (last.allowed, last.remaining, last.reply[4]) == (True, 0, rule.window_ms * 1000)
+
+
+def test_a_million_single_charges_are_the_same_state_as_one_of_a_million() -> None:
+    quota = Rule(0.007, PRIME, algorithm="token_bucket").quota
+    state = None
+    for _ in range(10**6):
+        state, _reset = rate.charge(state, quota, 1, 0, rate.evaluate(state, quota, 1, 0)[3], NO_ID)
+
+    assert state == rate.charge(None, quota, 10**6, 0, 0, NO_ID)[0]
+    assert state == divmod(10**6 * 7000, PRIME)
+
+
+GREEDY = "Who takes whatever there is gets floor(burst + elapsed x rate) units, after any time, to the unit."
+
+
+@pytest.mark.parametrize("algorithm", RATE)
+def test_a_greedy_client_is_admitted_to_the_unit_what_the_rate_allows(bench: Bench, algorithm: str) -> None:
+    rule, start, admitted = Rule(1, 700_001, algorithm=algorithm, burst=100), bench.clock.now, 0
+    for _ in range(3000):
+        admitted += bench.limiter.check(hits(rule)).allowed
+        bench.clock.now += 1
+
+    assert admitted == floor(100 + Fraction((bench.clock.now - 1 - start) * 700_001, 10**6)), GREEDY
+
+
+def test_a_million_operations_admit_to_the_unit_what_the_rate_allows() -> None:
+    quota = Rule(1, 700_001, algorithm="token_bucket", burst=1000).quota
+    state, admitted = None, 0
+    for now in range(10**6):
+        _, retry_after, _, seen = rate.evaluate(state, quota, 1, now)
+        if retry_after == 0:
+            state, _reset = rate.charge(state, quota, 1, now, seen, NO_ID)
+            admitted += 1
+
+    assert admitted == floor(1000 + Fraction((10**6 - 1) * 700_001, 10**6)), GREEDY
+
+
+def test_a_step_of_four_hundred_days_loses_not_a_microsecond(bench: Bench) -> None:
+    rule = Rule(LONGEST, PRIME, algorithm="token_bucket")
+    bench.limiter.check(hits(rule, cost=PRIME))
+    start = bench.clock.now
+
+    for units in (1, 2, 3, 1000, PRIME // 7, PRIME - 1, PRIME):
+        due = ceil(Fraction(units * LONGEST * 10**6, PRIME))
+        bench.clock.now = start + due - 1
+        assert bench.limiter.peek(hits(rule)).remaining == units - 1
+        bench.clock.now = start + due
+        assert bench.limiter.peek(hits(rule)).remaining == units
+
+
+# span.lua, on which the Lua twins stand
+
+
+def test_span_is_an_exact_division_although_the_product_passes_what_doubles_hold(redis_client: redis.Redis) -> None:
+    cases = [*edges_of_span(), *random_spans(20_000)]
+
+    for at in range(0, len(cases), 1000):
+        some = cases[at : at + 1000]
+        replies = redis_client.eval(SPAN, 0, *[number for case in some for number in case])
+        assert isinstance(replies, list)
+        assert [tuple(map(int, reply.split())) for reply in replies] == [divmod(n * a, b) for n, a, b in some]
+
+
+SPAN = (
+    files("flask_multilimit.engine.algorithms").joinpath("span.lua").read_text()
+    + """
+local replies = {}
+for i = 1, #ARGV, 3 do
+  local whole, rest = span(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]))
+  replies[#replies + 1] = string.format('%.0f %.0f', whole, rest)
+end
+return replies
+"""
+)
+
+MOST_UNITS = 2**35 - 1
+MOST_TIME = 2**45 - 1
+MOST_RESULT = 2**53
+
+
+def edges_of_span() -> list[tuple[int, int, int]]:
+    """Where a product is just below and just above 2**53, and where every operand is as large as can be."""
+    units = [0, 1, 2, 127, 128, 129, PRIME, 10**9, 10**10, MOST_UNITS]
+    times = [0, 1, 1000, 2**26, 2**27 - 1, 86_400 * 10**6, LONGEST * 10**6 - 1, LONGEST * 10**6, MOST_TIME]
+    divisors = [1, 2, 1000, PRIME, 10**9, MOST_UNITS, LONGEST * 10**6, MOST_TIME]
+    around = [(2**53 // a + d, a, b) for a in times if a > 2**18 for d in (-1, 0, 1) for b in divisors]
+    every = [(n, a, b) for n in units for a in times for b in divisors]
+    return [case for case in every + around if is_within_span(*case)]
+
+
+def is_within_span(n: int, a: int, b: int) -> bool:
+    return n <= MOST_UNITS and n * a // b < MOST_RESULT
+
+
+def random_spans(many: int) -> list[tuple[int, int, int]]:
+    """Operands of every size; seeded, so that what fails fails again."""
+    chance = random.Random(20_261_121)
+    found: list[tuple[int, int, int]] = []
+    while len(found) < many:
+        n = chance.getrandbits(chance.randint(1, 35))
+        a = chance.getrandbits(chance.randint(1, 45))
+        b = chance.getrandbits(chance.randint(1, 45)) or 1
+        if is_within_span(n, a, b):
+            found.append((n, a, b))
+    return found

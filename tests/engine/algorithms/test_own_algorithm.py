@@ -1,0 +1,147 @@
+"""docs/how-to/own-algorithm.md as somebody would follow it: files in a folder, and the algorithm under the contract."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine import Limiter, Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.redis import scripts
+from support.bench import exhaust, hits
+from support.clock import microseconds
+from support.folders import DOCS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from support.bench import Bench
+
+PAGE = DOCS / "how-to" / "own-algorithm.md"
+FILE = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULES = ["cooldown", "my_limits", "app", "test_cooldown"]
+
+
+@pytest.fixture(autouse=True)
+def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for match in FILE.finditer(PAGE.read_text(encoding="utf-8")):
+        (tmp_path / match["name"]).write_text(match["text"], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scripts.script.cache_clear()
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.import_module("my_limits")
+    yield
+    del ALGORITHMS["cooldown"]
+    scripts.script.cache_clear()
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def cooldown(time: float = 10, count: int = 3) -> Rule:
+    return Rule(time, count, algorithm="cooldown")
+
+
+def test_the_page_has_each_of_its_files_once() -> None:
+    names = [match["name"] for match in FILE.finditer(PAGE.read_text(encoding="utf-8"))]
+
+    assert sorted(names) == ["app.py", "cooldown.lua", "cooldown.py", "my_limits.py", "test_cooldown.py"]
+
+
+def test_its_app_limits() -> None:
+    app = importlib.import_module("app").app
+    client = app.test_client()
+
+    replies = [client.post("/reset-password") for _ in range(4)]
+
+    assert [reply.status_code for reply in replies] == [200] * 3 + [429]
+    assert replies[-1].headers["Retry-After"] == "600"
+
+
+def test_its_own_test_passes(redis_client: redis.Redis) -> None:
+    importlib.import_module("test_cooldown").test_the_twins_agree(redis_client)
+
+
+def test_it_does_what_it_says(bench: Bench) -> None:
+    plan = hits(cooldown(10, 3))
+    admitted = []
+    for gap in (0, 6, 6, 6, 3.9, 0.1, 0):
+        bench.clock.advance(gap)
+        admitted.append(bench.limiter.check(plan).allowed)
+
+    assert admitted == [True, True, True, False, False, True, True]
+
+
+def test_it_admits_exactly_at_retry_after(bench: Bench) -> None:
+    plan = hits(cooldown())
+    exhaust(bench.limiter, plan)
+    bench.clock.advance(4)
+    wait = bench.limiter.check(plan).retry_after
+
+    bench.clock.now += microseconds(wait) - 1
+    assert not bench.limiter.check(plan).allowed
+    bench.clock.now += 1
+    assert bench.limiter.check(plan).allowed
+
+
+def test_its_quota_is_whole_exactly_at_reset_after(bench: Bench) -> None:
+    plan = hits(cooldown())
+    reset = bench.limiter.check(plan).reset_after
+
+    bench.clock.now += microseconds(reset) - 1
+    assert bench.limiter.peek(plan).remaining == 2
+    bench.clock.now += 1
+    assert (bench.limiter.peek(plan).remaining, bench.limiter.peek(plan).reset_after) == (3, 0)
+
+
+def test_it_takes_costs_and_peeks(bench: Bench) -> None:
+    assert bench.limiter.check(hits(cooldown(), cost=2)).remaining == 1
+    assert bench.limiter.peek(hits(cooldown())).remaining == 1
+    assert bench.limiter.check(hits(cooldown(), cost=0)).allowed
+    assert not bench.limiter.check(hits(cooldown(), cost=2)).allowed
+    assert bench.limiter.check(hits(cooldown(), cost=4)).retry_after == math.inf
+    assert bench.limiter.check(hits(cooldown())).allowed
+
+
+@pytest.mark.parametrize("other", ALGORITHMS)
+def test_it_is_all_or_nothing_with_every_other(bench: Bench, other: str) -> None:
+    tight = hits(Rule(20, 1, algorithm=other))
+    loose = hits(cooldown())
+    bench.limiter.check(tight + loose)
+    stored = bench.stored()
+
+    assert not bench.limiter.check(loose + tight).allowed
+    assert bench.stored() == stored
+    assert bench.limiter.peek(loose).remaining == 2
+
+
+def test_it_refunds_and_resets(bench: Bench) -> None:
+    plan = hits(cooldown())
+    decisions = [bench.limiter.check(plan) for _ in range(3)]
+
+    bench.limiter.refund(decisions[0])
+    assert bench.limiter.peek(plan).remaining == 1
+    bench.limiter.reset(plan)
+    assert bench.limiter.peek(plan).remaining == 3
+
+
+def test_its_key_dies_by_itself(redis_client: redis.Redis) -> None:
+    Limiter(redis_client).check(hits(cooldown()))
+
+    (key,) = redis_client.keys()
+    assert 9000 < redis_client.pttl(key) <= 10_000
+
+
+def test_its_parameters_are_checked_like_those_of_the_others() -> None:
+    broken: Any = {"burst": 5}
+
+    with pytest.raises(ValueError, match=r"burst is taken by .*, not by cooldown; leave it out"):
+        Rule(10, 3, algorithm="cooldown", **broken)

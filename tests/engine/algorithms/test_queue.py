@@ -1,0 +1,213 @@
+"""The leaky bucket as a queue: whose turn comes when, in storage, across processes, and in a Flask view."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+from engine.algorithms import workers
+from flask_multilimit import Limiter, MemoryStorage, MultiLimit, Rule, current_decision, rate_limiter
+from support.bench import exhaust, hits
+from support.clock import Clock, microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.bench import Bench
+    from support.servers import Server
+
+EVERY_HALF_SECOND = Rule(1, 2, algorithm="leaky_bucket", max_delay=2)
+
+
+def test_each_request_is_told_the_time_until_the_one_before_it_has_drained(bench: Bench) -> None:
+    delays = [bench.limiter.check(hits(EVERY_HALF_SECOND)).delay for _ in range(5)]
+
+    assert delays == [0, 0.5, 1, 1.5, 2]
+
+
+def test_nobody_is_admitted_to_a_turn_later_than_max_delay(bench: Bench) -> None:
+    exhaust(bench.limiter, hits(EVERY_HALF_SECOND))
+
+    refused = bench.limiter.check(hits(EVERY_HALF_SECOND))
+    bench.clock.advance(refused.retry_after)
+    last = bench.limiter.check(hits(EVERY_HALF_SECOND))
+
+    assert (refused.allowed, refused.delay, refused.retry_after) == (False, 0, 0.5)
+    assert (last.allowed, last.delay) == (True, 2)
+
+
+def test_the_last_place_in_a_queue_is_told_as_remaining(bench: Bench) -> None:
+    left = [bench.limiter.peek(hits(EVERY_HALF_SECOND)).remaining]
+    for _ in range(5):
+        bench.limiter.check(hits(EVERY_HALF_SECOND))
+        left.append(bench.limiter.peek(hits(EVERY_HALF_SECOND)).remaining)
+
+    assert left == [5, 4, 3, 2, 1, 0]
+
+
+def test_the_time_that_passes_is_taken_off_the_delay(bench: Bench) -> None:
+    bench.limiter.check(hits(EVERY_HALF_SECOND))
+    bench.clock.advance(0.2)
+
+    assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 0.3
+
+
+def test_turns_come_no_faster_than_the_rate_whenever_requests_arrive(bench: Bench) -> None:
+    turns = []
+    for gap in (0, 0, 0.1, 0.7, 0, 0.05, 0, 0.3, 2, 0, 0):
+        bench.clock.advance(gap)
+        decision = bench.limiter.check(hits(EVERY_HALF_SECOND))
+        if decision.allowed:
+            turns.append(decision.at + decision.reply[1])
+
+    assert len(turns) == 10  # the seventh finds the queue full
+    assert all(later - earlier >= microseconds(0.5) for earlier, later in pairwise(turns))
+
+
+def test_a_cost_takes_so_many_turns(bench: Bench) -> None:
+    bench.limiter.check(hits(EVERY_HALF_SECOND, cost=3))
+
+    assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 1.5
+
+
+def test_a_peek_tells_the_delay_without_taking_a_turn(bench: Bench) -> None:
+    bench.limiter.check(hits(EVERY_HALF_SECOND))
+
+    assert [bench.limiter.peek(hits(EVERY_HALF_SECOND)).delay for _ in range(3)] == [0.5] * 3
+
+
+def test_a_cost_of_nothing_waits_for_no_turn_and_is_never_refused(bench: Bench) -> None:
+    exhaust(bench.limiter, hits(EVERY_HALF_SECOND))
+
+    decision = bench.limiter.check(hits(EVERY_HALF_SECOND, cost=0))
+
+    assert (decision.allowed, decision.delay, decision.remaining) == (True, 0, 0)
+    assert decision.reset_after == 2.5
+
+
+def test_a_burst_bounds_the_queue_where_it_is_shorter_than_max_delay(bench: Bench) -> None:
+    rule = Rule(1, 2, algorithm="leaky_bucket", burst=3, max_delay=60)
+
+    assert exhaust(bench.limiter, hits(rule)) == 3
+    assert bench.limiter.check(hits(rule)).retry_after == 0.5
+
+
+def test_a_meter_delays_nobody(bench: Bench) -> None:
+    rule = Rule(1, 2, algorithm="leaky_bucket", burst=4)
+
+    assert [bench.limiter.check(hits(rule)).delay for _ in range(4)] == [0] * 4
+
+
+def test_the_delay_of_several_queues_is_the_longest(bench: Bench) -> None:
+    slow = hits(Rule(1, 1, algorithm="leaky_bucket", max_delay=9), subject="bo")
+    bench.limiter.check(hits(EVERY_HALF_SECOND) + slow)
+
+    assert bench.limiter.check(hits(EVERY_HALF_SECOND) + slow).delay == 1
+
+
+def test_who_is_refused_by_another_rule_has_no_turn(bench: Bench) -> None:
+    full = hits("1/minute", subject="bo")
+    bench.limiter.check(hits(EVERY_HALF_SECOND) + full)
+
+    refused = bench.limiter.check(hits(EVERY_HALF_SECOND) + full)
+
+    assert (refused.allowed, refused.delay) == (False, 0)
+    assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 0.5
+
+
+def test_a_refunded_turn_goes_to_the_next_who_comes_and_those_in_the_queue_keep_theirs(bench: Bench) -> None:
+    decisions = [bench.limiter.check(hits(EVERY_HALF_SECOND)) for _ in range(3)]
+
+    bench.limiter.refund(decisions[1])
+
+    assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == decisions[2].delay
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_the_queue_of_two_processes_is_one_and_fair_in_order_of_arrival(server: Server) -> None:
+    times = 150
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        both = [pool.submit(workers.queue_up, server.url, times) for _ in range(2)]
+        arrivals = sorted(arrival for each in both for arrival in each.result())
+
+    turns = [at + delay for at, delay in arrivals]
+    interval = 1000
+    assert len(turns) == 2 * times
+    assert turns == sorted(turns)
+    assert all(later - earlier >= interval for earlier, later in pairwise(turns))
+    # Work-conserving: a turn is either one interval after the one before, or at once.
+    assert all(
+        delay == 0 or later - earlier == interval
+        for earlier, later, (_, delay) in zip(turns, turns[1:], arrivals[1:], strict=False)
+    )
+    assert any(delay > 0 for _, delay in arrivals)
+
+
+# In Flask
+
+
+def app_with(wait: float, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep) -> Flask:
+    app = Flask("shop")
+    MultiLimit(app)
+    app.extensions["multilimit"].limiter = Limiter(MemoryStorage(clock) if clock else "memory://", sleep=sleep)
+
+    @app.get("/")
+    @rate_limiter(rules=[Rule(0.05, 1, algorithm="leaky_bucket", max_delay=1)], wait=wait)
+    def view() -> dict[str, float]:
+        return {"delay": current_decision.delay}
+
+    return app
+
+
+def test_a_delay_is_left_to_the_view_unless_the_declaration_waits() -> None:
+    slept: list[float] = []
+    client = app_with(0, Clock(), slept.append).test_client()
+
+    delays = [client.get("/").get_json()["delay"] for _ in range(3)]
+
+    assert delays == [0, 0.05, 0.1]
+    assert slept == []
+
+
+def test_a_declaration_that_waits_sleeps_until_its_turn() -> None:
+    slept: list[float] = []
+    client = app_with(1, Clock(), slept.append).test_client()
+
+    for _ in range(3):
+        client.get("/")
+
+    assert slept == [0.05, 0.1]
+
+
+def test_a_delay_longer_than_the_declaration_waits_is_left_to_the_view() -> None:
+    slept: list[float] = []
+    client = app_with(0.07, Clock(), slept.append).test_client()
+
+    delays = [client.get("/").get_json()["delay"] for _ in range(3)]
+
+    assert delays == [0, 0.05, 0.1]
+    assert slept == [0.05]
+
+
+def test_a_waiting_view_answers_in_its_turn() -> None:
+    client = app_with(1).test_client()
+
+    started = time.monotonic()
+    for _ in range(3):
+        assert client.get("/").status_code == 200
+
+    assert 0.1 <= time.monotonic() - started < 5
+
+
+def test_a_queue_that_is_full_answers_429() -> None:
+    client = app_with(0, Clock()).test_client()
+
+    codes = [client.get("/").status_code for _ in range(22)]
+
+    assert codes == [200] * 21 + [429]

@@ -1,0 +1,124 @@
+"""Only the Lua of the algorithms a plan uses is sent to the server."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from itertools import chain, combinations
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import Limiter, Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.redis import scripts
+from support.bench import hits, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from flask_multilimit.engine import Hit
+
+SUBSETS = [
+    frozenset(names)
+    for names in chain.from_iterable(combinations(ALGORITHMS, many) for many in range(1, len(ALGORITHMS) + 1))
+]
+
+
+def plan_of(names: frozenset[str]) -> tuple[Hit, ...]:
+    return tuple(hit for name in sorted(names) for hit in hits(rule(name, count=1000)))
+
+
+def cached_scripts(client: redis.Redis) -> int:
+    return int(client.info("memory")["number_of_cached_scripts"])
+
+
+@pytest.fixture
+def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
+    redis_client.script_flush()
+    yield redis_client
+    redis_client.script_flush()
+
+
+@pytest.mark.parametrize("driver", ["check", "refund"])
+@pytest.mark.parametrize("names", SUBSETS, ids=lambda names: "+".join(sorted(names)))
+def test_a_script_holds_the_algorithms_of_its_plan_and_no_others(driver: str, names: frozenset[str]) -> None:
+    text = scripts.script(driver, names).text
+
+    assert {name for name in ALGORITHMS if f"algorithms.{name} = " in text} == names
+
+
+def test_what_several_algorithms_share_is_in_a_script_once_and_only_where_it_is_needed() -> None:
+    shared = {"local rate = {": {"token_bucket", "leaky_bucket", "gcra"}}
+    shared["local function span("] = shared["local rate = {"] | {"sliding_window_counter"}
+    shared["local function load_numbers("] = shared["local function span("] | {"fixed_window"}
+
+    for names in SUBSETS:
+        text = scripts.script("check", names).text
+        for line, users in shared.items():
+            assert text.count(line) == (1 if names & users else 0)
+
+
+def test_a_plan_of_sliding_windows_alone_has_nothing_of_the_others_whatever_was_used_before() -> None:
+    scripts.script.cache_clear()
+    before = scripts.script("check", frozenset({"sliding_window"}))
+    for names in SUBSETS:
+        scripts.script("check", names)
+    scripts.script.cache_clear()
+
+    again = scripts.script("check", frozenset({"sliding_window"}))
+
+    assert again == before
+    prelude, algorithm, driver = (lines_of(shipped(*place)) for place in SLIDING_WINDOW_ALONE)
+    assert lines_of(again.text) == [*prelude, "do", *algorithm, "end", *driver]
+
+
+SLIDING_WINDOW_ALONE = [("storage", "prelude"), ("algorithms", "sliding_window"), ("storage", "check")]
+
+
+def shipped(folder: str, name: str) -> str:
+    return files(f"flask_multilimit.engine.{folder}").joinpath(f"{name}.lua").read_text()
+
+
+def lines_of(lua: str) -> list[str]:
+    """Without what Lua does not see."""
+    return [line for line in lua.splitlines() if line and not line.lstrip().startswith("--")]
+
+
+def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(client: redis.Redis) -> None:
+    limiter = Limiter(client)
+    for _ in range(2):
+        for names in SUBSETS:
+            assert limiter.check(plan_of(names)).allowed
+
+    assert cached_scripts(client) == len(SUBSETS) == 63
+
+
+def test_counts_costs_subjects_orders_and_numbers_of_rules_need_no_script_of_their_own(client: redis.Redis) -> None:
+    limiter = Limiter(client)
+    rules = [Rule(time, count) for time in (1, 2, 3) for count in (10, 20)]
+    gcra = [Rule(time, 9, algorithm="gcra", burst=burst) for time in (1, 2) for burst in (5, 9)]
+
+    for window in rules:
+        limiter.check(hits(window, subject=str(window)))
+        for other in gcra:
+            limiter.check(hits(window, cost=2) + hits(other, cost=3))
+            limiter.check(hits(other) + hits(window) + hits("5/hour"))
+            limiter.peek(hits(other) + hits(window))
+
+    assert cached_scripts(client) == 2
+
+
+def test_a_script_is_sent_once_and_then_called_by_its_digest(client: redis.Redis) -> None:
+    limiter, names = Limiter(client), frozenset({"gcra", "sliding_window"})
+    for _ in range(5):
+        limiter.check(plan_of(names))
+
+    assert client.script_exists(scripts.script("check", names).sha) == [True]
+    assert client.info("commandstats")["cmdstat_evalsha"]["failed_calls"] >= 1
+    client.config_resetstat()
+    limiter.check(plan_of(names))
+    stats = client.info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] == 1
+    assert "cmdstat_eval" not in stats

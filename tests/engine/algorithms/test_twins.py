@@ -1,0 +1,278 @@
+"""Memory and Redis give the same full reply to the same history, and for the sliding window so does brute force."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.clock import Clock
+from support.oracle import Oracle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    import redis
+
+    from flask_multilimit.engine import Decision, Hit
+
+pytestmark = pytest.mark.slow
+
+LONGEST_MS = 400 * 86_400_000
+SUBJECTS = ("ada", "bo")
+
+histories = settings(
+    max_examples=250,
+    deadline=None,
+    derandomize="CI" in os.environ,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# What is tried
+
+
+class Advance(NamedTuple):
+    """To an instant where something could change, counted from now, and a little beside it."""
+
+    what: str
+    which: int
+    parts: int
+    beside: int
+
+
+class Ask(NamedTuple):
+    """A check or a peek of all rules, or of the first ``many``."""
+
+    how: str
+    subject: str
+    cost: int
+    many: int
+    changed: bool
+
+
+class Again(NamedTuple):
+    """Something about an earlier check: "refund" it, "repeat" it with its id, "reset" what it charged."""
+
+    how: str
+    which: int
+
+
+def windows() -> st.SearchStrategy[float]:
+    powers = st.integers(0, 34).flatmap(lambda power: st.integers(2**power, min(2 ** (power + 1), LONGEST_MS)))
+    return (st.integers(1, 20) | powers | st.just(LONGEST_MS)).map(lambda milliseconds: milliseconds / 1000)
+
+
+def counts() -> st.SearchStrategy[int]:
+    return st.integers(1, 7) | st.sampled_from([13, 300, 1000, 999_999_937, 10**9])
+
+
+@st.composite
+def rules(draw: st.DrawFn, algorithms: Sequence[str]) -> Rule:
+    time, count, algorithm = draw(windows()), draw(counts()), draw(st.sampled_from(algorithms))
+    more: dict[str, Any] = {}
+    if "lease" in ALGORITHMS[algorithm].PARAMETERS and time >= 1 and count >= 2 and draw(st.booleans()):
+        more["lease"] = 2
+    for name in sorted(ALGORITHMS[algorithm].PARAMETERS - {"lease"}):
+        if draw(st.booleans()):
+            more[name] = min(draw(windows()), time) if name == "max_delay" else draw(st.integers(1, count))
+    return Rule(time, count, algorithm=algorithm, **more)
+
+
+def plans(algorithms: Sequence[str]) -> st.SearchStrategy[list[Rule]]:
+    return st.lists(rules(algorithms), min_size=1, max_size=6, unique_by=lambda rule: (rule.algorithm, rule.window_ms))
+
+
+def steps(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
+    instants = ["nothing", "window", "retry", "reset", "second"]
+    backwards = ["back", "slip", "slip"]
+    advance = st.builds(
+        Advance,
+        st.sampled_from([*instants, *backwards] if back else instants),
+        st.integers(0, 5),
+        st.sampled_from([1, 1, 1, 2, 3, 7]),
+        st.sampled_from([0, 0, 0, 1, -1, 999]),
+    )
+    costs = st.sampled_from([1, 1, 1, 1, 2, 3, 5, 0]) | st.sampled_from([127, 129, 300])
+    asks = st.builds(
+        Ask,
+        st.sampled_from(["check", "check", "check", "check", "peek"]),
+        st.sampled_from(SUBJECTS),
+        costs,
+        st.sampled_from([6, 6, 1, 2]),
+        st.sampled_from([False, False, False, True]),
+    )
+    again = st.builds(Again, st.sampled_from(["refund", "repeat", "repeat", "reset"]), st.integers(0, 5))
+    return advance | asks | asks | again
+
+
+def step_lists(*, back: bool) -> st.SearchStrategy[list[Advance | Ask | Again]]:
+    return st.lists(steps(back=back), min_size=5, max_size=40)
+
+
+# How it is tried
+
+
+@dataclass
+class History:
+    """Plays the same steps to all limiters, and to the oracle if there is one, and compares every reply."""
+
+    plan: list[Rule]
+    changed: list[Rule]
+    clock: Clock
+    limiters: list[Limiter]
+    oracle: Oracle | None = None
+    decisions: list[list[Decision]] = field(default_factory=list)
+    """Of the checks so far, one a limiter."""
+
+    def play(self, steps: list[Advance | Ask | Again]) -> None:
+        for step in steps:
+            if isinstance(step, Advance):
+                self._advance(step)
+            elif isinstance(step, Ask):
+                self._ask(step)
+            elif self.decisions:
+                self._again(step)
+
+    def _advance(self, step: Advance) -> None:
+        whole = self._duration(step)
+        self.clock.now += max(whole // step.parts + step.beside, 0) if whole >= 0 else whole // step.parts
+
+    def _duration(self, step: Advance) -> int:
+        if step.what == "window":
+            return self.plan[step.which % len(self.plan)].quota.window
+        if step.what in {"retry", "reset"} and self.decisions:
+            reply = self.decisions[-1][0].reply
+            due = [instant for instant in reply[3 if step.what == "retry" else 4 :: 3] if instant > 0] or [0]
+            return due[step.which % len(due)] + reply[0] - self.clock.now
+        return {"second": 1_000_000, "back": -30_000_000, "slip": -200_000 // (step.which + 1)}.get(step.what, 0)
+
+    def _ask(self, step: Ask) -> None:
+        rules = self.changed if step.changed else self.plan
+        hits = hits_for(rules[: step.many], scope="s", subject=step.subject, cost=step.cost)
+        if step.how == "peek":
+            self._compare(hits, [limiter.peek(hits) for limiter in self.limiters])
+            return
+        first, *others = self.limiters
+        decision = first.check(hits)
+        self._note(hits, [decision, *(self._with_same_id(other, hits, decision) for other in others)])
+
+    @staticmethod
+    def _with_same_id(limiter: Limiter, hits: tuple[Hit, ...], decision: Decision) -> Decision:
+        return limiter.check(hits, check_id=decision.id)
+
+    def _again(self, step: Again) -> None:
+        decisions = self.decisions[step.which % len(self.decisions)]
+        hits, check_id = decisions[0].hits, decisions[0].id
+        if step.how == "refund":
+            if self.oracle and decisions[0].charges:
+                self.oracle.refund(decisions[0])
+            for limiter, decision in zip(self.limiters, decisions, strict=True):
+                limiter.refund(decision)
+        elif step.how == "repeat":
+            self._note(hits, [limiter.check(hits, check_id=check_id) for limiter in self.limiters])
+        else:
+            for limiter in self.limiters:
+                limiter.reset(hits)
+            if self.oracle:
+                self.oracle.reset(hits)
+
+    def _note(self, hits: tuple[Hit, ...], decisions: list[Decision]) -> None:
+        self._compare(hits, decisions, charged_as=decisions[0].id)
+        self.decisions.append(decisions)
+
+    def _compare(self, hits: tuple[Hit, ...], decisions: list[Decision], charged_as: UUID | None = None) -> None:
+        first, *others = [(decision.allowed, list(decision.reply)) for decision in decisions]
+        for other in others:
+            assert other == first
+        if self.oracle and charged_as:
+            assert [decisions[0].at, 0, *_shown(decisions[0])] == self.oracle.check(hits, self.clock.now, charged_as)
+        elif self.oracle:
+            assert [decisions[0].at, 0, *_shown(decisions[0])] == self.oracle.peek(hits, self.clock.now)
+
+
+def _shown(decision: Decision) -> list[int]:
+    """The reply as statuses show it, in microseconds."""
+    return [
+        number
+        for status, (retry_after, reset_after) in zip(
+            decision.statuses, zip(decision.reply[3::3], decision.reply[4::3], strict=True), strict=True
+        )
+        for number in (status.remaining, retry_after, reset_after)
+    ]
+
+
+@pytest.fixture
+def _never_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may forget what lies in the future, which Redis keeps until it is charged."""
+    monkeypatch.setattr("flask_multilimit.engine.storage.memory.SWEEPS", 0)
+
+
+def play(
+    client: redis.Redis,
+    plan: list[Rule],
+    changes: list[int],
+    steps: list[Advance | Ask | Again],
+    oracle: Oracle | None = None,
+) -> None:
+    client.flushall()
+    clock = Clock()
+    limiters = [Limiter(MemoryStorage(clock)), Limiter(RedisStorage(client, clock=clock))]
+    try:
+        History(plan, with_counts(plan, changes), clock, limiters, oracle).play(steps)
+    finally:
+        for limiter in limiters:
+            limiter.close()
+
+
+def with_counts(plan: list[Rule], counts: list[int]) -> list[Rule]:
+    """The same keys, other counts; a queue keeps its own."""
+    return [
+        rule if rule.max_delay else Rule(rule.time, count, algorithm=rule.algorithm)
+        for rule, count in zip(plan, counts, strict=False)
+    ]
+
+
+six_counts = st.lists(counts(), min_size=6, max_size=6)
+
+
+@histories
+@given(plans(list(ALGORITHMS)), six_counts, step_lists(back=False))
+def test_the_twins_agree_on_any_history(
+    redis_client: redis.Redis, plan: list[Rule], changes: list[int], steps: list[Advance | Ask | Again]
+) -> None:
+    play(redis_client, plan, changes, steps)
+
+
+@pytest.mark.usefixtures("_never_forgetting")
+@histories
+@given(plans(list(ALGORITHMS)), six_counts, step_lists(back=True))
+def test_the_twins_agree_also_when_the_clock_steps_back(
+    redis_client: redis.Redis, plan: list[Rule], changes: list[int], steps: list[Advance | Ask | Again]
+) -> None:
+    play(redis_client, plan, changes, steps)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(histories, max_examples=60)
+@given(data=st.data())
+def test_the_twins_of_each_algorithm_agree(redis_client: redis.Redis, algorithm: str, data: st.DataObject) -> None:
+    plan = data.draw(plans([algorithm]))
+
+    play(redis_client, plan, data.draw(six_counts), data.draw(step_lists(back=False)))
+
+
+@histories
+@given(plans(["sliding_window"]), six_counts, step_lists(back=False))
+def test_sliding_window_agrees_with_brute_force(
+    redis_client: redis.Redis, plan: list[Rule], changes: list[int], steps: list[Advance | Ask | Again]
+) -> None:
+    play(redis_client, plan, changes, steps, Oracle())

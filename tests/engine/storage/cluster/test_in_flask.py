@@ -1,0 +1,266 @@
+"""An app on a cluster: limits of the app beside those of endpoints, hash tags, and what an outage makes of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from redis.crc import key_slot
+
+from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_decision, rate_limiter, testing
+from flask_multilimit.engine.keys import beside, place_of
+from operate.cli import nursery
+from support.folders import TESTS
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+SHOP = TESTS / "operate" / "cli" / "shop.py"
+
+
+@pytest.fixture
+def make(cluster: Cluster) -> Iterator[Callable[..., Flask]]:
+    """An app on the cluster, which is empty: 10 a minute for all of it, 3 for each address at each of two endpoints."""
+    made: list[Flask] = []
+
+    def make(options: dict[str, Any] | None = None, **settings: object) -> Flask:
+        app = Flask("shop")
+        app.config.update(
+            {
+                "TESTING": True,
+                "MULTILIMIT_STORAGE_URI": cluster.uri,
+                "MULTILIMIT_STORAGE_TIMEOUT": 5,
+                "MULTILIMIT_APPLICATION_LIMITS": "10/minute",
+                "MULTILIMIT_WORKERS": 1,
+            },
+            **{f"MULTILIMIT_{name}": value for name, value in settings.items()},
+        )
+        MultiLimit(app, user_loader=lambda: None)
+        made.append(app)
+        for name in ("shop", "update"):
+            limited = rate_limiter(type=IP, rules="3/minute; 30/hour", **(options or {}))
+            app.add_url_rule(f"/{name}", name, limited(lambda: str(current_decision.remaining)))
+        return app
+
+    yield make
+    for app in made:
+        app.extensions["multilimit"].limiter.close()
+
+
+def get(app: Flask, path: str, address: str = "203.0.113.7") -> Any:
+    return app.test_client().get(path, environ_base={"REMOTE_ADDR": address})
+
+
+def test_limits_of_the_app_and_of_the_endpoint_are_all_or_nothing(make: Callable[..., Flask]) -> None:
+    app = make()
+
+    refused = [get(app, "/shop").status_code for _ in range(20)].count(429)
+    elsewhere = [get(app, "/update").status_code for _ in range(3)]
+    others = [get(app, "/shop", f"198.51.100.{n}").status_code for n in range(6)]
+
+    assert refused == 17
+    assert elsewhere == [200] * 3
+    assert others == [200] * 4 + [429] * 2
+
+
+def test_a_refusal_tells_of_every_limit(make: Callable[..., Flask]) -> None:
+    app = make()
+    for _ in range(3):
+        get(app, "/shop")
+
+    response = get(app, "/shop")
+
+    assert re.findall(r'"([\w-]+)";r=(\d+)', response.headers["RateLimit"]) == [
+        ("application-60s", "7"),
+        ("ip-60s", "0"),
+        ("ip-3600s", "27"),
+    ]
+    assert 0 < int(response.headers["Retry-After"]) <= 60
+
+
+def test_quotas_are_seen_used_up_and_made_whole_on_a_cluster(make: Callable[..., Flask]) -> None:
+    app = make()
+    with testing.freeze(app) as clock:
+        refusal = testing.exhaust(app, "shop", ip="203.0.113.7")
+        assert get(app, "/shop").status_code == 429
+        clock.advance(refusal.retry_after)
+        assert get(app, "/shop").status_code == 200
+        testing.reset(app)
+        assert get(app, "/shop").text == "2"
+    assert app.extensions["multilimit"].limiter.storage.keys("rate_limit:") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "decided"), [("local", 200, "local"), ("allow", 200, "allow"), ("deny", 503, None)]
+)
+def test_a_shard_that_fails_is_an_outage_like_any_other(
+    make: Callable[..., Flask],
+    cluster: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    status: int,
+    decided: str | None,
+) -> None:
+    app = make(ON_STORAGE_ERROR=policy, STORAGE_TIMEOUT=0.3)
+    app.add_url_rule("/who", "who", rate_limiter(rules="99/minute")(lambda: str(current_decision.degraded)))
+    health = app.extensions["multilimit"].limiter.health
+    get(app, "/who")
+    owner = next(server for server in cluster.servers if key_slot(b"who") in cluster.slots_of(server))
+    owner.suspend()
+    try:
+        with caplog.at_level(logging.WARNING, logger="shop"):
+            responses = [get(app, "/who") for _ in range(5)]
+    finally:
+        owner.resume()
+    cluster.until(lambda: health().state == "working", "recovery")
+
+    assert [response.status_code for response in responses] == [status] * 5
+    assert decided is None or {response.text for response in responses} == {decided}
+    assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
+    assert app.extensions["multilimit"].limiter.check
+    assert get(app, "/who").text == "None"
+
+
+# Hash tags
+
+
+def test_by_subject_every_address_has_a_slot_of_its_own(make: Callable[..., Flask], cluster: Cluster) -> None:
+    app = make({"hash_tag": "subject"}, APPLICATION_LIMITS={"type": "ip", "rules": "4/minute", "hash_tag": "subject"})
+    addresses = [f"203.0.113.{n}" for n in range(20)]
+
+    statuses = {address: [get(app, "/shop", address).status_code for _ in range(5)] for address in addresses}
+    elsewhere = [get(app, "/update", addresses[0]).status_code for _ in range(3)]
+
+    assert list(statuses.values()) == [[200] * 3 + [429] * 2] * 20
+    assert elsewhere == [200, 429, 429]
+    keys = cluster.keys()
+    assert "rate_limit:shop:ip:{203.0.113.7}:sliding_window:60000" in keys
+    assert len({key_slot(key.encode()) for key in keys}) == 20
+    assert len({cluster.owner(key) for key in keys}) == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "differs"),
+    [
+        ({"type": USER, "rules": "9/minute", "hash_tag": "subject"}, "counts another type"),
+        ({"type": (USER, IP), "rules": "9/minute", "hash_tag": "subject"}, "counts another type"),
+        ({"rules": "9/minute", "hash_tag": "subject"}, "counts another type"),
+        ({"type": IP, "rules": "9/day"}, 'has hash_tag="scope"'),
+    ],
+    ids=str,
+)
+def test_limits_of_an_endpoint_in_several_slots_are_an_error_at_the_start(
+    make: Callable[..., Flask], other: dict[str, Any], differs: str
+) -> None:
+    app = make({"hash_tag": "subject"}, LIMITS={"shop": other})
+
+    with pytest.raises(ConfigurationError, match=differs) as caught:
+        get(app, "/update")
+
+    assert str(caught.value).startswith('limiter on "shop": ')
+    assert "give one of them a scope" in str(caught.value)
+
+
+def test_limits_with_a_scope_of_their_own_may_lie_elsewhere(make: Callable[..., Flask]) -> None:
+    app = make({"hash_tag": "subject"}, LIMITS={"shop": {"rules": "2/minute", "scope": "both"}})
+
+    assert [get(app, "/shop").status_code for _ in range(3)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("wrong", ["", "type", 7])
+def test_another_hash_tag_is_an_error_where_it_is_written(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r'limiter on ".*": hash_tag='):
+        rate_limiter(rules="1/minute", hash_tag=wrong)(lambda: None)
+
+
+# What people and logs are shown
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("rate_limit:{api}:ip:203.0.113.7:sliding_window:1000", "rate_limit:{api}"),
+        ("rate_limit:api:ip:{203.0.113.7}:sliding_window:1000", "rate_limit:api:ip"),
+        ("p:{*}:user::gcra:1000", "p:{*}"),
+        ("p:api:user+ip:{*}:gcra:1000", "p:api:user+ip"),
+        ("of nobody's making", "of nobody's making"),
+    ],
+)
+def test_a_place_names_no_subject_and_what_lies_beside_it_is_in_its_slot(key: str, place: str) -> None:
+    assert place_of(key) == place
+    assert "{" not in key or key_slot(beside(key, "probe").encode()) == key_slot(key.encode())
+
+
+def test_a_failure_is_logged_without_the_subject_and_probed_in_its_slot(
+    make: Callable[..., Flask], cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make({"hash_tag": "subject"}, APPLICATION_LIMITS=(), STORAGE_TIMEOUT=0.3)
+    health = app.extensions["multilimit"].limiter.health
+    get(app, "/shop")
+    owner = cluster.owner("rate_limit:shop:ip:{203.0.113.7}:sliding_window:60000")
+    owner.suspend()
+    try:
+        get(app, "/shop")
+        assert health().state == "failed"
+    finally:
+        owner.resume()
+    cluster.until(lambda: health().state == "working", "recovery")
+
+    assert "asked about rate_limit:shop:ip." in caplog.text
+    assert "203.0.113.7" not in caplog.text
+
+
+def command(uri: str, *arguments: str) -> Any:
+    environment = {**os.environ, "FLASK_MULTILIMIT_STORAGE_URI": uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "5"}
+    environment["COLUMNS"] = "200"
+    environment["FLASK_MULTILIMIT_LIMITS"] = json.dumps(
+        {"api.*": {"type": "ip", "rules": "100/minute", "hash_tag": "subject", "scope": "api"}}
+    )
+    _, out, err = nursery.run(["--app", str(SHOP), "multilimit", *arguments], environment)
+    assert "Traceback" not in err, err
+    return out
+
+
+def test_the_command_line_knows_its_way_about_a_cluster(cluster: Cluster) -> None:
+    address = cluster.uri
+    listed = json.loads(command(address, "limits", "--json"))
+    screen = command(address, "limits")
+    standing = json.loads(command(address, "check", "api.items", "--ip", "203.0.113.7", "--json"))
+    doctor = json.loads(command(address, "doctor", "--json"))
+
+    tags = {limit["scope"]: limit["hash_tag"] for each in listed["endpoints"] for limit in each["limits"]}
+    assert (tags["application"], tags["api"]) == ("scope", "subject")
+    assert "slot by subject" in screen
+    assert "rate_limit:api:ip:{203.0.113.7}:sliding_window:60000" in {rule["key"] for rule in standing["rules"]}
+    assert doctor["healthy"]
+    assert [finding["name"] for finding in doctor["findings"]].count("storage") == 3
+    assert "script" in {finding["name"] for finding in doctor["findings"]}
+
+
+def test_keys_of_both_kinds_are_listed_with_their_rule(cluster: Cluster, make: Callable[..., Flask]) -> None:
+    app = make({"hash_tag": "subject"})
+    get(app, "/shop")
+    runner = app.test_cli_runner()
+
+    listed = json.loads(runner.invoke(args=["multilimit", "keys", "--json"]).output)["keys"]
+
+    assert [key["key"] for key in listed] == cluster.keys()
+    assert {key["key"]: (key["used"], (key["rule"] or {}).get("count")) for key in listed} == {
+        "rate_limit:shop:ip:{203.0.113.7}:sliding_window:3600000": (1, 30),
+        "rate_limit:shop:ip:{203.0.113.7}:sliding_window:60000": (1, 3),
+        "rate_limit:{application}:default::sliding_window:60000": (1, 10),
+    }
+
+
+def test_a_cluster_that_is_away_is_a_finding_with_a_remedy() -> None:
+    found = json.loads(command("redis+cluster://127.0.0.1:1", "doctor", "--json"))
+
+    (storage,) = (finding for finding in found["findings"] if finding["name"] == "storage")
+    assert not found["healthy"]
+    assert storage["remedy"]

@@ -1,0 +1,460 @@
+"""Only on a cluster: plans whose keys lie in several slots are all or nothing, by charges that are taken back."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from redis.crc import key_slot
+
+from flask_multilimit.engine import (
+    ClusterStorage,
+    ConfigurationError,
+    Limiter,
+    MemoryStorage,
+    StorageError,
+    hits_for,
+    storage_from_uri,
+)
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import Charge, Decision
+from flask_multilimit.engine.storage import storage_from
+from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
+from support.bench import exhaust, hits, rule
+from support.clock import Clock
+from support.cluster import Cluster
+
+if TYPE_CHECKING:
+    from flask_multilimit.engine import Hit
+    from support.servers import Binary, Server
+
+SCOPES = ("application", "api.update", "shop")
+"""In different slots, on different servers."""
+
+
+def timed(cluster: Cluster, clock: Any = None) -> Limiter:
+    return Limiter(ClusterStorage(NodesOfUri(cluster.uri, timeout=10), clock=clock))
+
+
+@pytest.fixture
+def limiter(cluster: Cluster) -> Iterator[Limiter]:
+    limiter = timed(cluster)
+    yield limiter
+    limiter.close()
+
+
+def plan_of(*counts: int, algorithm: str = "sliding_window") -> tuple[Hit, ...]:
+    """One rule in each of as many scopes."""
+    scopes = zip(SCOPES, counts, strict=False)
+    return tuple(hit for scope, count in scopes for hit in hits(rule(algorithm, 60, count), scope=scope))
+
+
+def remaining(decision: Decision) -> list[int]:
+    return [status.remaining for status in decision.statuses]
+
+
+def members(cluster: Cluster, key: str) -> set[bytes]:
+    found: Any = cluster.client_of(cluster.owner(key)).zrange(key, 0, -1)
+    return set(found)
+
+
+def test_the_scopes_of_these_tests_lie_on_different_servers(cluster: Cluster) -> None:
+    owners = [cluster.owner(hit.key) for hit in plan_of(1, 1, 1)]
+
+    assert len(set(owners)) == 3
+
+
+# All or nothing
+
+
+@pytest.mark.parametrize("tight", [0, 1, 2])
+def test_a_refused_plan_takes_nothing_from_any_slot_whichever_refuses(
+    limiter: Limiter, algorithm: str, tight: int
+) -> None:
+    counts = [9, 9, 9]
+    counts[tight] = 2
+    plan = plan_of(*counts, algorithm=algorithm)
+    for _ in range(2):
+        assert limiter.check(plan).allowed
+
+    refused = limiter.check(plan)
+
+    assert not refused.allowed
+    assert [status.name for status in refused.violated] == [f"default-{60}s"]
+    assert refused.violated[0].hit is plan[tight]
+    assert remaining(refused) == [7 if count == 9 else 0 for count in counts]
+    assert remaining(limiter.peek(plan)) == remaining(refused)
+
+
+def test_the_id_of_a_refused_plan_is_in_no_key(cluster: Cluster, limiter: Limiter) -> None:
+    plan = plan_of(2, 9, 9)
+    admitted = {limiter.check(plan).check_id for _ in range(2)}
+    for _ in range(5):
+        assert not limiter.check(plan).allowed
+
+    assert [members(cluster, hit.key) for hit in plan] == [admitted] * 3
+
+
+def test_every_rule_that_refuses_is_named_and_the_longest_wait_is_told(limiter: Limiter) -> None:
+    plan = hits("1/minute", scope="application") + hits("9/minute", scope="login") + hits("1/hour", scope="api.update")
+    limiter.check(plan)
+
+    refused = limiter.check(plan)
+
+    assert [status.hit.key for status in refused.violated] == [plan[0].key, plan[2].key]
+    assert refused.retry_after == max(status.retry_after for status in refused.statuses) > 3000
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_asked_the_answer_is_that_of_one_storage(cluster: Cluster, seed: int) -> None:
+    """The same history, under one clock, in a cluster and in memory: many rules in many slots.
+
+    Not of ``sliding_window_counter``: a charge that is taken back leaves the begin of its window behind.
+    """
+    dice, clock = random.Random(seed), Clock()
+    here, there = Limiter(MemoryStorage(clock)), timed(cluster, clock)
+    everything = [
+        hit
+        for scope in (*SCOPES, "a", "b")
+        for name in sorted(set(ALGORITHMS) - {"sliding_window_counter"})
+        for shadow in (False, True)
+        for hit in hits_for(rule(name, 10, dice.randint(2, 9)), scope=scope, shadow=shadow, subject=str(shadow))
+    ]
+    admitted: list[tuple[Decision, Decision]] = []
+    for _ in range(120):
+        plan = dice.sample(everything, dice.randint(1, 8))
+        ask = dice.choice(["check", "check", "check", "peek"])
+        one, other = getattr(here, ask)(plan), getattr(there, ask)(plan)
+        assert list(other.reply) == list(one.reply)
+        assert (other.allowed, remaining(other)) == (one.allowed, remaining(one))
+        admitted += [(one, other)] if one.charges else []
+        if admitted and dice.random() < 0.2:
+            one, other = admitted.pop(dice.randrange(len(admitted)))
+            here.refund(one)
+            there.refund(other)
+        clock.advance(dice.choice([0, 0.1, 1.5]))
+    there.close()
+
+
+def test_no_limit_is_overrun_and_nothing_is_lost_in_a_storm_of_refusals(cluster: Cluster, limiter: Limiter) -> None:
+    """Three plans that share a roomy limit, each with a tight one of its own, by many threads."""
+    roomy = hits("1000/hour", scope="application")
+    tight = [hits("20/hour", scope=scope) for scope in ("api.update", "login", "x")]
+
+    def ask(n: int) -> Decision:
+        own = tight[n % 3]
+        return limiter.check(roomy + own if n % 2 else own + roomy)
+
+    with ThreadPoolExecutor(8) as pool:
+        decisions = list(pool.map(ask, range(600)))
+
+    admitted = {decision.check_id for decision in decisions if decision.allowed}
+    assert len(admitted) == 60
+    assert members(cluster, roomy[0].key) == admitted
+    assert [len(members(cluster, own[0].key)) for own in tight] == [20] * 3
+
+
+def test_a_scarce_limit_that_all_share_is_used_up_exactly(cluster: Cluster, limiter: Limiter) -> None:
+    """Whoever is refused by the shared limit has charged a limit of its own for a moment, and nobody else's."""
+    shared = hits("50/hour", scope="application")
+    plans = [shared + hits("1000/hour", scope=scope) for scope in ("api.update", "login", "x")]
+
+    with ThreadPoolExecutor(8) as pool:
+        decisions = list(pool.map(lambda n: limiter.check(plans[n % 3]), range(300)))
+
+    admitted = {decision.check_id for decision in decisions if decision.allowed}
+    assert len(admitted) == 50
+    assert members(cluster, shared[0].key) == admitted
+    assert set[bytes]().union(*(members(cluster, plan[1].key) for plan in plans)) == admitted
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_slot_that_gives_no_answer_leaves_the_others_as_they_were(
+    cluster: Cluster, limiter: Limiter, algorithm: str, failing: int
+) -> None:
+    plan = plan_of(9, 9, 9, algorithm=algorithm)
+    limiter.check(plan)
+    key = plan[failing].key
+    cluster.client_of(cluster.owner(key)).delete(key)
+    cluster.client_of(cluster.owner(key)).rpush(key, "not ours")
+    others = [hit for hit in plan if hit.key != key]
+
+    for _ in range(3):
+        with pytest.raises(StorageError) as caught:
+            limiter.check(plan)
+        assert caught.value.only_this
+
+    assert remaining(limiter.peek(others)) == [8, 8]
+
+
+def test_a_check_repeated_under_its_id_charges_each_slot_once(limiter: Limiter) -> None:
+    plan, check_id = plan_of(3, 3, 3), uuid4()
+
+    decisions = [limiter.check(plan, check_id=check_id) for _ in range(5)]
+
+    assert all(decision.allowed and decision.id == check_id for decision in decisions)
+    assert remaining(limiter.peek(plan)) == [2, 2, 2]
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "token_bucket"])
+def test_each_slot_is_given_back_by_the_clock_of_its_own_server(cluster: Cluster, algorithm: str) -> None:
+    """Two servers, one an hour ahead: the last given is asked first, always."""
+    now = 1_750_000_000_000_000
+    limiter = timed(cluster, itertools.cycle([now + 3_600_000_000, now]).__next__)
+    plan = plan_of(5, 5, algorithm=algorithm)
+
+    decision = limiter.check(plan)
+    assert decision.at == now
+    assert [charge.until - now > 3_600_000_000 for charge in decision.charges] == [False, True]
+    limiter.refund(decision)
+
+    assert remaining(limiter.peek(plan)) == [5, 5]
+    limiter.close()
+
+
+# Everything else a storage does
+
+
+def scripts_run(cluster: Cluster) -> int:
+    """On all servers, since they began."""
+    stats = [cluster.client_of(server).info("commandstats") for server in cluster.servers]
+    return sum(each.get("cmdstat_evalsha", {"calls": 0})["calls"] for each in stats)
+
+
+@pytest.mark.parametrize(
+    ("counts", "admitted", "refused"),
+    [((2,), 1, 1), ((9, 2), 2, 2), ((2, 9), 2, 4), ((9, 9, 2), 3, 3), ((9, 2, 9), 3, 5), ((2, 9, 9), 3, 7)],
+    ids=str,
+)
+def test_a_check_is_as_many_commands_as_the_docs_say(
+    cluster: Cluster, limiter: Limiter, counts: tuple[int, ...], admitted: int, refused: int
+) -> None:
+    """How-to "Keep quotas in Redis", the table of commands."""
+    plan = plan_of(*counts)
+    limiter.check(plan)
+    limiter.peek(plan)
+    limiter.refund(limiter.check(plan))  # now every server knows every script
+
+    before = scripts_run(cluster)
+    assert limiter.check(plan).allowed
+    between = scripts_run(cluster)
+    assert not limiter.check(plan).allowed
+    after = scripts_run(cluster)
+
+    assert (between - before, after - between) == (admitted, refused)
+
+
+def test_a_plan_of_one_slot_is_one_command_whatever_the_number_of_rules(cluster: Cluster, limiter: Limiter) -> None:
+    plan = hits("5/second; 50/minute; 500/hour")
+    limiter.check(plan)
+
+    before = scripts_run(cluster)
+    limiter.check(plan)
+
+    assert scripts_run(cluster) - before == 1
+
+
+def test_what_was_charged_in_several_slots_is_given_back_in_part_and_whole(limiter: Limiter) -> None:
+    plan = plan_of(5, 5, 5)
+    decision = limiter.check(plan)
+
+    limiter.refund(decision, plan[:1])
+    assert remaining(limiter.peek(plan)) == [5, 4, 4]
+    limiter.refund(decision)
+    assert remaining(limiter.peek(plan)) == [5, 5, 5]
+
+
+def test_keys_of_several_slots_are_reset_and_listed(cluster: Cluster, limiter: Limiter) -> None:
+    plan = plan_of(5, 5, 5) + hits("9/hour")
+    limiter.check(plan)
+    storage = limiter.storage
+    assert isinstance(storage, ClusterStorage)
+
+    listed = storage.keys("rate_limit:")
+    few = storage.keys("rate_limit:", 2)
+    there = cluster.keys()
+    limiter.reset(plan[:3])
+
+    assert [stored.key for stored in listed] == sorted(hit.key for hit in plan) == there
+    assert all(stored.ttl for stored in listed)
+    assert len(few) == 2
+    assert cluster.keys() == [plan[3].key]
+
+
+def test_many_checks_at_once_are_decided_one_after_the_other(limiter: Limiter) -> None:
+    plan, ids = plan_of(3, 3, 3), [uuid4() for _ in range(4)]
+
+    decisions = limiter.check_many([plan] * 2)
+    again = limiter.storage.check_many([plan] * 2, [ids[0], ids[0]])
+
+    assert [decision.allowed for decision in (*decisions, *again)] == [True] * 4
+    assert not limiter.check(plan).allowed
+
+
+@pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"protocol": 2}], ids=str)
+def test_a_client_of_ones_own_serves_as_well_and_stays_open(cluster: Cluster, options: dict[str, Any]) -> None:
+    client = cluster.client(**options)
+    limiter = Limiter(client)
+    plan = plan_of(2, 9, 9)
+
+    decisions = [limiter.check(plan) for _ in range(3)]
+    limiter.refund(decisions[0])
+
+    assert [decision.allowed for decision in decisions] == [True, True, False]
+    assert remaining(limiter.peek(plan)) == [1, 8, 8]
+    assert isinstance(storage_from(client), ClusterStorage)
+    limiter.close()
+    assert client.ping()
+
+
+def test_a_client_that_knows_its_way_past_a_nat_finds_servers_where_they_are(
+    server_binaries: dict[str, Binary],
+) -> None:
+    """Also those that it hears of by a redirection."""
+    inside = [("inside.example", 7000 + n) for n in range(3)]
+    plan = plan_of(9, 9, 9)
+    with Cluster(next(iter(server_binaries.values())), announced=inside) as cluster:
+        outside = {at: ("127.0.0.1", server.port) for at, server in zip(inside, cluster.servers, strict=True)}
+        limiter = Limiter(cluster.client(address_remap=lambda at: outside.get(at, at)))
+        source = cluster.owner(plan[0].key)
+        before = limiter.check(plan)
+        cluster.move(key_slot(plan[0].key.encode()), source, cluster.another(source))
+
+        assert [before.remaining, limiter.check(plan).remaining] == [8, 7]
+        limiter.close()
+
+
+def test_a_closed_limiter_leaves_no_connection_and_may_be_used_again(cluster: Cluster, limiter: Limiter) -> None:
+    before = [len(cluster.client_of(server).client_list()) for server in cluster.servers]
+    limiter.check(plan_of(5, 5, 5))
+
+    limiter.close()
+
+    cluster.until(
+        lambda: [len(cluster.client_of(server).client_list()) for server in cluster.servers] <= before, "closing"
+    )
+    assert limiter.check(plan_of(5, 5, 5)).remaining == 3
+
+
+# Hash tags
+
+
+def test_a_subject_as_hash_tag_spreads_a_scope_over_the_servers(limiter: Limiter) -> None:
+    plans = {
+        who: hits_for("5/minute; 9/hour", scope="api", type="ip", subject=who, hash_tag="subject")
+        for who in ("", "203.0.113.7", "203.0.113.8", "2001:db8::1", "}{", "x" * 1000)
+    }
+    for plan in plans.values():
+        assert exhaust(limiter, plan) == 5
+
+    assert all(len({key_slot(hit.key.encode()) for hit in plan}) == 1 for plan in plans.values())
+    assert len({key_slot(plan[0].key.encode()) for plan in plans.values()}) == len(plans)
+    assert plans["203.0.113.7"][0].key == "rate_limit:api:ip:{203.0.113.7}:sliding_window:60000"
+    assert plans[""][0].key == "rate_limit:api:ip:{*}:sliding_window:60000"
+
+
+def test_limits_of_app_and_endpoint_by_one_subject_are_one_command(limiter: Limiter) -> None:
+    plan = [
+        hit
+        for scope in ("application", "api")
+        for hit in hits_for("5/minute", scope=scope, type="ip", subject="203.0.113.7", hash_tag="subject")
+    ]
+
+    assert limiter.check(plan).ahead is None
+
+
+@pytest.mark.parametrize("wrong", ["", "Scope", None, 1, [], "type"])
+def test_another_hash_tag_is_an_error(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"hash_tag=.*'scope' or 'subject'"):
+        hits_for("5/minute", scope="api", hash_tag=wrong)
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("redis+cluster://", "redis+cluster://:6379", "redis+cluster://a,,b", "redis+cluster://a:port"),
+        *("redis+cluster://a/1", "redis+cluster://a:6379/0/0", "redis+cluster://a?db=2", "redis+cluster://a?no=1"),
+        *("redis+cluster://a:6379,b:99999", "redis+cluster://a:6379#x", "cluster://a"),
+    ],
+)
+def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="storage URI") as caught:
+        storage_from_uri(uri)
+
+    assert uri.partition("?")[0].partition("+cluster")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["redis+cluster://me:hunter2@a:port", "redis+cluster://:hunter2@a,b/7?x=1"])
+def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storage_from_uri(uri)
+
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "start"),
+    [
+        ("redis+cluster://a", [("a", 6379)]),
+        ("redis+cluster://a:7000,b:7001/0", [("a", 7000), ("b", 7001)]),
+        ("rediss+cluster://user:p%40ss@a:7000,[::1]:7001/?ssl_cert_reqs=none", [("a", 7000), ("::1", 7001)]),
+    ],
+)
+def test_an_address_names_the_servers_to_begin_with(uri: str, start: list[tuple[str, int]]) -> None:
+    assert NodesOfUri(uri, timeout=1).start == start
+
+
+def test_all_servers_are_asked_with_the_options_of_the_address() -> None:
+    nodes = NodesOfUri("rediss+cluster://user:p%40ss@a:7000/?ssl_cert_reqs=none", timeout=1)
+
+    options = nodes.client_at(("::1", 7005)).connection_pool.connection_kwargs
+
+    assert (options["host"], options["port"], options["username"], options["password"]) == ("::1", 7005, "user", "p@ss")
+    assert options["deadline"] is nodes.deadline
+
+
+def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
+    limiter = Limiter(f"redis+cluster://127.0.0.1:{server.port}")
+
+    with pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+
+    assert "by itself" in caught.value.remedy
+    assert not caught.value.only_this
+
+
+def test_a_cluster_is_told_from_a_server_by_itself(cluster: Cluster) -> None:
+    plan = plan_of(5, 5, 5)
+    for server in cluster.servers:
+        limiter = Limiter(server.tcp_url)
+        elsewhere = next(hit for hit in plan if cluster.owner(hit.key) is not server)
+        for asked in ([elsewhere], plan):  # MOVED, CROSSSLOT
+            with pytest.raises(StorageError) as caught:
+                limiter.check(asked)
+            assert "redis+cluster://" in caught.value.remedy
+        limiter.close()
+
+
+def test_a_refund_of_one_slot_goes_on_when_another_fails(cluster: Cluster, limiter: Limiter) -> None:
+    plan = plan_of(5, 5, 5)
+    decision = limiter.check(plan)
+    charges: tuple[Charge, ...] = decision.charges
+    key = plan[1].key
+    cluster.client_of(cluster.owner(key)).delete(key)
+    cluster.client_of(cluster.owner(key)).rpush(key, "not ours")
+
+    with pytest.raises(StorageError):
+        limiter.storage.refund(decision.id, charges)
+
+    assert remaining(limiter.peek([plan[0], plan[2]])) == [5, 5]

@@ -1,0 +1,210 @@
+"""A fork at a bad moment: whatever other threads are doing, neither the parent nor the child is stuck afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.layers.guard.test_guard import Workers
+from flask_multilimit.engine import Limiter, MemoryStorage
+from flask_multilimit.engine.forks import tell_child
+from flask_multilimit.engine.storage.local.server import LocalServer
+from support.bench import hits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+SECONDS = 20
+"""That a child may take: then it is stuck."""
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    workers = Workers(2)
+    yield workers
+    for limiter in workers.limiters:
+        limiter.close()
+
+
+def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
+    """What becomes of a child that acts: 0 when it comes to an end."""
+    child = fork()
+    if child == 0:
+        signal.alarm(SECONDS)
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fork_as_uwsgi_does() -> int:
+    """In C: Python is told only in the child, and afterwards."""
+    child: int = ctypes.PyDLL(None).fork()
+    if child == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return child
+
+
+unannounced = pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="Python ends a child by itself that it was not told of before the fork"
+)
+
+
+def in_the_middle_of(lock: threading.Lock) -> tuple[threading.Thread, threading.Event]:
+    """A thread that holds `lock` until the event is set."""
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            let_go.wait(SECONDS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(SECONDS)
+    return thread, let_go
+
+
+def guard_lock(limiter: Limiter) -> threading.Lock:
+    return limiter._storage._lock  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_fork_waits_until_memory_is_whole() -> None:
+    storage = MemoryStorage()
+    limiter = Limiter(storage)
+    thread, let_go = in_the_middle_of(storage._lock)
+    threading.Timer(0.2, let_go.set).start()
+
+    assert fork_and(lambda: limiter.check(hits())) == 0
+    thread.join(SECONDS)
+    assert limiter.check(hits()).allowed
+
+
+class Room:
+    """What is told that it is a copy."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+        self.told = False
+        tell_child(self)
+
+    def _after_fork_in_child(self) -> None:
+        self.told = True
+        if self.fails:
+            raise RuntimeError("this one fails")
+
+
+def test_every_room_is_told_of_a_fork_though_others_fail() -> None:
+    rooms = [Room(fails=n % 2 == 0) for n in range(20)]
+    sys.unraisablehook, hook = lambda _: None, sys.unraisablehook
+
+    def look() -> None:
+        assert all(room.told for room in rooms)
+
+    try:
+        assert fork_and(look) == 0
+    finally:
+        sys.unraisablehook = hook
+
+
+@pytest.mark.parametrize("fork", [os.fork, pytest.param(fork_as_uwsgi_does, marks=unannounced)])
+def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int]) -> None:
+    limiter = workers.limiters[0]
+    workers.break_down()
+    limiter.check(hits())
+    thread, let_go = in_the_middle_of(guard_lock(limiter))
+    threading.Timer(0.2, let_go.set).start()
+
+    def act() -> None:
+        limiter.check(hits())
+        limiter.close()
+
+    assert fork_and(act, fork) == 0
+    thread.join(SECONDS)
+    assert limiter.check(hits()).degraded == "local"
+
+
+@unannounced
+def test_a_child_owes_nothing_whoever_forked(workers: Workers) -> None:
+    limiter = workers.limiters[0]
+    workers.break_down()
+    limiter.check(hits())
+
+    def look() -> None:
+        assert limiter.health().pending == 0
+
+    assert fork_and(look, fork_as_uwsgi_does) == 0
+    assert limiter.health().pending == 1
+
+
+def forked_twice_while(locks: Iterable[threading.Lock], act: Callable[[], object]) -> list[int]:
+    """What becomes of the children of two threads that fork at once, when others let go of the `locks` meanwhile."""
+    outcomes: list[int] = []
+    held = [in_the_middle_of(lock) for lock in locks]
+    forkers = [threading.Thread(target=lambda: outcomes.append(fork_and(act))) for _ in range(2)]
+    for forker in forkers:
+        forker.start()
+    for thread, let_go in held:
+        threading.Event().wait(0.1)  # so that both have got as far as they can
+        let_go.set()
+        thread.join(SECONDS)
+    for forker in forkers:
+        forker.join(2 * SECONDS)
+    return outcomes
+
+
+def comes_to_an_end(act: Callable[[], object]) -> bool:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return not thread.is_alive()
+
+
+def test_two_forks_at_once_leave_no_lock_behind(workers: Workers) -> None:
+    workers.break_down()
+
+    def check() -> None:
+        for limiter in workers.limiters:
+            limiter.check(hits())
+
+    check()
+
+    assert forked_twice_while(map(guard_lock, workers.limiters), check) == [0, 0]
+    assert comes_to_an_end(check)
+
+
+def test_two_forks_at_once_leave_a_server_of_local_storage_to_be_found(tmp_path: Path) -> None:
+    server = LocalServer(tmp_path)
+
+    assert forked_twice_while([server._lock], server.leave) == [0, 0]
+    assert comes_to_an_end(server.leave)
+
+
+def test_who_is_deciding_comes_to_an_end_while_another_forks(workers: Workers) -> None:
+    """The lock of the guard is held by those who take that of its memory: a fork takes them in the same order."""
+    guard = workers.limiters[0]._storage
+    decided, forked = threading.Event(), list[int]()
+    forker = threading.Thread(target=lambda: forked.append(fork_and(lambda: None)))
+
+    def decide() -> None:
+        with guard._lock:  # type: ignore[attr-defined]
+            forker.start()
+            forker.join(0.2)  # it gets as far as it can
+            if guard._fallback._memory._lock.acquire(timeout=SECONDS):  # type: ignore[attr-defined]
+                guard._fallback._memory._lock.release()  # type: ignore[attr-defined]
+                decided.set()
+
+    decide()
+    forker.join(2 * SECONDS)
+
+    assert decided.is_set()
+    assert forked == [0]

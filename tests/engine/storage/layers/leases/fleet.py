@@ -1,0 +1,94 @@
+"""Some processes that lease units of one storage, under one clock of the test; and what they have admitted."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flask_multilimit.engine import LeasingStorage, Limiter, MemoryStorage
+from support.clock import Clock, microseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from flask_multilimit.engine import Decision, Hit, Rule, StorageError
+    from flask_multilimit.engine.decision import Charge
+
+ORIGIN = 77_000_000_000
+"""How far the clock of a process is from that of the storage: neither knows the other's."""
+
+
+@dataclass(eq=False)
+class Wire:
+    """The way of one process to the storage, which takes time; meanwhile others may act."""
+
+    storage: MemoryStorage
+    clock: Clock
+    shared: bool = True
+    delays: deque[float] = field(default_factory=deque)
+    """Seconds that the next ways take, there and back."""
+    meanwhile: Callable[[], object] = lambda: None
+    error: StorageError | None = None
+    asked: list[tuple[Hit, ...]] = field(default_factory=list)
+    answered: dict[bytes, tuple[Hit, ...]] = field(default_factory=dict)
+    """What was asked, by the id of the check."""
+    refunds: int = 0
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        self._travel()
+        self.asked.append(hits)
+        decision = self.storage.check(hits, check_id)
+        self.answered[decision.check_id] = hits
+        self._travel()
+        return decision
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        return self.storage.peek(hits)
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        self.asked += many
+        return self.storage.check_many(many, ids)
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._travel()
+        self.refunds += 1
+        self.storage.refund(check_id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        self.storage.reset(keys)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _travel(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.clock.advance(self.delays.popleft() if self.delays else 0)
+        self.meanwhile()
+
+
+class Process:
+    """One that leases."""
+
+    def __init__(self, storage: MemoryStorage, clock: Clock) -> None:
+        self.wire = Wire(storage, clock)
+        self.leases = LeasingStorage(self.wire, clock=lambda: clock.now - ORIGIN)
+        self.limiter = Limiter(self.leases)
+
+
+class Fleet:
+    """Processes around one storage."""
+
+    def __init__(self, many: int) -> None:
+        self.clock = Clock()
+        self.storage = MemoryStorage(self.clock)
+        self.local_clock = lambda: self.clock.now - ORIGIN
+        self.processes = [Process(self.storage, self.clock) for _ in range(many)]
+
+
+def most_in_any_window(admitted: Sequence[tuple[int, int]], rule: Rule) -> int:
+    """Units, of instants with their costs: no window holds more than one that ends with one of them."""
+    window = microseconds(rule.time)
+    return max(sum(cost for at, cost in admitted if end - window < at <= end) for end, _ in admitted)

@@ -1,0 +1,195 @@
+"""Whatever comes, all processes together never admit more than the limit, nor less than it by more than they hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.storage.layers.leases.fleet import Fleet, Process, most_in_any_window
+from flask_multilimit.engine import Decision, Rule, hits_for
+from support.clock import microseconds
+
+if TYPE_CHECKING:
+    from flask_multilimit.engine import Hit
+
+SLIDING = Rule(10, 12, lease=5)
+FIXED = Rule(10, 12, lease=5, algorithm="fixed_window")
+OTHER = Rule(3, 4)
+"""Without a lease; refuses what the others would admit."""
+
+PLANS = [(SLIDING,), (SLIDING,), (FIXED,), (FIXED, SLIDING), (SLIDING, OTHER), (OTHER, FIXED, SLIDING)]
+WORKERS = 3
+
+seconds = st.sampled_from([0, 0, 0, 0.001, 0.05, 0.3, 0.5, 0.95, 1, 1.05, 2, 5, 8.9, 9.05, 9.95, 10, 10.5])
+delays = st.sampled_from([0, 0, 0, 0, 0.001, 0.2, 0.6, 1.2])
+costs = st.sampled_from([1, 1, 1, 1, 2, 3, 5, 7])
+
+
+@dataclass
+class Admitted:
+    """A unit spent, or several."""
+
+    at: int
+    until: int
+    """What the decision says of when they come back."""
+    cost: int
+
+
+@dataclass
+class Story:
+    """What happens to a fleet, and what is admitted, by rule."""
+
+    fleet: Fleet = field(default_factory=lambda: Fleet(WORKERS))
+    admitted: dict[Rule, list[Admitted]] = field(default_factory=lambda: defaultdict(list))
+    decisions: list[tuple[Process, Decision, dict[str, Admitted]]] = field(default_factory=list)
+    depth: int = 0
+
+    def check(self, process: Process, hits: tuple[Hit, ...]) -> Decision:
+        before = self.fleet.clock.now
+        self.depth += 1
+        decision = process.limiter.check(hits)
+        self.depth -= 1
+        decided_there = {hit.key for hit in process.wire.answered.get(decision.check_id, ())}
+        spent = {
+            charge.hit.key: Admitted(
+                decision.at if charge.hit.key in decided_there else before, charge.until, charge.hit.cost
+            )
+            for charge in decision.charges
+        }
+        for charge in decision.charges:
+            self.admitted[charge.hit.rule].append(spent[charge.hit.key])
+        if spent:
+            self.decisions.append((process, decision, spent))
+        return decision
+
+    def refund(self, number: int) -> None:
+        if self.decisions:
+            process, decision, spent = self.decisions.pop(number % len(self.decisions))
+            process.limiter.refund(decision)
+            for hit in decision.hits:
+                if hit.key in spent:
+                    self.admitted[hit.rule].remove(spent[hit.key])
+
+
+def hits_of(plan: tuple[Rule, ...], cost: int) -> tuple[Hit, ...]:
+    return hits_for(plan, scope="api", cost=cost)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("check"), st.integers(0, WORKERS - 1), st.sampled_from(PLANS), costs),
+        st.tuples(st.just("check"), st.integers(0, WORKERS - 1), st.just(PLANS[0]), st.just(1)),
+        st.tuples(st.just("wait"), seconds),
+        st.tuples(st.just("slow"), st.integers(0, WORKERS - 1), delays),
+        st.tuples(st.just("refund"), st.integers(0, 50)),
+        st.tuples(st.just("burst"), st.integers(0, WORKERS - 1), st.integers(2, 9)),
+    ),
+    min_size=10,
+    max_size=80,
+)
+
+
+def tell(story: Story, todo: list[Any]) -> None:
+    """Do the next step; while a question is on its way, others may be done."""
+    match todo.pop(0):
+        case ("check", number, plan, cost):
+            story.check(story.fleet.processes[number], hits_of(plan, cost))
+        case ("burst", number, many):
+            for _ in range(many):
+                story.check(story.fleet.processes[number], hits_of(PLANS[0], 1))
+        case ("wait", gap):
+            story.fleet.clock.advance(gap)
+        case ("slow", number, delay):
+            story.fleet.processes[number].wire.delays.append(delay)
+        case ("refund", number):
+            story.refund(number)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=steps, meanwhile=st.lists(st.booleans(), max_size=60))
+def test_no_window_ever_holds_more_than_the_count(steps: list[Any], meanwhile: list[bool]) -> None:
+    story, todo, interrupted = Story(), list(steps), list(meanwhile)
+
+    def interrupt() -> None:
+        if story.depth < 4 and todo and interrupted and interrupted.pop(0):
+            tell(story, todo)
+
+    for process in story.fleet.processes:
+        process.wire.meanwhile = interrupt
+    while todo:
+        tell(story, todo)
+
+    for rule in (SLIDING, OTHER):
+        admitted = [(each.at, each.cost) for each in story.admitted[rule]]
+        assert not admitted or most_in_any_window(admitted, rule) <= rule.count
+    by_window: dict[int, int] = defaultdict(int)
+    for each in story.admitted[FIXED]:
+        assert each.until - microseconds(FIXED.time) <= each.at < each.until
+        by_window[each.until] += each.cost
+    assert all(units <= FIXED.count for units in by_window.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=steps.map(lambda steps: [step for step in steps if step[0] != "refund"]))
+def test_no_process_refuses_more_than_the_others_hold(steps: list[Any]) -> None:
+    story, todo = Story(), list(steps)
+    check = story.check
+
+    def checked(process: Process, hits: tuple[Hit, ...]) -> Decision:
+        decision = check(process, hits)
+        for status in decision.violated:
+            if status.rule is SLIDING:
+                since = decision.at - SLIDING.quota.window
+                live = sum(each.cost for each in story.admitted[SLIDING] if each.at > since)
+                assert live + (WORKERS - 1) * (SLIDING.lease or 0) > SLIDING.count - status.hit.cost
+        return decision
+
+    story.check = checked  # type: ignore[method-assign]
+
+    while todo:
+        tell(story, todo)
+
+
+def test_the_worst_case_is_that_every_other_process_has_a_lease_and_spends_one_unit_of_it() -> None:
+    rule = Rule(60, 100, lease=10)
+    fleet, hits = Fleet(4), hits_for(rule, scope="api")
+    *others, last = fleet.processes
+    for process in others:
+        for _ in range(1 + 2 + 4 + 8 + 1):  # in demand, it takes twice as many each time; in the end 10
+            assert process.limiter.check(hits).allowed
+    spent = 3 * 16
+
+    while last.limiter.check(hits).allowed:
+        spent += 1
+
+    assert rule.count - spent == 3 * (10 - 1)
+    assert all(process.limiter.check(hits).allowed for process in others for _ in range(10 - 1))
+    assert not any(process.limiter.check(hits).allowed for process in fleet.processes)
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_units_are_counted_longer_by_the_life_of_a_lease_or_too_many_would_pass(longer: bool) -> None:
+    rule = Rule(10, 12, lease=5)
+    if not longer:
+        rule.__dict__["quota"] = Rule(10, 12).quota
+    fleet, hits = Fleet(2), hits_for(rule, scope="api")
+    early, late = fleet.processes
+    admitted = []
+    for _ in range(4):
+        early.limiter.check(hits)  # the third time it takes several
+        admitted.append((fleet.clock.now, 1))
+    fleet.clock.advance(0.95)
+    while early.limiter.check(hits).allowed:
+        admitted.append((fleet.clock.now, 1))
+
+    for _ in range(30):
+        fleet.clock.advance(0.5)
+        while late.limiter.check(hits).allowed:
+            admitted.append((fleet.clock.now, 1))
+
+    assert (most_in_any_window(admitted, rule) <= rule.count) is longer

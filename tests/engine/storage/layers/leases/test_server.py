@@ -1,0 +1,171 @@
+"""Processes and threads with leases on a real server; and through Flask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+from engine.storage.layers.leases import worker
+from flask_multilimit import ConfigurationError, LeasingStorage, Limiter, MultiLimit, Rule, hits_for, rate_limiter
+from flask_multilimit.engine import RedisStorage
+from support.asking import ask, commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from support.servers import Server
+
+PROCESSES = 3
+TIMEOUT = 60
+
+
+def told(server: Server, count: int) -> tuple[list[dict[str, Any]], int]:
+    """What each process tells of so many units a second; and of how many checks the server was asked."""
+    with server.client() as client:
+        client.flushall()
+        client.config_resetstat()
+        workers = [start(server.url, str(number), str(count)) for number in range(PROCESSES)]
+        for process in workers:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        answers = [json.loads(output) for output in finish(workers)]
+        return answers, client.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, worker.__file__, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def finish(workers: list[subprocess.Popen[str]]) -> Iterator[str]:
+    for process in workers:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in workers:
+        yield process.communicate(timeout=TIMEOUT)[0]
+        assert process.returncode == 0
+
+
+def test_no_window_holds_more_than_the_count(server: Server) -> None:
+    """Each was admitted somewhere between two instants: what lies in a window for certain must not be too much."""
+    answers, _ = told(server, 300)
+
+    admitted = sorted(tuple(each) for answer in answers for each in answer["admitted"])
+    for begin, _ in admitted:
+        assert sum(begin <= begins and ends < begin + 1_000_000 for begins, ends in admitted) <= 300
+    assert len(admitted) > 300
+    assert sum(answer["asked"] for answer in answers) > len(admitted)
+
+
+def test_threads_of_several_processes_ask_for_a_part_of_their_checks_only(server: Server) -> None:
+    """A twentieth has a rule without a lease; of the rest one in twenty is asked, or meets one that is."""
+    answers, questions = told(server, 500_000)
+
+    admitted = sum(len(answer["admitted"]) for answer in answers)
+    assert questions < admitted / 3
+
+
+@pytest.fixture
+def app(server: Server, redis_client: redis.Redis) -> Flask:
+    """On an empty server."""
+    assert redis_client.dbsize() == 0
+    app = Flask("shop")
+    app.testing = True
+    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    return app
+
+
+def test_in_flask_most_requests_ask_nothing_and_all_tell_what_is_left(app: Flask, redis_client: redis.Redis) -> None:
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(rules=Rule(3600, 1000, lease=100, algorithm="fixed_window"))
+    def index() -> str:
+        return "ok"
+
+    ask(app)
+    with commands(redis_client) as seen:
+        responses = [ask(app) for _ in range(300)]
+
+    assert [response.status_code for response in responses] == [200] * 300
+    assert seen == ["EVALSHA"] * 8  # 2, 4, 8, 16, 32, 64, 100, 100
+    assert [response.headers["RateLimit"] for response in responses] == [
+        f'"default-3600s";r={left};t=3600' for left in range(998, 698, -1)
+    ]
+    assert responses[-1].headers["RateLimit-Policy"] == '"default-3600s";q=1000;w=3600'
+
+
+def test_in_flask_a_limit_is_all_there_is(app: Flask) -> None:
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(rules=Rule(3600, 50, lease=10))
+    @rate_limiter(rules=Rule(86_400, 1000), scope="app")
+    def index() -> str:
+        return "ok"
+
+    responses = [ask(app) for _ in range(52)]
+
+    assert [response.status_code for response in responses] == [200] * 50 + [429] * 2
+    assert 3500 < int(responses[-1].headers["Retry-After"]) <= 3602
+
+
+def test_what_is_not_charged_in_the_end_goes_back_to_the_lease(app: Flask, redis_client: redis.Redis) -> None:
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(
+        rules=Rule(3600, 50, lease=10, algorithm="fixed_window"),
+        charge_when=lambda response: response.status_code > 400,
+    )
+    def index() -> str:
+        return "ok"
+
+    with commands(redis_client) as seen:
+        assert {ask(app).status_code for _ in range(60)} == {200}
+
+    assert [name for name in seen if name.startswith("EVAL")] in (["EVALSHA"], ["EVALSHA", "EVAL"])
+
+
+def test_a_process_that_closes_gives_its_units_back(server: Server, redis_client: redis.Redis) -> None:
+    for algorithm in ("sliding_window", "fixed_window"):
+        rule = Rule(60, 100, lease=10, algorithm=algorithm)
+        hits = hits_for(rule, scope="api")
+        limiter = Limiter(LeasingStorage(RedisStorage.from_url(server.url, timeout=10)))
+        for _ in range(1 + 2 + 4 + 1):
+            limiter.check(hits)
+        assert Limiter(redis_client).peek(hits).remaining == 100 - 15
+
+        limiter.close()
+
+        assert Limiter(redis_client).peek(hits).remaining == 100 - 8
+
+
+def test_limiters_that_share_a_quota_are_all_leased_or_none(app: Flask) -> None:
+    MultiLimit(app)
+
+    @app.get("/one")
+    @rate_limiter(rules=Rule(60, 50, lease=10), scope="api")
+    def one() -> str:
+        return "ok"
+
+    @app.get("/two")
+    @rate_limiter(rules=Rule(60, 50), scope="api")
+    def two() -> str:
+        return "ok"
+
+    with pytest.raises(ConfigurationError) as caught:
+        ask(app, "/one")
+
+    assert str(caught.value) == (
+        'limiter on "two": Rule(50 per 60s) shares a key with Rule(50 per 60s, lease of 10) on "one", but only one of '
+        "them has a lease, and counts longer for it; give both a lease, or none"
+    )

@@ -1,0 +1,639 @@
+"""What the deny cache refuses by itself is what the storage would have refused, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flask_multilimit.engine import (
+    ConfigurationError,
+    DenyCache,
+    GuardedStorage,
+    Health,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    StorageError,
+    hits_for,
+)
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.layers import deny_cache as denials
+from support.bench import hits, rule
+from support.clock import SECOND, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from flask_multilimit.engine import Decision, Hit
+    from flask_multilimit.engine.decision import Charge
+
+
+class Asked(MemoryStorage):
+    """Counts what it is asked; ``error`` is raised after it has answered, ``meanwhile`` is called before the answer is
+    given."""
+
+    shared = True
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.asked: list[str] = []
+        self.error: StorageError | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        decision: Decision = self._answer_to("check", super().check, hits, check_id)
+        return decision
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        decision: Decision = self._answer_to("peek", super().peek, hits)
+        return decision
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._answer_to("refund", super().refund, check_id, charges)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        self._answer_to("reset", super().reset, keys)
+
+    def _answer_to(self, name: str, ask: Callable[..., Any], *arguments: Any) -> Any:
+        self.asked.append(name)
+        answer = ask(*arguments)
+        self.meanwhile()
+        if self.error is not None:
+            raise self.error
+        return answer
+
+
+class Bench(NamedTuple):
+    """A limiter whose refusals are remembered for ten seconds at most."""
+
+    limiter: Limiter
+    cache: DenyCache
+    storage: Asked
+    clock: Clock
+
+    def asked(self, action: Callable[[], object]) -> list[str]:
+        """What the storage is asked meanwhile."""
+        before = len(self.storage.asked)
+        action()
+        return self.storage.asked[before:]
+
+    def give_back(self, how: str, taken: Decision) -> None:
+        """What the check ``taken`` has charged."""
+        if how == "reset":
+            self.limiter.reset(taken.hits)
+        else:
+            self.limiter.refund(taken)
+
+    def refused(self, wanted: tuple[Hit, ...]) -> Decision:
+        """The storage's first refusal."""
+        for _ in range(1000):
+            decision = self.limiter.check(wanted)
+            if not decision.allowed:
+                return decision
+        raise AssertionError("it is never refused")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def bench(clock: Clock) -> Bench:
+    storage = Asked(clock)
+    cache = DenyCache(storage, seconds=10, clock=clock)
+    return Bench(Limiter(cache), cache, storage, clock)
+
+
+# What is refused without asking, and how
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_refused_check_is_not_asked_again(bench: Bench, algorithm: str) -> None:
+    wanted = hits(rule(algorithm))
+    bench.refused(wanted)
+
+    assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(10)]) == []
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_it_is_refused_at_the_last_instant_and_admitted_at_the_next(bench: Bench, algorithm: str) -> None:
+    wanted = hits(rule(algorithm))
+    wait = bench.refused(wanted).retry_after
+
+    bench.clock.advance(wait - 1 / SECOND)
+    assert not bench.limiter.check(wanted).allowed
+    bench.clock.advance(1 / SECOND)
+    assert bench.limiter.check(wanted).allowed
+
+
+def test_times_count_down_and_the_rest_stays(bench: Bench) -> None:
+    wanted = (*hits("2 per 8 seconds"), *hits("20 per 50 seconds"))
+    first = bench.refused(wanted)
+
+    bench.clock.advance(2.5)
+    again = bench.limiter.check(wanted)
+
+    assert not again.allowed
+    assert again.hits is wanted or again.hits == wanted
+    assert again.at == first.at + 2_500_000
+    assert again.retry_after == 5.5
+    assert [status.reset_after for status in again.statuses] == [5.5, 47.5]
+    assert [status.remaining for status in again.statuses] == [0, 18]
+    assert [status.name for status in again.violated] == ["default-8s"]
+    assert again.degraded is None
+
+
+def test_each_refusal_has_an_id_of_its_own_and_nothing_to_give_back(bench: Bench) -> None:
+    wanted = hits()
+    decisions = [bench.refused(wanted), bench.limiter.check(wanted), bench.limiter.check(wanted)]
+
+    assert len({decision.id for decision in decisions}) == 3
+    assert {decision.id.version for decision in decisions} == {4}
+    assert [decision.charges for decision in decisions] == [(), (), ()]
+
+
+def test_the_first_answer_is_left_as_it_was(bench: Bench) -> None:
+    wanted = hits()
+    first = bench.refused(wanted)
+    before = list(first.reply)
+    bench.clock.advance(3)
+    bench.limiter.check(wanted)
+
+    assert list(first.reply) == before
+
+
+def test_a_rule_that_refuses_for_a_shorter_time_goes_on_refusing(bench: Bench) -> None:
+    wanted = hits("2 per 3 seconds; 2 per 9 seconds")
+    bench.refused(wanted)
+
+    bench.clock.advance(5)
+    again = bench.limiter.check(wanted)
+
+    assert [(status.name, status.retry_after) for status in again.violated] == [
+        ("default-3s", 1 / SECOND),
+        ("default-9s", 4.0),
+    ]
+    assert again.retry_after == 4
+
+
+def test_what_can_never_pass_is_refused_until_the_bound(bench: Bench) -> None:
+    wanted = hits("5/minute", cost=6)
+    assert bench.refused(wanted).retry_after == float("inf")
+
+    bench.clock.advance(9.999999)
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+    assert bench.limiter.check(wanted).retry_after == float("inf")
+    bench.clock.advance(0.000001)
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == ["check"]
+
+
+def test_a_longer_refusal_is_asked_again_at_the_bound(bench: Bench) -> None:
+    wanted = hits("1/minute")
+    bench.refused(wanted)
+
+    bench.clock.advance(9.999999)
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+    bench.clock.advance(0.000001)
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == ["check"]
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == [], "the new answer is remembered as the first was"
+
+
+def test_the_time_of_the_question_counts_not_that_of_the_answer(bench: Bench) -> None:
+    wanted = hits("1 per 5 seconds")
+    bench.limiter.check(wanted)
+    bench.storage.meanwhile = lambda: bench.clock.advance(2)  # the answer takes two seconds
+    refused = bench.limiter.check(wanted)
+    bench.storage.meanwhile = lambda: None
+
+    assert refused.retry_after == 5
+    bench.clock.advance(2.999999)
+    told = bench.limiter.check(wanted)
+    assert not told.allowed
+    assert told.retry_after == 5 - 2.999999, "from the answer on: who waits so long shall not come too early"
+    bench.clock.advance(0.000001)
+    assert bench.limiter.check(wanted).allowed
+
+
+def test_an_answer_that_comes_when_it_is_over_is_not_remembered(bench: Bench) -> None:
+    wanted = hits("1 per 5 seconds")
+    bench.limiter.check(wanted)
+    bench.storage.meanwhile = lambda: bench.clock.advance(5)
+    bench.limiter.check(wanted)
+
+    assert len(bench.cache) == 0
+
+
+# What is asked all the same
+
+
+def test_another_subject_cost_or_rule_is_asked(bench: Bench) -> None:
+    bench.refused(hits("2/minute", cost=2))
+    others = [
+        hits("2/minute", cost=2, subject="bo"),
+        hits("2/minute", cost=1),
+        hits("3/minute", cost=2),
+        hits("2/minute; 9/hour", cost=2),
+        hits_for("2/minute", scope="api", subject="ada", cost=2, shadow=True),
+    ]
+
+    assert [bench.asked(lambda wanted=other: bench.limiter.check(wanted)) for other in others] == [["check"]] * 5  # type: ignore[misc]
+
+
+def test_two_checks_that_share_a_rule_do_not_forget_each_other(bench: Bench) -> None:
+    shared = hits("1/minute")
+    first, second = (*shared, *hits("9/hour", scope="a")), (*shared, *hits("9/hour", scope="b"))
+    bench.refused(first)
+    bench.refused(second)
+
+    assert bench.asked(lambda: [bench.limiter.check(first), bench.limiter.check(second)]) == []
+
+
+def test_equal_hits_need_not_be_the_same(bench: Bench) -> None:
+    bench.refused(hits("1/minute"))
+
+    assert bench.asked(lambda: bench.limiter.check(hits("1/minute"))) == []
+
+
+def test_peeks_repeated_checks_and_many_are_asked(bench: Bench) -> None:
+    wanted = hits()
+    refused = bench.refused(wanted)
+
+    assert bench.asked(lambda: bench.limiter.peek(wanted)) == ["peek"]
+    assert bench.asked(lambda: bench.limiter.check(wanted, check_id=refused.id)) == ["check"]
+    assert bench.asked(lambda: bench.limiter.check_many([wanted, wanted])) == ["check", "check"]
+
+
+def test_refusals_of_peeks_repeated_checks_and_many_are_not_remembered(bench: Bench) -> None:
+    wanted = hits("1/minute")
+    taken = bench.limiter.check(wanted)
+    bench.limiter.peek(wanted)
+    bench.limiter.check_many([wanted])
+    bench.limiter.check((*wanted, *hits("1/hour", scope="b")), check_id=taken.id)
+
+    assert len(bench.cache) == 0
+
+
+def test_a_shadow_is_no_reason(bench: Bench) -> None:
+    shadow = hits_for("1/minute", scope="api", subject="ada", shadow=True)
+    decisions = [bench.limiter.check(shadow) for _ in range(3)]
+
+    assert [decision.allowed for decision in decisions] == [True] * 3
+    assert len(bench.cache) == 0
+
+
+def test_a_shadow_that_refuses_for_longer_does_not_make_it_longer(bench: Bench) -> None:
+    wanted = (*hits("1 per 4 seconds"), *hits_for("1/minute", scope="s", subject="ada", shadow=True))
+    assert bench.refused(wanted).retry_after == 4
+
+    again = bench.limiter.check(wanted)
+    assert [status.name for status in again.shadowed] == ["default-60s"]
+    bench.clock.advance(4)
+    assert bench.limiter.check(wanted).allowed
+
+
+def test_a_full_queue_refuses_until_there_is_room(bench: Bench) -> None:
+    wanted = hits(Rule(10, 10, algorithm="leaky_bucket", max_delay=3))
+    wait = bench.refused(wanted).retry_after
+
+    assert bench.asked(lambda: bench.limiter.check(wanted)) == []
+    assert bench.limiter.check(wanted).delay == 0
+    bench.clock.advance(wait)
+    assert bench.limiter.check(wanted).delay == 3
+
+
+def test_an_admitted_check_is_not_remembered(bench: Bench) -> None:
+    wanted = hits()
+
+    assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(5)]) == ["check"] * 5
+    assert len(bench.cache) == 0
+
+
+def test_what_was_decided_in_place_of_the_storage_is_not_remembered(bench: Bench) -> None:
+    guard = GuardedStorage(bench.storage, workers=1, clock=bench.clock)
+    cache = DenyCache(guard, seconds=10, clock=bench.clock)
+    limiter = Limiter(cache)
+    wanted = hits("2/minute")
+    bench.storage.error = StorageError("it is broken")
+
+    decisions = [limiter.check(wanted) for _ in range(4)]
+
+    assert [(decision.allowed, decision.degraded) for decision in decisions][-1] == (False, "local")
+    assert len(cache) == 0
+    limiter.close()
+
+
+def test_what_the_storage_refused_before_it_failed_stays_refused(bench: Bench) -> None:
+    guard = GuardedStorage(bench.storage, workers=1, clock=bench.clock, on_error="allow")
+    limiter = Limiter(DenyCache(guard, seconds=10, clock=bench.clock))
+    wanted = hits("1/minute")
+    limiter.check(wanted)
+    limiter.check(wanted)
+    bench.storage.error = StorageError("it is broken")
+
+    assert limiter.check(hits("1/minute", subject="bo")).degraded == "allow"
+    assert not limiter.check(wanted).allowed
+    assert limiter.check(wanted).degraded is None
+    limiter.close()
+
+
+# Given back
+
+
+def test_after_a_reset_the_next_check_passes(bench: Bench) -> None:
+    wanted = hits("1/minute; 2/hour")
+    bench.refused(wanted)
+    bench.clock.advance(1)
+
+    bench.limiter.reset(wanted)
+
+    assert bench.limiter.check(wanted).allowed
+
+
+def test_after_a_refund_the_next_check_passes(bench: Bench) -> None:
+    wanted = hits("1/minute")
+    taken = bench.limiter.check(wanted)
+    bench.refused(wanted)
+
+    bench.limiter.refund(taken)
+
+    assert bench.limiter.check(wanted).allowed
+
+
+def test_what_others_give_back_forgets_no_refusal_of_ones_own(bench: Bench) -> None:
+    bench.refused(hits())
+    bench.clock.advance(1)
+    bench.limiter.reset(hits(subject="bo"))
+
+    assert bench.asked(lambda: bench.limiter.check(hits())) == []
+
+
+@pytest.mark.parametrize("how", ["reset", "refund"])
+def test_a_refusal_asked_before_and_answered_after_is_not_believed(bench: Bench, how: str) -> None:
+    wanted = hits("1/minute")
+    taken = bench.limiter.check(wanted)
+
+    def in_between() -> None:
+        bench.storage.meanwhile = lambda: None
+        bench.clock.advance(0.001)
+        bench.give_back(how, taken)
+        bench.clock.advance(0.001)
+
+    bench.storage.meanwhile = in_between
+    assert not bench.limiter.check(wanted).allowed
+
+    assert bench.limiter.check(wanted).allowed
+
+
+@pytest.mark.parametrize("how", ["reset", "refund"])
+def test_giving_back_counts_from_when_it_is_done(bench: Bench, how: str) -> None:
+    """A refusal that is answered before the storage comes to it, and remembered before it is done."""
+    wanted = hits("1/minute")
+    taken = bench.limiter.check(wanted)
+    inner = getattr(MemoryStorage, how)
+
+    def late(*arguments: Any) -> None:
+        bench.clock.advance(0.001)
+        assert not bench.limiter.check(wanted).allowed
+        bench.clock.advance(0.001)
+        inner(bench.storage, *arguments)
+
+    setattr(bench.storage, how, late)
+    bench.give_back(how, taken)
+
+    assert bench.limiter.check(wanted).allowed
+
+
+@pytest.mark.parametrize("how", ["reset", "refund"])
+def test_giving_back_may_have_been_done_though_its_answer_was_lost(bench: Bench, how: str) -> None:
+    wanted = hits("1/minute")
+    taken = bench.limiter.check(wanted)
+    bench.refused(wanted)
+    bench.storage.error = StorageError("the answer was lost")
+    with pytest.raises(StorageError):
+        bench.give_back(how, taken)
+    bench.storage.error = None
+
+    assert bench.limiter.check(wanted).allowed
+
+
+def test_threads_that_reset_and_check_never_meet_an_old_refusal() -> None:
+    limiter = Limiter(DenyCache(MemoryStorage(), seconds=60))
+    wrong: list[int] = []
+
+    def one(number: int) -> None:
+        own = hits("1/hour", subject=str(number))
+        for i in range(300):
+            limiter.check(own)
+            limiter.check(own)
+            limiter.reset(own)
+            if not limiter.peek(own).allowed or not limiter.check(own).allowed:
+                wrong.append(i)
+            limiter.reset(own)
+
+    threads = [threading.Thread(target=one, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+def test_waiting_for_a_turn_is_never_refused_by_what_is_remembered(bench: Bench) -> None:
+    limiter = Limiter(bench.cache, sleep=bench.clock.advance, monotonic=lambda: bench.clock.now / SECOND)
+    wanted = hits("1 per 7 seconds")
+    limiter.check(wanted)
+    limiter.check(wanted)
+    bench.clock.advance(2)
+
+    assert bench.asked(lambda: limiter.acquire(wanted, timeout=5)) == ["check"], "the one that passes"
+    assert bench.limiter.peek(wanted).remaining == 0
+
+
+# How much is remembered
+
+
+def test_the_oldest_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denials, "REMEMBERED", 10)
+    everybody = [hits("1/minute", subject=str(number)) for number in range(15)]
+    for wanted in everybody:
+        bench.refused(wanted)
+
+    assert len(bench.cache) == 10
+    assert bench.asked(lambda: [bench.limiter.check(wanted) for wanted in everybody[5:]]) == []
+    assert bench.asked(lambda: bench.limiter.check(everybody[0])) == ["check"]
+    assert len(bench.cache) == 10
+
+
+def test_one_that_is_asked_anew_is_the_newest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denials, "REMEMBERED", 2)
+    ada, bo, cy = (hits("1/minute", subject=name) for name in ("ada", "bo", "cy"))
+    bench.refused(ada)
+    bench.clock.advance(5)
+    bench.refused(bo)
+    bench.clock.advance(5)
+    bench.limiter.check(ada)  # over, so asked
+    bench.refused(cy)
+
+    assert bench.asked(lambda: bench.limiter.check(ada)) == []
+    assert bench.asked(lambda: bench.limiter.check(bo)) == ["check"]
+
+
+def test_what_is_over_is_forgotten_by_and_by(bench: Bench) -> None:
+    for number in range(20):
+        bench.refused(hits("1 per 2 seconds", subject=str(number)))
+    bench.clock.advance(2)
+    for number in range(20, 40):
+        bench.refused(hits("1/minute", subject=str(number)))
+
+    assert len(bench.cache) == 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_goes_on_though_a_thread_of_the_parent_was_writing(bench: Bench) -> None:
+    wanted = hits("1/minute")
+    bench.refused(wanted)
+    with bench.cache._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(30)  # rather than wait for ever
+            remembers = bench.asked(lambda: bench.limiter.check(wanted)) == []
+            bench.limiter.reset(wanted)
+            os._exit(0 if remembers and bench.limiter.check(wanted).allowed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# The stack
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 60.1, float("nan"), float("inf")])
+def test_seconds_that_cannot_be_are_an_error(clock: Clock, seconds: float) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"DenyCache\(seconds=.*\): must be above 0, at most 60; to do without"
+    ):
+        DenyCache(MemoryStorage(clock), seconds=seconds)
+
+
+def test_a_limiter_finds_the_storage_and_the_guard_below(bench: Bench) -> None:
+    guard = GuardedStorage(bench.storage, workers=3)
+    limiter = Limiter(DenyCache(guard))
+
+    assert limiter.storage is bench.storage
+    assert limiter.health() == guard.health()
+    limiter.close()
+
+
+def test_health_of_what_nobody_guards(bench: Bench, clock: Clock) -> None:
+    assert Limiter(DenyCache(MemoryStorage(clock))).health() == Health.of_this_process()
+    with pytest.raises(ConfigurationError, match="a Asked is not guarded"):
+        bench.limiter.health()
+
+
+# With it as without it
+
+
+class Step(NamedTuple):
+    what: str
+    plan: int
+    parts: int
+    """Of a thousandth of the window, to let pass."""
+
+
+PLANS = 6
+EACH_ALGORITHM = [*((name, None) for name in ALGORITHMS), ("leaky_bucket", 2.0)]
+histories = settings(
+    max_examples=150, deadline=None, derandomize="CI" in os.environ, suppress_health_check=list(HealthCheck)
+)
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(["check"] * 8 + ["pass"] * 3 + ["until"] * 2 + ["peek", "refund", "reset"]),
+        st.integers(0, PLANS - 1),
+        st.integers(1, 1500),
+    ),
+    max_size=60,
+)
+
+
+def plans_of(algorithm: str, max_delay: float | None) -> list[tuple[Hit, ...]]:
+    """Different checks that share keys."""
+    of_it = Rule(
+        3, 4, algorithm=algorithm, burst=3 if algorithm in {"gcra", "token_bucket"} else None, max_delay=max_delay
+    )
+    own = Rule(7, 5)
+    return [
+        hits(of_it),
+        hits(of_it, cost=2),
+        hits(of_it, subject="bo"),
+        (*hits(of_it), *hits(own, scope="other")),
+        (*hits(own, scope="other"), *hits(of_it, cost=3)),
+        (*hits(of_it), *hits_for(own, scope="other", subject="ada", shadow=True)),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "max_delay"), EACH_ALGORITHM)
+@given(history=steps)
+@histories
+def test_the_same_history_has_the_same_answers(algorithm: str, max_delay: float | None, history: list[Step]) -> None:
+    clock = Clock()
+    without = Limiter(MemoryStorage(clock))
+    with_it = Limiter(DenyCache(MemoryStorage(clock), seconds=2, clock=clock))
+    plans = plans_of(algorithm, max_delay)
+    taken: list[tuple[Decision, Decision]] = []
+    wait = 0.0
+    for what, plan, parts in history:
+        if what == "pass":
+            clock.advance(parts * 0.003)
+        elif what == "until":
+            clock.advance(wait)
+        elif what == "reset":
+            with_it.reset(plans[plan])
+            without.reset(plans[plan])
+        elif what == "refund" and taken:
+            one, other = taken.pop()
+            with_it.refund(one)
+            without.refund(other)
+        elif what in {"check", "peek"}:
+            answer, expected = getattr(with_it, what)(plans[plan]), getattr(without, what)(plans[plan])
+            assert answer.allowed == expected.allowed
+            assert answer.at == expected.at
+            # Who came since may have made it longer; then one comes too early, is refused, and knows better.
+            assert answer.retry_after <= expected.retry_after
+            assert answer.reply == expected.reply or not expected.allowed
+            if expected.allowed and what == "check":
+                taken.append((answer, expected))
+            wait = expected.retry_after if expected.retry_after != float("inf") else 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "max_delay"), EACH_ALGORITHM)
+@given(history=steps, cost=st.integers(1, 5))
+@histories
+def test_when_nobody_else_comes_all_times_are_the_same(
+    algorithm: str, max_delay: float | None, history: list[Step], cost: int
+) -> None:
+    clock = Clock()
+    without = Limiter(MemoryStorage(clock))
+    with_it = Limiter(DenyCache(MemoryStorage(clock), seconds=2, clock=clock))
+    of_it, own = plans_of(algorithm, max_delay)[3]
+    wanted = (replace(of_it, cost=cost), own)
+    for what, _, parts in history:
+        if what != "check":
+            clock.advance(parts * 0.003)
+            continue
+        answer, expected = with_it.check(wanted), without.check(wanted)
+        assert answer.retry_after == expected.retry_after
+        for ours, true in zip(answer.statuses, expected.statuses, strict=True):
+            assert ours.retry_after == true.retry_after or (ours.retry_after, true.retry_after) == (1 / SECOND, 0)
+            assert ours.reset_after == true.reset_after or (ours.reset_after, true.reset_after) == (1 / SECOND, 0)
+            assert ours.remaining <= true.remaining

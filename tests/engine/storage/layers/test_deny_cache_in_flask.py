@@ -1,0 +1,266 @@
+"""Who is refused is refused again without asking the server; nobody can tell but by how soon it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import (
+    ConfigurationError,
+    DenyCache,
+    GuardedStorage,
+    MultiLimit,
+    RedisStorage,
+    Rule,
+    limits_checked,
+    rate_limiter,
+    request_rejected,
+    shadow_rejected,
+)
+from flask_multilimit.engine.storage import layers_of
+from flask_multilimit.testing import exhaust, freeze, reset
+from support.asking import ask, commands, statuses, view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+    from werkzeug.test import TestResponse
+
+    from support.clock import Clock
+    from support.doubles import RecordingStorage
+    from support.servers import Server
+
+BOUND = 10.0
+"""Seconds: long enough for the slowest machine."""
+
+
+@pytest.fixture
+def limited(app: Flask, server: Server, redis_client: redis.Redis) -> Iterator[Flask]:
+    """With limits on an empty server, by its own clock, as in earnest."""
+    assert redis_client.dbsize() == 0
+    app.config |= {
+        "MULTILIMIT_DENY_CACHE": BOUND,
+        "MULTILIMIT_STORAGE_URI": server.url,
+        "MULTILIMIT_STORAGE_TIMEOUT": 10,
+    }
+    MultiLimit(app)
+    app.add_url_rule("/", "index", rate_limiter(rules="2/hour")(view()))
+    app.add_url_rule("/other", "other", rate_limiter(rules="2/hour")(view()))
+    yield app
+    app.extensions["multilimit"].limiter.close()
+
+
+@pytest.fixture
+def timed(app: Flask, server_storage: RedisStorage, clock: Clock) -> Flask:
+    """On a server, and the cache by the clock of the tests too."""
+    MultiLimit(app, storage=DenyCache(GuardedStorage(server_storage, workers=1), seconds=BOUND, clock=clock))
+    app.add_url_rule("/", "index", rate_limiter(rules=[Rule(8, 2), Rule(50, 9)])(view()))
+    return app
+
+
+def told(response: TestResponse) -> tuple[Any, ...]:
+    fields = {name: value for name, value in response.headers if name != "Date"}
+    return response.status_code, fields, response.get_data()
+
+
+def test_a_refused_client_sends_nothing_to_the_server(limited: Flask, redis_client: redis.Redis) -> None:
+    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+
+    with commands(redis_client) as seen:
+        again = statuses(limited, *["/"] * 10)
+
+    assert again == [429] * 10
+    assert seen == []
+
+
+def test_others_are_asked_about(limited: Flask, redis_client: redis.Redis) -> None:
+    statuses(limited, "/", "/", "/")
+
+    with commands(redis_client) as seen:
+        assert statuses(limited, "/", "/other", "/") == [429, 200, 429]
+
+    assert seen == ["EVALSHA"]
+
+
+def test_switched_off_each_request_is_asked_about(app: Flask, server: Server, redis_client: redis.Redis) -> None:
+    app.config |= {"MULTILIMIT_DENY_CACHE": 0, "MULTILIMIT_STORAGE_URI": server.url}
+    MultiLimit(app)
+    app.add_url_rule("/", "index", rate_limiter(rules="1/hour")(view()))
+    statuses(app, "/", "/")
+
+    with commands(redis_client) as seen:
+        assert statuses(app, "/", "/") == [429, 429]
+
+    assert seen == ["EVALSHA"] * 2
+    app.extensions["multilimit"].limiter.close()
+
+
+def test_a_client_is_told_what_the_server_would_tell(timed: Flask, redis_client: redis.Redis) -> None:
+    accept = {"Accept": "application/json"}
+    statuses(timed, "/", "/")
+    first = ask(timed, "/", headers=accept)
+
+    with commands(redis_client) as seen:
+        again = ask(timed, "/", headers=accept)
+
+    assert seen == []
+    assert told(again) == told(first)
+    assert again.status_code == 429
+    assert again.headers["Content-Type"] == "application/problem+json"
+
+
+def test_retry_after_counts_down_until_the_request_passes(timed: Flask, clock: Clock) -> None:
+    seen = []
+    statuses(timed, "/", "/", "/")
+    for _ in range(8):
+        response = ask(timed, "/")
+        seen.append((response.status_code, response.headers["Retry-After"], response.headers["RateLimit"]))
+        clock.advance(1)
+
+    assert seen == [(429, str(8 - i), f'"default-8s";r=0;t={8 - i}, "default-50s";r=7;t={50 - i}') for i in range(8)]
+    assert statuses(timed, "/") == [200]
+
+
+def test_every_refusal_is_signalled(limited: Flask, redis_client: redis.Redis) -> None:
+    limited.add_url_rule(
+        "/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(rate_limiter(rules="1/day")(view()))
+    )
+    statuses(limited, "/trial", "/trial")
+    seen: list[tuple[str, bool, Any]] = []
+
+    def listen(name: str) -> Any:
+        return lambda sender, decision, endpoint, subjects: seen.append((name, decision.allowed, endpoint))  # noqa: ARG005
+
+    listeners = {signal: listen(signal.name) for signal in (limits_checked, request_rejected, shadow_rejected)}
+    for signal, listener in listeners.items():
+        signal.connect(listener, limited)
+    with commands(redis_client) as sent:
+        statuses(limited, "/trial")
+    for signal, listener in listeners.items():
+        signal.disconnect(listener, limited)
+
+    assert sent == []
+    assert seen == [(signal.name, False, "trial") for signal in (limits_checked, shadow_rejected, request_rejected)]
+
+
+def test_a_reset_takes_effect_at_once(limited: Flask) -> None:
+    assert statuses(limited, "/", "/", "/", "/") == [200, 200, 429, 429]
+
+    with limited.app_context():
+        MultiLimit().reset("index", everyone=True)
+
+    assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+
+
+def test_a_charge_that_is_given_back_lets_the_next_one_in_at_once(limited: Flask) -> None:
+    """Refused while the only attempt was under way, which then turned out not to count."""
+    during: list[int] = []
+
+    @limited.get("/login")
+    @rate_limiter(rules="1/hour", charge_when=lambda response: response.status_code == 401)
+    def login() -> str:
+        if not during:
+            during.append(429)
+            during[:] = statuses(limited, "/login", "/login")
+        return "welcome"
+
+    assert statuses(limited, "/login") == [200]
+    assert during == [429, 429]
+    assert statuses(limited, "/login") == [200]
+
+
+def test_rules_by_request_hold_as_soon_as_they_change(limited: Flask) -> None:
+    rules = ["1/hour"]
+    limited.add_url_rule("/dynamic", "dynamic", rate_limiter(rules=lambda: rules[0])(view()))
+    assert statuses(limited, "/dynamic", "/dynamic", "/dynamic") == [200, 429, 429]
+
+    rules[0] = "2/hour"
+
+    assert statuses(limited, "/dynamic", "/dynamic") == [200, 429]
+
+
+def test_a_smaller_cost_may_pass_where_a_larger_one_was_refused(limited: Flask) -> None:
+    cost = rate_limiter(rules="3/hour", cost=lambda: int(request.args["cost"]))
+    limited.add_url_rule("/cost", "cost", cost(view()))
+
+    paths = [f"/cost?cost={units}" for units in (2, 2, 2, 1, 1, 2)]
+    assert statuses(limited, *paths) == [200, 429, 429, 200, 429, 429]
+
+
+def test_one_who_waits_is_let_in_at_the_turn(limited: Flask, redis_client: redis.Redis) -> None:
+    limited.add_url_rule("/patient", "patient", rate_limiter(rules=Rule(0.3, 1), wait=BOUND)(view()))
+    statuses(limited, "/patient", "/patient")
+
+    with commands(redis_client) as seen:
+        assert statuses(limited, "/patient", "/patient") == [200, 200]
+
+    assert seen == ["EVALSHA"] * 4, "each is refused once and passes at its turn"
+
+
+class TestTestKit:
+    def test_reset_is_believed_at_once(self, limited: Flask) -> None:
+        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+        reset(limited)
+        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+        reset(limited, "index")
+        assert statuses(limited, "/") == [200]
+
+    def test_frozen_time_passes(self, limited: Flask) -> None:
+        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+        with freeze(limited) as clock:
+            assert statuses(limited, "/") == [429]
+            clock.advance(3600)
+            assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+
+    def test_what_is_reset_while_time_stands_still_is_whole_afterwards(self, limited: Flask) -> None:
+        assert statuses(limited, "/", "/", "/") == [200, 200, 429]
+        with freeze(limited):
+            reset(limited)
+        assert statuses(limited, "/") == [200]
+
+    def test_what_was_used_up_is_refused(self, limited: Flask) -> None:
+        client = limited.test_client()
+        exhaust(client, "index")
+        assert client.get("/").status_code == 429
+
+
+class TestWhereItStands:
+    @staticmethod
+    def layers(app: Flask, **options: Any) -> list[str]:
+        MultiLimit(app, **options)
+        return [type(layer).__name__ for layer in layers_of(app.extensions["multilimit"].limiter._storage)]
+
+    def test_outermost_around_a_server(self, app: Flask, server: Server) -> None:
+        assert self.layers(app, storage=server.url) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
+
+    def test_for_as_long_as_the_setting_says(self, limited: Flask) -> None:
+        outermost = next(layers_of(limited.extensions["multilimit"].limiter._storage))
+        assert isinstance(outermost, DenyCache)
+        assert outermost.seconds == BOUND
+
+    def test_around_a_guard_of_ones_own(self, app: Flask, redis_client: redis.Redis) -> None:
+        guard = GuardedStorage(RedisStorage(redis_client), workers=1)
+        assert self.layers(app, storage=guard) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
+
+    def test_not_twice(self, app: Flask, redis_client: redis.Redis) -> None:
+        given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
+        assert self.layers(app, storage=given) == ["DenyCache", "GuardedStorage", "RedisStorage"]
+
+    def test_not_when_switched_off(self, app: Flask, server: Server) -> None:
+        app.config["MULTILIMIT_DENY_CACHE"] = 0
+        assert self.layers(app, storage=server.url) == ["LeasingStorage", "GuardedStorage", "RedisStorage"]
+
+    def test_not_around_the_memory_of_this_process(self, app: Flask) -> None:
+        assert self.layers(app) == ["MemoryStorage"]
+
+    def test_not_around_a_storage_whose_time_is_given(self, app: Flask, storage: RecordingStorage) -> None:
+        assert self.layers(app, storage=storage) == ["GuardedStorage", "RecordingStorage"]
+
+    @pytest.mark.parametrize("value", [-1, 60.1, float("nan"), "soon", None])
+    def test_a_setting_that_cannot_be_is_an_error(self, app: Flask, value: object) -> None:
+        app.config["MULTILIMIT_DENY_CACHE"] = value
+        with pytest.raises(ConfigurationError, match="MULTILIMIT_DENY_CACHE="):
+            MultiLimit(app)

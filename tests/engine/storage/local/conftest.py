@@ -1,0 +1,31 @@
+"""A directory for each test, in which nothing may be left."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.local.places import Place, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """Its path is short, for it has to hold a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
+    place = Place(folder / "limits")
+    try:
+        yield place
+        for user in place.users:
+            if user.process.is_alive():
+                user.leave()
+        until(place.is_deserted, f"{place.directory} is deserted")
+    finally:
+        place.clean_up()
+        shutil.rmtree(folder)

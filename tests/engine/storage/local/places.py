@@ -1,0 +1,122 @@
+"""A directory of `local://`, who uses it, and what runs in it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from engine.storage.local import users
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+PATIENCE = 20.0
+"""Seconds: on a busy machine, too, whatever ends or begins has done so by then."""
+POLL_SECONDS = 0.01
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["flask_multilimit.engine"])  # so that each user is there in a moment
+
+
+def until(happens: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happens():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+def end(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(pid, how)
+
+
+class User:
+    """A process that uses a storage, and does what it is told. Unless told to leave, it stays."""
+
+    def __init__(self, uri: str) -> None:
+        self._connection: Connection[Any, Any]
+        self._connection, other = _processes.Pipe()
+        self.process = _processes.Process(target=users.serve, args=(other, uri), daemon=True)
+        self.process.start()
+        other.close()
+
+    def __call__(self, what: str, *arguments: object) -> Any:
+        """What the function of `users` of that name returns. Raises what it raises."""
+        self._connection.send((what, arguments))
+        assert self._connection.poll(PATIENCE), f"{what} takes longer than {PATIENCE:g} s"
+        answer = self._connection.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def leave(self) -> None:
+        self._connection.close()
+        self.process.join(PATIENCE)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(PATIENCE)
+        self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    directory: Path
+    users: list[User] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        return f"local://{self.directory}"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "socket"
+
+    def user(self) -> User:
+        user = User(self.uri)
+        self.users.append(user)
+        return user
+
+    def servers(self) -> list[int]:
+        running = self._running(rf"valkey-server .*{re.escape(str(self.socket))}")
+        return [pid for pid in running if pid not in self.supervisors()]
+
+    def supervisors(self) -> list[int]:
+        return self._running(rf"supervisor\.py {re.escape(str(self.directory))} ")
+
+    @property
+    def server(self) -> int:
+        (pid,) = self.servers()
+        return pid
+
+    @property
+    def supervisor(self) -> int:
+        (pid,) = self.supervisors()
+        return pid
+
+    def is_deserted(self) -> bool:
+        left = list(self.directory.iterdir()) if self.directory.is_dir() else []
+        return not (self.servers() or self.supervisors() or left)
+
+    def clean_up(self) -> None:
+        for user in self.users:
+            if user.process.is_alive():
+                user.kill()
+        for pid in {*self.supervisors(), *self.servers()}:
+            end(pid)
+
+    @staticmethod
+    def _running(pattern: str) -> list[int]:
+        """The processes with such a command line, but for those that have ended and not been buried."""
+        listed = subprocess.run(
+            ["ps", "-A", "-ww", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True
+        )
+        each = (line.split(maxsplit=2) for line in listed.stdout.splitlines())
+        return [int(pid) for pid, state, *args in each if state[0] != "Z" and args and re.search(pattern, args[0])]

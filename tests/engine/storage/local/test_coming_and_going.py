@@ -1,0 +1,52 @@
+"""Processes that come and go at random: never two servers, never an error, never a unit counted twice or not at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.local.places import until
+from engine.storage.local.users import MANY
+
+if TYPE_CHECKING:
+    from engine.storage.local.places import Place, User
+
+pytestmark = pytest.mark.slow
+
+LANES = 3
+VISITS = 20
+
+
+def test_processes_come_and_go(place: Place) -> None:
+    def lane(number: int) -> list[tuple[str, float, float, list[int]]]:
+        pick = Random(number)
+        return [visit(place.user(), pick) for _ in range(VISITS)]
+
+    with ThreadPoolExecutor(LANES) as pool:
+        visits = [visit for visits in pool.map(lane, range(LANES)) for visit in visits]
+
+    lives = defaultdict(list)
+    for server, begin, end, left in visits:
+        lives[server].append((begin, end, left))
+    assert len(lives) > 2, "too few ends to say anything"
+    times = sorted((min(b for b, _, _ in life), max(e for _, e, _ in life)) for life in lives.values())
+    assert all(end < begin for (_, end), (begin, _) in pairwise(times)), "two servers at once"
+    for life in lives.values():
+        left = sorted((each for _, _, seen in life for each in seen), reverse=True)
+        most = MANY[0].rule.count
+        assert left == list(range(most - 1, most - 1 - len(left), -1))
+    until(place.is_deserted, "nothing is left")
+
+
+def visit(user: User, pick: Random) -> tuple[str, float, float, list[int]]:
+    seen: tuple[str, float, float, list[int]] = user("visit", pick.random())
+    if pick.random() < 0.5:
+        user.kill()
+    else:
+        user.leave()
+    return seen

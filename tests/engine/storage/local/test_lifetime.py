@@ -1,0 +1,270 @@
+"""One server for all processes, from the first that checks to the last that goes."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.local.places import PATIENCE, Place, end, until
+from engine.storage.local.users import HITS
+from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
+
+if TYPE_CHECKING:
+    from support.servers import Binary
+
+
+def test_processes_share_their_quotas_exactly(place: Place) -> None:
+    users = [place.user() for _ in range(4)]
+
+    with ThreadPoolExecutor() as pool:
+        admitted = list(pool.map(lambda user: user("check", 20), users))
+
+    assert sum(admitted) == 50
+    assert len(place.supervisors()) == 1
+
+
+def test_two_directories_do_not_share(place: Place) -> None:
+    other = Place(place.directory.with_name("other"), place.users)
+
+    assert place.user()("check", 51) == 50
+    assert other.user()("check", 51) == 50
+    for user in other.users:
+        user.leave()
+    until(other.is_deserted, "the other is deserted")
+
+
+def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
+    first, second = place.user(), place.user()
+    first("check", 30)
+    second("check", 5)
+
+    first.leave()
+
+    assert second("check", 20) == 15
+    assert place.user()("check") == 0
+
+
+def test_it_ends_with_the_last_and_leaves_nothing(place: Place) -> None:
+    users = [place.user() for _ in range(3)]
+    for user in users:
+        user("check")
+    assert not place.is_deserted()
+
+    for user in users:
+        user.leave()
+
+    until(place.is_deserted, "nothing is left")
+
+
+def test_it_ends_when_all_are_killed(place: Place) -> None:
+    users = [place.user() for _ in range(3)]
+    for user in users:
+        user("check")
+
+    for user in users:
+        user.kill()
+
+    until(place.is_deserted, "nothing is left")
+
+
+def test_closing_is_leaving_and_one_can_come_back(place: Place) -> None:
+    user = place.user()
+    assert user("check", 51) == 50
+
+    user("close")
+
+    until(place.is_deserted, "nothing is left")
+    assert user("check", 51) == 50
+
+
+def test_a_storage_that_is_dropped_leaves(place: Place) -> None:
+    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+    limiter.check(HITS)
+    assert not place.is_deserted()
+
+    limiter.storage._redis.close()  # type: ignore[attr-defined]  # sockets warn when they are not closed
+    del limiter
+    gc.collect()
+
+    until(place.is_deserted, "nothing is left")
+
+
+def test_threads_that_come_at_once_start_one_server(place: Place) -> None:
+    limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+    everyone = threading.Barrier(8)
+
+    def check(_: int) -> bool:
+        everyone.wait()
+        return limiter.check(HITS).allowed
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(check, range(8)))
+
+    assert len(place.supervisors()) == 1
+    limiter.close()
+
+
+def test_processes_and_server_may_be_asked_to_end_together(place: Place) -> None:
+    """As when a service is stopped: its workers finish what they are at."""
+    user = place.user()
+    user("check", 49)
+
+    for pid in (place.supervisor, place.server):
+        end(pid, signal.SIGTERM)
+        end(pid, signal.SIGINT)
+        end(pid, signal.SIGHUP)
+
+    assert user("check", 5) == 1
+    user.leave()
+    until(place.is_deserted, "nothing is left")
+
+
+def test_a_server_that_stands_still_for_a_moment_is_left_alone(place: Place) -> None:
+    user = place.user()
+    user("check", 30)
+    server = place.server
+
+    end(server, signal.SIGSTOP)
+    end(server, signal.SIGCONT)
+
+    assert user("check", 30) == 20
+    assert place.server == server
+
+
+# Forks
+
+
+def test_a_child_shares_with_its_parent(place: Place) -> None:
+    parent = place.user()
+    parent("check", 20)
+
+    assert parent("fork_and_check", 40) == 30
+    assert parent("check") == 0
+
+
+def test_a_child_that_outlives_its_parent_keeps_the_server(place: Place) -> None:
+    parent = place.user()
+    parent("check", 20)
+    child = parent("fork")
+
+    parent.kill()
+
+    newcomer = place.user()
+    assert newcomer("check", 40) == 30
+    newcomer.leave()
+    assert not place.is_deserted()
+    end(child)
+    until(place.is_deserted, "nothing is left")
+
+
+def test_a_fork_while_the_server_starts_holds_nobody_up(place: Place) -> None:
+    child = place.user()("fork_at_the_start")
+
+    assert place.user()("check", 51) == 49
+
+    end(child)
+
+
+# Deaths
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the next one that comes ends it")
+def test_the_server_ends_with_its_supervisor(place: Place) -> None:
+    place.user()("check")
+
+    end(place.supervisor)
+
+    until(lambda: not place.servers(), "the server has ended")
+    assert place.user()("check", 51) == 50
+
+
+def test_a_server_without_supervisor_is_replaced(place: Place, server_binaries: dict[str, Binary]) -> None:
+    place.directory.mkdir(mode=0o700)
+    binary = next(iter(server_binaries.values()))
+    orphan = subprocess.Popen([binary.path, "--port", "0", "--unixsocket", place.socket], stdout=subprocess.DEVNULL)
+    try:
+        until(place.socket.exists, "the orphan listens")
+
+        assert place.user()("check", 51) == 50
+
+        assert orphan.wait(PATIENCE) == 0
+        assert len(place.servers()) == 1
+    finally:
+        orphan.kill()
+        orphan.wait()
+
+
+def test_a_server_that_is_killed_is_started_by_the_next_who_asks(place: Place) -> None:
+    first, second = place.user(), place.user()
+    first("check")
+    second("check")
+
+    end(place.server)
+
+    until(lambda: not place.supervisors(), "its supervisor is gone")
+    with pytest.raises(StorageError):
+        first("check")
+    assert first("check", 40) == 40
+    assert second("check", 40) == 10
+    assert len(place.supervisors()) == 1
+
+
+def test_a_server_that_is_killed_leaves_nothing_even_if_nobody_asks(place: Place) -> None:
+    place.user()("check")
+
+    end(place.server)
+
+    until(place.is_deserted, "nothing is left")
+
+
+def test_behind_a_guard_nobody_sees_it_die(place: Place) -> None:
+    users = [place.user() for _ in range(3)]
+    for user in users:
+        user("survive", 1)
+    end(place.server)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda user: user("survive", 5), users))
+
+    assert len({user("server_id") for user in users}) == 1
+
+
+def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
+    user = place.user()
+    user("check")
+    for path in place.directory.iterdir():
+        path.unlink()
+    place.directory.rmdir()
+    end(place.server)
+    until(lambda: not place.supervisors(), "its supervisor is gone")
+
+    with pytest.raises(StorageError):
+        user("check")
+
+    assert user("check", 51) == 50
+    assert place.user()("check") == 0
+
+
+def test_nobody_waits_for_a_stranger_for_ever(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    from flask_multilimit.engine.storage.local import server as local_server
+
+    monkeypatch.setattr(local_server, "START_SECONDS", 0.1)
+    place.directory.mkdir(mode=0o700)
+    with place.directory.joinpath("election").open("w") as stuck:
+        fcntl.flock(stuck, fcntl.LOCK_EX)
+        limiter = Limiter(storage_from_uri(place.uri, timeout=10))
+
+        with pytest.raises(StorageError, match="another process does not finish looking for the server"):
+            limiter.check(HITS)
+
+    limiter.close()
+    place.directory.joinpath("election").unlink()

@@ -1,0 +1,58 @@
+"""The two moments at which a newcomer could meet a server that is about to go, made to happen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.local.places import until
+
+if TYPE_CHECKING:
+    from engine.storage.local.places import Place
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only here /proc tells who waits for what")
+
+
+def waits_for(pid: int, path: Path) -> bool:
+    wanted = f" {pid} ", f":{path.stat().st_ino} "
+    locks = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and all(part in line for part in wanted) for line in locks)
+
+
+def has_opened(pid: int | None, path: Path) -> bool:
+    return str(path) in {os.path.realpath(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def test_who_comes_just_when_the_last_has_gone_keeps_the_server(place: Place) -> None:
+    last = place.user()
+    last("check", 20)
+    supervisor, path = place.supervisor, place.directory / "election"
+    with path.open() as election:
+        fcntl.flock(election, fcntl.LOCK_EX)
+        last.leave()
+        until(lambda: waits_for(supervisor, path), "the supervisor has seen the last go")
+        newcomer = os.open(place.directory, os.O_RDONLY)
+        fcntl.flock(newcomer, fcntl.LOCK_SH)
+
+    assert place.user()("check", 51) == 30
+
+    os.close(newcomer)
+
+
+def test_who_waits_for_an_election_that_is_removed_takes_part_in_the_next(place: Place) -> None:
+    place.directory.mkdir(mode=0o700)
+    newcomer, path = place.user(), place.directory / "election"
+    with ThreadPoolExecutor() as pool:
+        with path.open("w") as election:
+            fcntl.flock(election, fcntl.LOCK_EX)
+            admitted = pool.submit(newcomer, "check", 51)
+            until(lambda: has_opened(newcomer.process.pid, path), "the newcomer waits")
+            path.unlink()
+
+        assert admitted.result() == 50

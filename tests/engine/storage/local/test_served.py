@@ -1,0 +1,95 @@
+"""As it is meant: workers that need nothing but the URI, and commands beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.local.places import until
+from operate.cli.conftest import Command
+from support.processes import Program
+
+if TYPE_CHECKING:
+    from engine.storage.local.places import Place
+
+APP = Path(__file__).with_name("app.py")
+WORKERS = 8
+
+
+def gunicorn(place: Place, **environment: str) -> Program:
+    # What is tested is the count, not how soon a busy machine answers.
+    settings = {"FLASK_MULTILIMIT_STORAGE_URI": place.uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+    arguments = ("--chdir", str(APP.parent), "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--preload")
+    return Program("gunicorn", *arguments, "app:app", environment={**settings, **environment})
+
+
+def meet_all_workers(program: Program) -> None:
+    met = set[str | None]()
+
+    def meets_all() -> bool:
+        met.update(reply.headers["Worker"] for reply in program.get_all(["/hello"] * 2 * WORKERS))
+        return len(met) == WORKERS
+
+    until(meets_all, "all workers have answered")
+
+
+def test_eight_workers_admit_what_one_would(place: Place) -> None:
+    with gunicorn(place) as program:
+        meet_all_workers(program)
+
+        statuses = Counter(reply.status for reply in program.get_all(["/"] * 200))
+
+        assert statuses == {200: 50, 429: 150}
+        assert len(place.supervisors()) == 1
+        assert "Rate limits:" not in program.log
+    until(place.is_deserted, "nothing is left")
+
+
+def test_what_the_parent_has_charged_before_it_forked_counts(place: Place) -> None:
+    with gunicorn(place, CHECK_AT_IMPORT="1") as program:
+        meet_all_workers(program)
+
+        statuses = Counter(reply.status for reply in program.get_all(["/"] * 100))
+
+        assert statuses == {200: 40, 429: 60}
+        assert "Rate limits:" not in program.log
+
+
+@pytest.fixture
+def flask(place: Place) -> Command:
+    command = Command(APP, place.uri)
+    command.environment["FLASK_MULTILIMIT_STORAGE_TIMEOUT"] = "10"
+    return command
+
+
+def test_commands_see_what_the_workers_count(place: Place, flask: Command) -> None:
+    user = place.user()
+    user("check", 20)
+
+    assert "rate_limit:{all}" in flask("keys").out
+    assert user("check", 40) == 30
+
+
+def test_doctor(place: Place, flask: Command) -> None:
+    findings = {found["name"]: found for found in flask("doctor", "--json").json["findings"]}
+
+    assert {found["level"] for found in findings.values()} <= {"ok", "hint"}
+    assert str(place.directory) in findings["sharing"]["text"]
+    assert "with the last of them" in findings["sharing"]["text"]
+    assert "persistence" not in findings, "there is nothing that one could set"
+
+
+def test_doctor_says_what_keeps_it_from_starting(place: Place, flask: Command) -> None:
+    place.directory.mkdir(mode=0o700)
+    place.directory.joinpath("election").mkdir()
+
+    run = flask("doctor", "--json")
+
+    (found,) = (found for found in run.json["findings"] if found["name"] == "storage")
+    assert run.code == 1
+    assert found["level"] == "wrong"
+    assert f"local storage in {place.directory}" in found["text"]
+    place.directory.joinpath("election").rmdir()

@@ -1,0 +1,299 @@
+"""How it starts: not before it is needed, in a time of its own; and what keeps it from starting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+from engine.storage.local.users import HITS, MANY
+from flask_multilimit import MultiLimit, current_decision, rate_limiter
+from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine.storage.local import server as local_server
+from flask_multilimit.engine.storage.local import storage as local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engine.storage.local.places import Place
+
+NOBODY = 65_534
+
+
+@pytest.fixture
+def program(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of the server's program, which it can run as ``$0.real``."""
+
+    def install(script: str) -> None:
+        real, new = local_server.find_program(), place.directory.with_name("valkey-server")
+        assert real is not None
+        new.write_text(f"#!/bin/sh\n{script}\n")
+        new.chmod(0o700)
+        new.with_name("valkey-server.real").symlink_to(real)
+        monkeypatch.setattr(local, "find_program", lambda: new)
+        monkeypatch.setattr(local_server, "find_program", lambda: new)
+
+    return install
+
+
+def limiter_at(place: Place) -> Limiter:
+    return Limiter(storage_from_uri(place.uri, timeout=10))
+
+
+def test_nothing_is_made_before_the_first_check(place: Place) -> None:
+    app = Flask(__name__)
+    app.config.update(MULTILIMIT_STORAGE_URI=place.uri, MULTILIMIT_STORAGE_TIMEOUT=10)
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(rules="1/hour")
+    def index() -> str:
+        return str(current_decision.degraded)
+
+    assert "index" in app.test_cli_runner().invoke(args=["multilimit", "limits"]).output
+    assert not place.directory.exists()
+
+    assert app.test_client().get("/").text == "None"
+    assert app.test_client().get("/").status_code == 429
+    assert place.directory.exists()
+    app.extensions["multilimit"].limiter.close()
+
+
+def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Callable[[str], None]) -> None:
+    program('sleep 1.2; exec "$0.real" "$@"')
+    limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=1), on_error="raise"))
+
+    assert limiter.check(HITS).degraded is None
+    assert limiter.health().error is None
+    limiter.close()
+
+
+def test_the_path_may_have_any_character_in_it(place: Place) -> None:
+    limiter = Limiter(storage_from_uri(f"{place.uri.removesuffix('limits')}li%20m%3Fits%25", timeout=10))
+
+    assert limiter.check(HITS).allowed
+
+    made = place.directory.with_name("li m?its%")
+    assert made.joinpath("socket").is_socket()
+    limiter.close()
+
+
+def test_what_is_made_is_for_this_user_alone(place: Place) -> None:
+    limiter = limiter_at(place)
+    before = os.umask(0)
+    try:
+        limiter.check(HITS)
+    finally:
+        os.umask(before)
+
+    assert {path.lstat().st_mode & 0o077 for path in (place.directory, *place.directory.iterdir())} == {0}
+    limiter.close()
+
+
+def test_without_a_directory_it_is_one_of_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(place.directory.parent))
+    limiter = Limiter(storage_from_uri("local://", timeout=10))
+
+    limiter.check(HITS)
+
+    assert place.directory.with_name(f"flask-multilimit-{os.geteuid()}").joinpath("socket").is_socket()
+    limiter.close()
+
+
+# What is wrong at once
+
+
+@pytest.mark.parametrize(
+    ("uri", "wrong"),
+    [
+        ("local://limits", "must be absolute, such as local:///"),
+        ("local://localhost/limits", "must be absolute"),
+        ("local:///tmp/limits?db=1", "takes no options"),
+        ("local:///nowhere/limits", "there is no directory /nowhere: make it"),
+        (f"local:///tmp/{'x' * 200}", "bytes too long to have a socket in it: name a shorter one"),
+        ("local://:hunter2@/limits", "must be absolute"),
+    ],
+)
+def test_a_uri_that_cannot_be(uri: str, wrong: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storage_from_uri(uri)
+
+    assert wrong in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_longest_path_holds_a_socket(place: Place) -> None:
+    room = local_server.LONGEST_SOCKET - len(os.fsencode(place.directory / "socket"))
+    longest = Path(f"{place.directory}{'x' * room}")
+    limiter = Limiter(storage_from_uri(f"local://{longest}", timeout=10))
+
+    assert limiter.check(HITS).allowed
+    limiter.close()
+    with pytest.raises(ConfigurationError, match="is 1 bytes too long"):
+        storage_from_uri(f"local://{longest}x")
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_server, "PROGRAMS", {"flask_multilimit_has_no_such": "server"})
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[local\]'"):
+        storage_from_uri("local://")
+
+
+def test_where_there_are_no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "HAS_LOCKS", False)
+
+    with pytest.raises(ConfigurationError, match="no flock: use redis://"):
+        storage_from_uri("local://")
+
+
+def make_link(directory: Path) -> None:
+    directory.with_name("elsewhere").mkdir(mode=0o700)
+    directory.symlink_to(directory.with_name("elsewhere"))
+
+
+def make_dangling_link(directory: Path) -> None:
+    directory.symlink_to(directory.with_name("elsewhere"))
+
+
+def make_open(directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o750)
+
+
+UNSAFE = {
+    make_link: "no link to one",
+    make_dangling_link: "no link to one",
+    Path.touch: "must be a directory",
+    make_open: "its mode is 750, and others must have no access: name one that is nobody else's",
+}
+
+
+@pytest.mark.parametrize("make", UNSAFE)
+def test_a_directory_that_is_not_safe(place: Place, make: Callable[[Path], None]) -> None:
+    early = limiter_at(place)
+    make(place.directory)
+
+    with pytest.raises(StorageError, match=UNSAFE[make]):
+        early.check(HITS)
+    with pytest.raises(ConfigurationError, match=UNSAFE[make]):
+        limiter_at(place)
+
+    if place.directory.is_dir():
+        assert not list(place.directory.iterdir())
+
+
+def test_a_directory_of_somebody_else(place: Place) -> None:
+    if os.geteuid():
+        somebody_elses = Path("/usr")
+    else:
+        somebody_elses = place.directory
+        somebody_elses.mkdir(mode=0o700)
+        os.chown(somebody_elses, NOBODY, NOBODY)
+
+    with pytest.raises(StorageError, match=rf"it is user \d+'s, and this process is user {os.geteuid()}'s"):
+        local_server.LocalServer(somebody_elses).find()
+
+
+@pytest.mark.parametrize("name", ["election", "supervisor", "log"])
+def test_a_file_that_leads_elsewhere_is_not_followed(place: Place, name: str) -> None:
+    place.directory.mkdir(mode=0o700)
+    precious = place.directory.with_name("precious")
+    precious.write_text("precious")
+    place.directory.joinpath(name).symlink_to(precious)
+    limiter = limiter_at(place)
+
+    with pytest.raises(StorageError, match="symbolic link"):
+        limiter.check(HITS)
+
+    assert precious.read_text() == "precious"
+    limiter.close()
+    for path in place.directory.iterdir():
+        path.unlink()
+
+
+# What is wrong later
+
+
+def test_a_server_that_does_not_start_says_why(place: Place, program: Callable[[str], None]) -> None:
+    limiter = limiter_at(place)
+    program("echo no room for me; exit 1")
+
+    with pytest.raises(StorageError, match="does not start: no room for me"):
+        limiter.check(HITS)
+
+    limiter.close()
+    remove_log(place)
+
+
+def test_threads_do_not_wait_one_after_the_other(place: Place, program: Callable[[str], None]) -> None:
+    limiter = limiter_at(place)
+    program(f"echo tried >>{place.directory.with_name('tries')}; sleep 1; exit 1")
+    everyone = threading.Barrier(8)
+
+    def check(_: int) -> str:
+        everyone.wait()
+        with pytest.raises(StorageError) as caught:
+            limiter.check(HITS)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(8) as pool:
+        (said,) = set(pool.map(check, range(8)))
+
+    assert "does not start" in said
+    assert place.directory.with_name("tries").read_text() == "tried\n"
+    limiter.close()
+    remove_log(place)
+
+
+def test_threads_that_come_first_together_ask_for_one_server(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, together = storage_from_uri(place.uri, timeout=10), threading.Barrier(2)
+
+    class MadeTogether(local_server.LocalServer):
+        def __init__(self, directory: Path) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):  # up to Python 3.11 one comes after the other
+                together.wait(1)
+            super().__init__(directory)
+
+    monkeypatch.setattr(local, "LocalServer", MadeTogether)
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = set(pool.map(lambda _: (storage._server, storage._redis), range(2)))  # type: ignore[attr-defined]
+
+    assert len(asked) == 1
+
+
+def test_behind_a_guard_it_is_tried_again(place: Place, program: Callable[[str], None]) -> None:
+    program('[ -e "$0.ready" ] || exit 1; exec "$0.real" "$@"')
+    limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=10), workers=1))
+    assert limiter.check(MANY).degraded == "local"
+
+    place.directory.with_name("valkey-server.ready").touch()
+
+    deadline = time.monotonic() + 20
+    while (decision := limiter.check(MANY)).degraded:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert decision.allowed
+    limiter.close()
+
+
+def test_an_interpreter_is_found_inside_of_another_program(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
+    limiter = limiter_at(place)
+
+    assert limiter.check(HITS).allowed
+    limiter.close()
+
+
+def remove_log(place: Place) -> None:
+    """It stays for whoever wants to know why there is no server, with the locks."""
+    for path in place.directory.iterdir():
+        path.unlink()

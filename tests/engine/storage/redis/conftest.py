@@ -1,0 +1,32 @@
+"""Clients and limiters on each kind of server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import Limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from support.servers import Server
+
+
+@pytest.fixture
+def client(any_server: Server) -> Iterator[redis.Redis]:
+    """A client of each server in turn, which is empty."""
+    with any_server.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def served(any_server: Server) -> Iterator[Limiter]:
+    """A limiter on each server in turn, which is empty; by the server's own clock, as in earnest."""
+    with any_server.client() as own:
+        own.flushall()
+        yield Limiter(own)

@@ -1,0 +1,175 @@
+"""Only on servers: a user with the rights that the documentation asks for can do everything, and needs each of them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from redis.crc import key_slot
+
+from flask_multilimit.engine import (
+    GuardedStorage,
+    Limiter,
+    RedisStorage,
+    StorageError,
+    hits_for,
+    storage_from_uri,
+)
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.redis.failures import REMEDIES, RIGHTS, RIGHTS_IN_A_CLUSTER
+from support.bench import hits, rule
+from support.clock import Clock
+from support.folders import DOCS
+from support.sentinel import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+    from support.cluster import Cluster
+    from support.servers import Server
+
+    Allow = Callable[[str], RedisStorage]
+
+PAGE = DOCS / "how-to" / "redis.md"
+USER = ["limiter", "on", ">PASSWORD", "~rate_limit:*"]
+
+
+@pytest.fixture
+def allow(any_server: Server, client: redis.Redis) -> Iterator[Allow]:
+    """A storage, as a user who is allowed just this, under a clock of the test."""
+    opened: list[RedisStorage] = []
+
+    def allow(rights: str) -> RedisStorage:
+        acl(client, "SETUSER", *USER, *rights.split())
+        client.script_flush("SYNC")
+        uri = any_server.tcp_url.replace("redis://", "redis://limiter:PASSWORD@")
+        storage = storage_from_uri(uri, timeout=10)
+        assert isinstance(storage, RedisStorage)
+        opened.append(storage)
+        return storage
+
+    yield allow
+    for storage in opened:
+        storage.close()
+    acl(client, "DELUSER", "limiter")
+
+
+def acl(client: redis.Redis, *arguments: str) -> None:
+    client.execute_command("ACL", *arguments)  # type: ignore[no-untyped-call]
+
+
+def use_everything(storage: RedisStorage) -> None:
+    """Each operation with each algorithm, by the server's clock; and by another one, what needs time to happen."""
+    for name in ALGORITHMS:
+        limiter, plan = Limiter(storage), hits(rule(name))
+        limiter.refund(limiter.check(plan))
+        limiter.check(plan, check_id=uuid4())
+        limiter.check_many([plan, plan])
+        limiter.peek(plan)
+        assert not limiter.check(hits(rule(name), cost=4)).allowed
+        limiter.reset(plan)
+    storage.clock = clock = Clock()
+    limiter, plan = Limiter(storage), hits("1000 per 10 seconds", scope="aged", cost=200)
+    for seconds in (0, 5, 11, -30):
+        clock.advance(seconds)
+        assert limiter.check(plan).allowed
+    limiter.reset(plan)
+
+
+def test_a_user_with_these_rights_can_use_everything(allow: Allow) -> None:
+    use_everything(allow(RIGHTS))
+
+
+@pytest.mark.parametrize("right", RIGHTS.split())
+def test_each_of_these_rights_is_needed(allow: Allow, right: str) -> None:
+    storage = allow(" ".join(other for other in RIGHTS.split() if other != right))
+
+    with pytest.raises(StorageError) as caught:
+        use_everything(storage)
+
+    assert caught.value.remedy == REMEDIES["NOPERM"]
+    assert right in caught.value.remedy.split()
+
+
+def test_keys_of_others_are_out_of_reach(allow: Allow) -> None:
+    with pytest.raises(StorageError) as caught:
+        Limiter(allow(RIGHTS)).check(hits_for("5/minute", scope="api", prefix="other:"))
+
+    assert caught.value.remedy == REMEDIES["NOPERM"]
+
+
+def test_whoever_lists_keys_needs_two_rights_more(allow: Allow) -> None:
+    storage = allow(f"{RIGHTS} +scan +pttl")
+    Limiter(storage).check(hits())
+    assert [found.key for found in storage.keys("rate_limit:")] == [hits()[0].key]
+
+    for missing in ("-scan", "-pttl"):
+        with pytest.raises(StorageError):
+            allow(f"{RIGHTS} +scan +pttl {missing}").keys("rate_limit:")
+
+
+def test_the_guard_needs_nothing_else_to_find_the_way_back(allow: Allow, client: redis.Redis) -> None:
+    guard = GuardedStorage(allow(RIGHTS), workers=1)
+    with contextlib.closing(Limiter(guard)) as limiter:
+        limiter.check(hits())
+        acl(client, "SETUSER", "limiter", "-evalsha")
+        assert limiter.check(hits()).degraded == "local"
+
+        acl(client, "SETUSER", "limiter", "+evalsha")
+
+        until(lambda: limiter.health().state == "working")
+        assert limiter.peek(hits()).remaining == 3
+        assert limiter.health().given_up == 0
+
+
+@pytest.fixture
+def allow_in_cluster(cluster: Cluster) -> Iterator[Callable[[str], Limiter]]:
+    """A limiter, as a user who is allowed just this on every server of a cluster."""
+    with contextlib.ExitStack() as opened:
+
+        def allow(rights: str) -> Limiter:
+            for server in cluster.primaries:
+                acl(cluster.client_of(server), "SETUSER", *USER, "resetkeys", "~rate_limit:*", "-@all", *rights.split())
+            uri = cluster.uri.replace("://", "://limiter:PASSWORD@")
+            return opened.enter_context(contextlib.closing(Limiter(storage_from_uri(uri, timeout=10))))
+
+        yield allow
+    for server in cluster.primaries:
+        acl(cluster.client_of(server), "DELUSER", "limiter")
+
+
+def ask_while_a_slot_moves(cluster: Cluster, limiter: Limiter) -> None:
+    """Its key is on neither server yet, so the one that gives the slot away sends the check on."""
+    cluster.flush()
+    plan = hits("5/minute", scope="moving")
+    source = cluster.owner(plan[0].key)
+    target, slot = cluster.another(source), key_slot(plan[0].key.encode())
+    cluster.begin_move(slot, source, target)
+    try:
+        limiter.check(plan)
+    finally:
+        cluster.end_move(slot, source, target)
+        cluster.move(slot, target, source)
+
+
+def test_in_a_cluster_a_user_needs_these_rights_besides(
+    cluster: Cluster, allow_in_cluster: Callable[[str], Limiter]
+) -> None:
+    ask_while_a_slot_moves(cluster, allow_in_cluster(f"{RIGHTS} {RIGHTS_IN_A_CLUSTER}"))
+
+    for missing in RIGHTS_IN_A_CLUSTER.split():
+        limiter = allow_in_cluster(f"{RIGHTS} {RIGHTS_IN_A_CLUSTER} {missing.replace('+', '-')}")
+        with pytest.raises(StorageError) as caught:
+            ask_while_a_slot_moves(cluster, limiter)
+        assert missing in caught.value.remedy.split()
+
+
+def test_the_documentation_says_the_same() -> None:
+    told = " ".join(PAGE.read_text().replace("\\\n", " ").split())
+
+    assert f"ACL SETUSER limiter on >PASSWORD ~rate_limit:* {RIGHTS}" in told
+    assert f"`{RIGHTS_IN_A_CLUSTER}` in a cluster" in told

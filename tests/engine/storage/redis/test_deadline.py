@@ -1,0 +1,177 @@
+"""What a socket with a deadline makes of a reply that is there when the time is over."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import InvalidResponse
+from redis.retry import Retry
+
+from flask_multilimit.engine.storage.redis.deadline import Deadline, TimedSocket, TimedUnixConnection
+from flask_multilimit.engine.storage.redis.wire import Wire, wire_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.servers import Server
+
+
+@pytest.fixture
+def deadline() -> Deadline:
+    deadline = Deadline(0.02)
+    deadline.start()
+    return deadline
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with_server, server = socket.socketpair()
+    with with_server, server:
+        with_server.settimeout(0.02)
+        yield with_server, server
+
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+def pass_by(deadline: Deadline) -> None:
+    deadline.started -= 1
+
+
+def test_what_has_come_in_time_is_read_although_we_are_late(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    timed, buffer = TimedSocket(ours, deadline), bytearray(9)
+    server.sendall(b"in time")
+    pass_by(deadline)
+
+    assert timed.recv(2) == b"in"
+    assert timed.recv_into(buffer) == 5
+
+
+def test_what_has_not_come_is_not_waited_for(deadline: Deadline, ends: Ends) -> None:
+    timed = TimedSocket(ends[0], deadline)
+    pass_by(deadline)
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            timed.recv(1)
+        with pytest.raises(TimeoutError):
+            timed.recv_into(bytearray(1))
+
+
+def test_late_it_is_not_read_for_ever_what_comes_without_end(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    timed = TimedSocket(ours, deadline)
+    server.sendall(bytes(1000))
+    pass_by(deadline)
+
+    with pytest.raises(TimeoutError):
+        list(iter(functools.partial(timed.recv, 1), b""))
+    deadline.start()
+
+    assert timed.recv(1) == b"\0"
+
+
+def test_more_elements_than_anybody_is_asked_for_are_refused_before_room_is_made(
+    deadline: Deadline, ends: Ends
+) -> None:
+    ours, server = ends
+    timed = TimedSocket(ours, deadline)
+    server.sendall(b"*999999\r\n*1000000\r\n")
+
+    for byte in b"*999999\r\n*100000":
+        assert timed.recv(1) == bytes([byte])
+    with pytest.raises(InvalidResponse):
+        timed.recv(1)
+
+
+def test_what_is_none_of_our_questions_may_be_of_any_length(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    server.sendall(b"*1000000\r\n")
+    deadline.stop()
+
+    assert TimedSocket(ours, deadline).recv(99) == b"*1000000\r\n"
+
+
+def test_what_cannot_be_sent_is_not_waited_for_either(deadline: Deadline, ends: Ends) -> None:
+    pass_by(deadline)
+
+    with pytest.raises(TimeoutError):
+        TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
+
+
+def test_a_new_question_has_time_again(deadline: Deadline, ends: Ends) -> None:
+    ours, server = ends
+    timed = TimedSocket(ours, deadline)
+    pass_by(deadline)
+    with pytest.raises(TimeoutError):
+        timed.recv(1)
+
+    deadline.start()
+    with pytest.raises(TimeoutError):
+        timed.recv(1)  # waits
+    server.sendall(b"x")
+
+    assert timed.recv(1) == b"x"
+
+
+@pytest.fixture
+def wire(any_server: Server) -> Iterator[Wire]:
+    """With a minute for each question."""
+    deadline = Deadline(60)
+    client = redis.Redis.from_url(
+        any_server.url,
+        connection_class=TimedUnixConnection,
+        deadline=deadline,
+        socket_timeout=60,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+    wire = wire_of(client, deadline)
+    assert wire is not None
+    yield wire
+    client.close()
+
+
+def test_what_follows_a_connection_has_a_time_of_its_own(wire: Wire) -> None:
+    _, since = wire._open(time.monotonic() - 50)
+
+    assert time.monotonic() - since < 40
+    assert wire._deadline.left() > 20
+
+
+def test_a_connection_that_took_long_to_make_waits_for_answers_as_long_as_others(wire: Wire) -> None:
+    line, _ = wire._open(time.monotonic() - 50)
+
+    times = line.connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("ll"))
+
+    assert struct.unpack("ll", times) == (60, 0)
+
+
+def test_when_there_is_no_time_left_to_connect_that_is_a_time_out(deadline: Deadline, any_server: Server) -> None:
+    """redis-py 8 then asks the connection for its port, which one to a unix socket has none of."""
+    path = any_server.url.removeprefix("unix://")
+    connection = TimedUnixConnection(path=path, deadline=deadline)  # type: ignore[abstract]
+    pass_by(deadline)
+
+    with pytest.raises(redis.TimeoutError):
+        connection.connect()
+
+
+def test_who_only_looks_is_not_made_to_wait(deadline: Deadline, ends: Ends) -> None:
+    """As redis-py does, before 5.1, with a connection that it hands out."""
+    timed = TimedSocket(ends[0], deadline)
+    deadline.started -= 0.019
+    timed.settimeout(0)
+
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            timed.recv(1)

@@ -1,0 +1,259 @@
+"""Only on servers: what a check leaves behind, for how long, and what it costs: DESIGN.md section 3, 4, 6 and 10."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from flask_multilimit.engine import Limiter, RedisStorage
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.algorithms.sliding_window import TRIM
+from support.bench import Bench, dies_at, exhaust, hits, rule
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from flask_multilimit.engine import Hit
+
+DEADLINE = 20.0
+GONE = -2
+OLD = 100_000
+
+
+def fill(client: redis.Redis, key: str, many: int, first: int, last: int) -> None:
+    """With entries evenly spread over the instants from ``first`` to ``last``."""
+    for start in range(0, many, 5000):
+        batch = range(start, min(start + 5000, many))
+        client.zadd(key, {f"{n:016}": first + (last - first) * n // many for n in batch})
+    client.expire(key, 600)
+
+
+# Time to live
+
+
+@pytest.mark.parametrize("window", [0.001, 0.05, 60, 400 * 86_400])
+def test_every_key_dies_within_what_its_units_count_for(
+    served: Limiter, client: redis.Redis, algorithm: str, window: float
+) -> None:
+    plan = hits([rule(algorithm, window), rule(algorithm, 2 * window if window < 60 else 120)])
+    for action in (served.check, served.check, served.peek, lambda plan: served.refund(served.check(plan))):
+        action(plan)
+
+        for hit in plan:
+            left = client.pttl(hit.key)
+            assert left == GONE or 0 <= left <= 2 * hit.rule.window_ms
+
+
+def end_of_millisecond(milliseconds: int) -> int:
+    """In microseconds; a key is there up to the end of the millisecond it dies in."""
+    return (milliseconds + 1) * 1000
+
+
+def test_a_key_outlives_every_unit_in_it(served: Limiter, client: redis.Redis, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 0.02, 1000))
+    end = time.monotonic() + 0.2
+    while time.monotonic() < end:
+        decision = served.check(plan)
+
+        dies = dies_at(client, plan[0].key)
+        whole = decision.at + round(decision.reset_after * 1_000_000)
+        assert not decision.allowed or dies == GONE or end_of_millisecond(dies) >= whole
+
+
+def test_sliding_window_a_refund_does_not_let_the_units_of_others_die_early(
+    served: Limiter, client: redis.Redis
+) -> None:
+    """The first unit would have expired before the last came, and renewed the key's life by that."""
+    plan = hits(rule("sliding_window", 0.2, 10))
+    first = served.check(plan)
+    wait_until(client, first.at + 100_000)
+    served.check(plan)
+    served.refund(first)
+    wait_until(client, first.at + 250_000)
+
+    last = served.check(plan)
+
+    assert end_of_millisecond(dies_at(client, plan[0].key)) >= last.at + 200_000
+
+
+def wait_until(client: redis.Redis, instant: int) -> None:
+    """By the server's clock, in microseconds."""
+    while server_microseconds(client) < instant:
+        time.sleep(0.005)
+
+
+def test_nothing_is_left_behind_when_windows_have_passed(served: Limiter, client: redis.Redis, algorithm: str) -> None:
+    rules = [rule(algorithm, 0.1, 3), rule(algorithm, 0.2, 5)]
+    for n in range(50):
+        exhaust(served, hits(rules, subject=f"subject {n}"), most=5000)
+    served.refund(served.check(hits(rules, subject="refunded")))
+
+    assert becomes_true(lambda: client.dbsize() == 0)
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# One command
+
+
+def commands_during(client: redis.Redis, action: Callable[[], object]) -> list[str]:
+    """Names of the commands that clients sent meanwhile; those of a script on the server are its own affair."""
+    with client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        client.echo("begin")
+        action()
+        client.echo("end")
+        seen = [line["command"].upper() for line in itertools.takewhile(goes_on, monitor.listen()) if is_sent(line)]
+    return [command.split()[0] for command in seen[seen.index("ECHO BEGIN") + 1 :]]
+
+
+def goes_on(line: dict[str, str]) -> bool:
+    return line["command"] != "ECHO end"
+
+
+def is_sent(line: dict[str, str]) -> bool:
+    return line["client_type"] != "lua"
+
+
+def ten_rules(count: int) -> tuple[Hit, ...]:
+    names = list(ALGORITHMS)
+    return tuple(hit for n in range(10) for hit in hits(rule(names[n % len(names)], 60 + n, count)))
+
+
+def test_a_check_of_ten_rules_is_one_command(served: Limiter, client: redis.Redis) -> None:
+    served.check(ten_rules(3))
+
+    assert commands_during(client, lambda: served.check(ten_rules(3))) == ["EVALSHA"]
+
+
+def test_a_refused_check_of_ten_rules_is_one_command(served: Limiter, client: redis.Redis) -> None:
+    exhaust(served, ten_rules(3))
+
+    assert commands_during(client, lambda: served.check(ten_rules(3))) == ["EVALSHA"]
+
+
+def test_a_peek_a_repeat_a_refund_and_a_reset_are_one_command_each(served: Limiter, client: redis.Redis) -> None:
+    plan = ten_rules(9)
+    decision = served.check(plan)
+    served.refund(served.check(plan))
+
+    assert commands_during(client, lambda: served.peek(plan)) == ["EVALSHA"]
+    assert commands_during(client, lambda: served.check(plan, check_id=decision.id)) == ["EVALSHA"]
+    assert commands_during(client, lambda: served.refund(decision)) == ["EVALSHA"]
+    assert len(commands_during(client, lambda: served.reset(plan))) == 1
+
+
+def test_a_check_touches_no_keys_but_those_declared(served: Limiter, client: redis.Redis) -> None:
+    plan = ten_rules(3)
+    exhaust(served, plan)
+
+    assert set(client.scan_iter()) == {hit.key.encode() for hit in plan}
+
+
+def test_sliding_window_keeps_one_entry_a_unit_and_a_refused_check_adds_none(
+    served: Limiter, client: redis.Redis
+) -> None:
+    plan = hits("3/minute; 100/hour")
+    exhaust(served, plan)
+
+    assert not served.check(plan).allowed
+    assert [client.zcard(hit.key) for hit in plan] == [3, 3]
+
+
+def test_the_scripts_are_loaded_again_when_the_server_has_lost_them(served: Limiter, client: redis.Redis) -> None:
+    plan = ten_rules(9)
+    decision = served.check(plan)
+    actions: list[Callable[[], object]] = [
+        lambda: served.check(plan),
+        lambda: served.peek(plan),
+        lambda: served.check(plan, check_id=decision.id),
+        lambda: served.refund(decision),
+    ]
+    for action in actions:
+        client.script_flush()
+        assert commands_during(client, action) == ["EVALSHA", "EVAL"]
+
+    assert served.peek(plan).remaining == 8
+
+
+# Trimming
+
+
+def test_sliding_window_a_check_drops_only_so_many_of_a_burst_of_expired_entries(
+    served: Limiter, client: redis.Redis
+) -> None:
+    plan = hits("5/minute")
+    key, now = plan[0].key, server_microseconds(client)
+    fill(client, key, OLD, now - 3600 * 1_000_000, now - 61 * 1_000_000)
+
+    for n in range(1, 6):
+        before = client.zcard(key)
+        assert served.check(plan).remaining == 5 - n
+        assert 1 <= before + 1 - client.zcard(key) <= TRIM + 1
+
+    before = client.zcard(key)
+    assert not served.check(plan).allowed
+    assert client.zcard(key) == before
+
+
+def test_sliding_window_a_check_drops_only_so_many_of_a_burst_in_the_future(
+    served: Limiter, client: redis.Redis
+) -> None:
+    plan = hits("5/minute")
+    key, now = plan[0].key, server_microseconds(client)
+    fill(client, key, OLD, now + 600 * 1_000_000, now + 3600 * 1_000_000)
+
+    decision = served.check(plan)
+
+    assert (decision.allowed, decision.remaining, decision.reset_after) == (True, 4, 60)
+    assert OLD + 1 - TRIM - 1 <= client.zcard(key) < OLD + 1
+
+
+def test_sliding_window_expired_entries_are_all_gone_when_traffic_goes_on(served: Limiter, client: redis.Redis) -> None:
+    plan = hits("1000/minute")
+    key, now = plan[0].key, server_microseconds(client)
+    fill(client, key, 10_000, now - 3600 * 1_000_000, now - 61 * 1_000_000)
+
+    for _ in range(100):
+        served.check(plan)
+
+    assert client.zcard(key) == 100
+
+
+@pytest.mark.parametrize("cost", [1, 100, 1000])
+def test_sliding_window_dropping_keeps_pace_with_adding(client: redis.Redis, clock: Clock, cost: int) -> None:
+    bench = Bench(Limiter(RedisStorage(client, clock=clock)), clock, client)
+    plan = hits(rule("sliding_window", 1, 2000), cost=cost)
+
+    for _ in range(100):
+        assert bench.limiter.check(plan).allowed
+        bench.clock.advance(0.6)
+
+    assert client.zcard(plan[0].key) <= 4 * cost
+
+
+def server_microseconds(client: redis.Redis) -> int:
+    seconds, rest = client.time()
+    return int(seconds) * 1_000_000 + int(rest)
+
+
+def test_a_check_id_of_ones_own_is_what_the_log_keeps(served: Limiter, client: redis.Redis) -> None:
+    check_id = uuid4()
+    plan = hits("9/minute")
+
+    served.check(plan, check_id=check_id)
+
+    assert client.zrange(plan[0].key, 0, -1) == [check_id.bytes]

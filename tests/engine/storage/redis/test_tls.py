@@ -1,0 +1,278 @@
+"""Only on servers: TLS, with certificates on both sides, right ones and wrong ones."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+from redis.crc import key_slot
+
+from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
+from support.bench import hits
+from support.cluster import Cluster
+from support.sentinel import SERVICE, SentinelServer
+from support.tls import Certificates, free_port, tls_proxy, tls_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.servers import Binary, Server
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def port(any_server: Server, certificates: Certificates) -> Iterator[int]:
+    with tls_server(any_server.binary, certificates) as (_, port):
+        yield port
+
+
+@contextlib.contextmanager
+def limiter_at(uri: str, *, timeout: float = 10) -> Iterator[Limiter]:
+    limiter = Limiter(storage_from_uri(uri, timeout=timeout))
+    yield limiter
+    limiter.close()
+
+
+def error_of(uri: str, *, timeout: float = 10) -> StorageError:
+    with limiter_at(uri, timeout=timeout) as limiter, pytest.raises(StorageError) as caught:
+        limiter.check(hits())
+    return caught.value
+
+
+def test_every_operation_works_over_tls(port: int, certificates: Certificates) -> None:
+    with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}") as limiter:
+        decision = limiter.check(hits())
+        assert [each.remaining for each in limiter.check_many([hits()] * 2)] == [3, 2]
+        limiter.refund(decision)
+        assert limiter.peek(hits()).remaining == 3
+        limiter.reset(hits())
+        assert limiter.check(hits()).remaining == 4
+
+
+def test_sentinels_speak_tls_as_well(port: int, server: Server, certificates: Certificates) -> None:
+    """And what they announce, mostly an address, must be in the certificate if it is to be verified."""
+    in_tls = free_port()
+    with contextlib.ExitStack() as stack:
+        sentinel = stack.enter_context(SentinelServer(server.binary, port, quorum=2))
+        stack.enter_context(tls_proxy(in_tls, sentinel.url.removeprefix("unix://"), certificates))
+        uri = f"rediss+sentinel://localhost:{in_tls}/{SERVICE}?{certificates.query()}"
+        assert "be for the host" in error_of(uri).remedy
+        with limiter_at(f"{uri}&ssl_check_hostname=false") as limiter:
+            assert limiter.check(hits("5/minute", scope="announced")).allowed
+
+
+def test_a_cluster_speaks_tls_as_well(server_binaries: dict[str, Binary], certificates: Certificates) -> None:
+    """With the host and the port that its servers tell, also in redirections."""
+    ports = [free_port() for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        binary = next(iter(server_binaries.values()))
+        cluster = stack.enter_context(Cluster(binary, announced=[("localhost", port) for port in ports]))
+        for port, server in zip(ports, cluster.servers, strict=True):
+            stack.enter_context(tls_proxy(port, server.url.removeprefix("unix://"), certificates))
+        limiter = stack.enter_context(limiter_at(f"rediss+cluster://localhost:{ports[0]}?{certificates.query()}"))
+        plan = tuple(hit for scope in ("application", "api.update", "shop") for hit in hits("9/minute", scope=scope))
+        source = cluster.owner(plan[0].key)
+        target, slot = cluster.another(source), key_slot(plan[0].key.encode())
+
+        before = limiter.check(plan)
+        assert {cluster.owner(hit.key) for hit in plan} == set(cluster.servers)
+        cluster.begin_move(slot, source, target)
+        cluster.move_key(plan[0].key, source, target)
+        during = limiter.check(plan)
+        cluster.end_move(slot, source, target)
+        after = limiter.check(plan)
+
+        assert [each.remaining for each in (before, during, after)] == [8, 7, 6]
+        limiter.refund(during)
+        assert limiter.peek(plan).remaining == 7
+        stranger = f"rediss+cluster://localhost:{ports[0]}?{certificates.query(client=False)}"
+        assert "ssl_certfile and ssl_keyfile" in error_of(stranger).remedy
+
+
+def test_a_connection_is_kept_after_the_first_check(port: int, certificates: Certificates) -> None:
+    """A server of TLS 1.3 sends something of its own after the handshake, which is no reason to drop it."""
+    with limiter_at(f"rediss://localhost:{port}/0?{certificates.query()}&client_name=kept") as limiter:
+        for _ in range(3):
+            limiter.check(hits())
+            clients = limiter.storage.client.client_list()  # type: ignore[attr-defined]
+            kept = {client["id"] for client in clients if client["name"] == "kept"}
+        assert len(kept) == 2  # the one of the checks, and the one that has asked
+
+
+def test_a_server_that_does_not_know_our_certificate_says_so(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    stranger = Certificates(tmp_path)
+
+    for own in ("", f"&ssl_certfile={stranger.client}&ssl_keyfile={stranger.client_key}"):
+        error = error_of(f"rediss://localhost:{port}/0?ssl_ca_certs={certificates.ca}{own}")
+        assert "ssl_certfile and ssl_keyfile" in error.remedy
+
+
+def test_a_server_is_not_believed_that_nobody_known_vouches_for(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    stranger = Certificates(tmp_path)
+    own = f"ssl_certfile={certificates.client}&ssl_keyfile={certificates.client_key}"
+
+    for query in (own, f"ssl_ca_certs={stranger.ca}&{own}"):
+        error = error_of(f"rediss://localhost:{port}/0?{query}")
+        assert "CERTIFICATE_VERIFY_FAILED" in str(error)
+        assert "ssl_ca_certs" in error.remedy
+
+
+def test_a_certificate_for_another_host_is_refused_unless_one_says_otherwise(
+    port: int, certificates: Certificates
+) -> None:
+    uri = f"rediss://127.0.0.1:{port}/0?{certificates.query()}"
+
+    assert "be for the host in the URI" in error_of(uri).remedy
+    with limiter_at(f"{uri}&ssl_check_hostname=false") as limiter:
+        assert limiter.peek(hits()).allowed
+
+
+def test_without_verification_any_certificate_will_do(port: int, certificates: Certificates, tmp_path: Path) -> None:
+    own = f"ssl_certfile={certificates.client}&ssl_keyfile={certificates.client_key}"
+    query = f"ssl_ca_certs={Certificates(tmp_path).ca}&{own}&ssl_cert_reqs=none"
+
+    with limiter_at(f"rediss://127.0.0.1:{port}/0?{query}") as limiter:
+        assert limiter.peek(hits()).allowed
+
+
+def test_a_certificate_that_has_expired_is_refused(any_server: Server, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    yesterday = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
+    expired = certificates.authority.issue_cert("localhost", not_after=yesterday)
+    certificates.server, certificates.server_key = certificates.write("expired", expired)
+
+    with tls_server(any_server.binary, certificates) as (_, port):
+        assert "not have expired" in error_of(f"rediss://localhost:{port}/0?{certificates.query()}").remedy
+
+
+def test_the_limits_hold_while_the_certificate_is_wrong(port: int) -> None:
+    limiter = Limiter(GuardedStorage(storage_from_uri(f"rediss://localhost:{port}"), workers=1))
+
+    decisions = [limiter.check(hits("3/minute")) for _ in range(4)]
+
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+    assert {decision.degraded for decision in decisions} == {"local"}
+    limiter.close()
+
+
+# A handshake that never ends
+
+
+def test_a_handshake_without_an_answer_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        error_of(f"rediss://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
+    assert time.monotonic() - start < 3
+
+
+def test_a_handshake_that_drips_in_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = threading.Event()
+
+        def drip() -> None:
+            end, _ = listener.accept()
+            with end, contextlib.suppress(OSError):
+                end.sendall(b"\x16\x03\x03\x40\x00")  # a record of the handshake, 16 KiB long
+                while not done.wait(0.05):
+                    end.sendall(b"\x00")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        start = time.monotonic()
+        error_of(f"rediss://127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+        took = time.monotonic() - start
+        done.set()
+        thread.join()
+    assert took < 3
+
+
+def test_a_handshake_gets_what_the_sentinels_have_left_of_the_time(server: Server, certificates: Certificates) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, contextlib.ExitStack() as stack:
+        deaf = silent.getsockname()[1]
+        sentinel = stack.enter_context(SentinelServer(server.binary, deaf, quorum=2))
+        port = free_port()
+        stack.enter_context(tls_proxy(port, sentinel.url.removeprefix("unix://"), certificates))
+        uri = f"rediss+sentinel://localhost:{deaf},localhost:{port}/{SERVICE}?{certificates.query()}"
+        start = time.monotonic()
+        error_of(uri, timeout=4)
+    assert time.monotonic() - start < 5.5  # a whole time-out for the handshake would make it 6
+
+
+# Certificates that cannot be used
+
+
+def test_files_that_cannot_be_used_are_an_error_at_once(certificates: Certificates, tmp_path: Path) -> None:
+    rubbish, other = tmp_path / "rubbish.pem", Certificates(tmp_path)
+    rubbish.write_text("rubbish")
+    for query, told in (
+        ("ssl_ca_certs=/nowhere/ca.pem", "ssl_ca_certs, ssl_ca_path: '/nowhere/ca.pem' cannot be used: No such file"),
+        (f"ssl_ca_certs={rubbish}", "rubbish.pem' cannot be used"),
+        ("ssl_certfile=/nowhere/me.pem&ssl_keyfile=/nowhere/me.key", "ssl_certfile, ssl_keyfile: '/nowhere/me.pem'"),
+        (f"ssl_certfile={certificates.client}", "client.pem' cannot be used"),
+        (f"ssl_certfile={certificates.client}&ssl_keyfile={other.client_key}", "KEY_VALUES_MISMATCH"),
+        (f"ssl_keyfile={certificates.client_key}", "client.key' cannot be used"),
+        ("ssl_cert_reqs=perhaps", "perhaps"),
+    ):
+        for uri in (f"rediss://localhost?{query}", f"rediss+sentinel://localhost/{SERVICE}?{query}"):
+            with pytest.raises(ConfigurationError) as caught:
+                storage_from_uri(uri)
+            assert told in str(caught.value)
+
+
+def test_certificates_that_are_replaced_serve_the_next_connection(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    changing = Certificates(tmp_path)
+    uri = f"rediss://localhost:{port}/0?ssl_ca_certs={certificates.ca}&{changing.query().partition('&')[2]}"
+    with limiter_at(uri) as limiter:
+        with pytest.raises(StorageError):
+            limiter.check(hits())
+        changing.write("client", certificates.authority.issue_cert("limiter@example.com"))
+
+        assert limiter.check(hits()).allowed
+
+
+def test_what_takes_long_about_tls_is_done_once_and_before_the_first_check(certificates: Certificates) -> None:
+    """To load the CAs of a machine takes as long as a whole check may."""
+    pools = [
+        limiter.storage.client.connection_pool  # type: ignore[attr-defined]
+        for limiter in (Limiter(f"rediss://localhost/{n}?{certificates.query()}") for n in (0, 1))
+    ]
+
+    contexts = [pool.connection_class(**pool.connection_kwargs).context() for pool in pools]
+
+    assert contexts[0] is contexts[1]
+
+
+def test_a_key_behind_a_password_never_asks_at_the_terminal(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificates.client_key.write_text(_encrypted(certificates.authority.issue_cert("me@example.com")))
+
+    with pytest.raises(ConfigurationError, match=r"client\.key' cannot be used"):
+        storage_from_uri(f"rediss://localhost?{certificates.query()}")
+
+
+def _encrypted(issued: trustme.LeafCert) -> str:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"hunter2"),
+    ).decode()

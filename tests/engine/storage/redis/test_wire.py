@@ -1,0 +1,221 @@
+"""The straight wire to the server: nobody reads what was meant for another, and it survives what a pool survives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
+from flask_multilimit.engine.storage.redis.deadline import Deadline
+from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.servers import Server
+
+
+@pytest.fixture
+def wire(redis_client: redis.Redis) -> Iterator[Wire]:
+    wire = wire_of(redis_client, Deadline(None))
+    assert wire is not None
+    yield wire
+    wire.close()
+
+
+def hold(wire: Wire) -> Any:
+    """A connection that is good, and not at hand for the next question."""
+    ask(wire, b"PING")
+    return wire._idle.pop()
+
+
+def ask(wire: Wire, *arguments: bytes, looking: bool = True) -> Any:
+    return wire.ask(command_of(*arguments), time.monotonic(), looking=looking)
+
+
+def test_a_reply_is_that_of_the_command(wire: Wire) -> None:
+    assert [ask(wire, b"ECHO", word) for word in (b"", b"one", b"\r\n\0")] == [b"", b"one", b"\r\n\0"]
+
+
+def test_after_an_error_of_the_server_the_next_reply_is_ones_own(wire: Wire) -> None:
+    ask(wire, b"SET", b"text", b"x")
+    with pytest.raises(redis.ResponseError):
+        ask(wire, b"ZADD", b"text", b"1", b"x")
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+def test_after_a_time_out_the_late_reply_is_read_by_nobody(server: Server) -> None:
+    client = server.client(socket_timeout=0.1)
+    wire = wire_of(client, Deadline(None))
+    assert wire is not None
+    ask(wire, b"PING")
+    with pytest.raises(redis.TimeoutError):
+        ask(wire, b"BLPOP", b"nothing", b"0.3")
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+def test_after_an_interrupt_the_late_reply_is_read_by_nobody(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(wire, b"PING")
+    line = wire._idle.pop()
+
+    def interrupted(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(line, "_feed", interrupted)
+    wire._idle.append(line)
+    with pytest.raises(KeyboardInterrupt):
+        ask(wire, b"ECHO", b"not mine")
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+def test_a_connection_that_the_server_has_closed_is_noticed_before_anything_is_sent(
+    wire: Wire, redis_client: redis.Redis
+) -> None:
+    ask(wire, b"PING")
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+def test_who_does_not_look_finds_out_by_an_error_and_then_all_idle_connections_are_given_up(
+    wire: Wire, redis_client: redis.Redis
+) -> None:
+    line = hold(wire)
+    ask(wire, b"PING")
+    wire._idle.append(line)
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    with pytest.raises(redis.ConnectionError):
+        ask(wire, b"ECHO", b"lost", looking=False)
+
+    assert wire._idle == []
+    assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
+
+
+class TakenMeanwhile(list[Any]):
+    """What is idle is taken by another thread in the instant before."""
+
+    def pop(self, *_: Any) -> Any:
+        self.clear()
+        return super().pop()
+
+
+def test_who_gives_connections_back_may_find_them_taken(wire: Wire) -> None:
+    line = hold(wire)
+    wire._idle = TakenMeanwhile([line])
+
+    wire.close()
+
+    assert wire._idle == []
+    line.connection.disconnect()
+
+
+def test_a_check_that_finds_its_connection_closed_is_charged_once(limiter: Limiter, redis_client: redis.Redis) -> None:
+    wanted = hits_for("5/minute", scope="closed")
+    limiter.check(wanted)
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    assert limiter.check(wanted).remaining == 3
+    assert limiter.peek(wanted).remaining == 3
+
+
+def test_an_algorithm_that_keeps_no_ids_looks_first(limiter: Limiter, redis_client: redis.Redis) -> None:
+    wanted = hits_for(Rule(60, 5, algorithm="gcra", burst=5), scope="closed")
+    limiter.check(wanted)
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    assert limiter.check(wanted).remaining == 3
+
+
+@pytest.mark.parametrize("length", [1, 4000, 5000, 300_000])
+def test_a_reply_may_come_in_pieces(wire: Wire, length: int) -> None:
+    assert ask(wire, b"ECHO", b"x" * length) == b"x" * length
+
+
+def test_each_thread_reads_its_own_replies(wire: Wire) -> None:
+    wrong: list[bytes] = []
+
+    def ask_often(name: bytes) -> None:
+        replies = (ask(wire, b"ECHO", name) for _ in range(300))
+        wrong.extend(reply for reply in replies if reply != name)
+
+    threads = [threading.Thread(target=ask_often, args=[b"%d" % number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> None:
+    limiter = Limiter(server.url)
+    wanted = hits_for("1000000/hour", scope="forked")
+    limiter.reset(wanted)
+    limiter.check(wanted)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        ids = b"".join(limiter.check(wanted).check_id for _ in range(100))
+        os.write(write, ids)
+        os._exit(0)
+    ours = {limiter.check(wanted).check_id for _ in range(100)}
+    os.waitpid(child, 0)
+    theirs = os.read(read, 1600)
+    os.close(read)
+    os.close(write)
+
+    assert not ours & {theirs[i : i + 16] for i in range(0, 1600, 16)}
+    assert limiter.peek(wanted).remaining == 1_000_000 - 201
+    limiter.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry": Retry(NoBackoff(), 1)},
+        {"retry_on_error": [redis.BusyLoadingError]},
+        {"protocol": 3},
+        {"health_check_interval": 30},
+        {"single_connection_client": True},
+    ],
+    ids=str,
+)
+def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, options: dict[str, object]) -> None:
+    settings: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), **options}
+    client = redis.Redis(unix_socket_path=str(server.folder / "socket"), **settings)
+    wanted = hits_for("5/minute", scope="not-plain")
+
+    assert wire_of(client, Deadline(None)) is None
+    Limiter(client).reset(wanted)
+    assert Limiter(client).check(wanted).remaining == 4
+    client.close()
+
+
+def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
+    client = server.client(max_connections=1)
+    limiter = Limiter(client)
+    limiter.check(hits_for("5/minute", scope="given-back"))
+
+    limiter.close()
+
+    assert client.ping()
+
+
+def test_a_server_that_is_gone_is_a_storage_error(server: Server) -> None:
+    limiter = Limiter(server.client(), sleep=lambda _: None)
+    limiter.storage.client.connection_pool.connection_kwargs["path"] = "/nowhere"  # type: ignore[attr-defined]
+
+    with pytest.raises(StorageError):
+        limiter.check(hits_for("5/minute", scope="gone"))

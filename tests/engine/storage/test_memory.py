@@ -1,0 +1,216 @@
+"""Only in memory: what is forgotten and what is not, and what threads do to it."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from flask_multilimit.engine import Limiter, MemoryStorage, Rule
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import Hit, Hits
+from support.bench import exhaust, hits, rule
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANY = 5_000
+MINUTE = Rule(60, 5)
+
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def storage(clock: Clock) -> MemoryStorage:
+    return MemoryStorage(clock)
+
+
+@pytest.fixture
+def limiter(storage: MemoryStorage) -> Limiter:
+    return Limiter(storage)
+
+
+def test_subjects_are_forgotten_when_their_windows_have_passed_and_traffic_goes_on(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock
+) -> None:
+    for n in range(MANY):
+        limiter.check(hits(MINUTE, subject=str(n)))
+    assert len(storage) == MANY
+    clock.advance(61)  # a lease, which another rule for the same key may have, counts for a second more
+
+    for _ in range(MANY // 2 + 1):
+        limiter.check(hits(MINUTE, subject="another"))
+
+    assert len(storage) == 1
+
+
+@each_algorithm
+def test_subjects_that_keep_passing_by_do_not_pile_up(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
+) -> None:
+    most = 0
+    for n in range(5_000):
+        limiter.check(hits(rule(algorithm, 1, 5), subject=str(n)))
+        clock.advance(0.001)
+        most = max(most, len(storage))
+
+    assert most <= 2 * 1000 + 2
+
+
+@each_algorithm
+def test_subjects_of_long_windows_do_not_keep_those_of_short_ones(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
+) -> None:
+    for n in range(1000):
+        limiter.check(hits([rule(algorithm, 1, 5), rule(algorithm, 86_400, 5)], subject=str(n)))
+    clock.advance(2)
+
+    for _ in range(1000):
+        limiter.check(hits(rule(algorithm, 86_400, 5)))
+
+    assert len(storage) == 1001
+
+
+@each_algorithm
+def test_refused_checks_and_peeks_leave_nothing_behind(
+    limiter: Limiter, storage: MemoryStorage, algorithm: str
+) -> None:
+    exhaust(limiter, hits("1/minute"))
+
+    for n in range(100):
+        limiter.check(hits("1/minute") + hits(rule(algorithm), subject=str(n)))
+        limiter.peek(hits(rule(algorithm), subject=str(n)))
+
+    assert len(storage) == 1
+
+
+@each_algorithm
+def test_nobody_is_forgotten_inside_the_window_whoever_passes_by(
+    limiter: Limiter, clock: Clock, algorithm: str
+) -> None:
+    clock.advance(0.123456)
+    exhaust(limiter, hits(rule(algorithm, 10, 5), subject="held"))
+    wait = round(limiter.peek(hits(rule(algorithm, 10, 5), subject="held")).retry_after * 1_000_000)
+
+    for n in range(3000):
+        limiter.check(hits(rule(algorithm, 10, 5), subject=str(n)))
+        clock.now += (wait - 1) // 3000
+
+    assert not limiter.check(hits(rule(algorithm, 10, 5), subject="held")).allowed
+
+
+@each_algorithm
+def test_nobody_is_forgotten_early_when_the_rule_is_made_roomier(
+    limiter: Limiter, clock: Clock, algorithm: str
+) -> None:
+    """What is whole under the old rule need not be so under the new."""
+    remembering = Limiter(MemoryStorage(clock))
+    burst = 1 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
+    old, new = hits(Rule(10, 5, algorithm=algorithm, burst=burst)), hits(rule(algorithm, 10, 5))
+    for each in (limiter, remembering):
+        each.check(old)
+        for _ in range(4):
+            each.check(new)
+    clock.advance(3)
+
+    for _ in range(100):
+        limiter.check(hits(MINUTE, subject="another"))
+
+    assert limiter.peek(new).reply == remembering.peek(new).reply
+
+
+def test_a_key_that_is_reset_time_and_again_is_kept_once(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock
+) -> None:
+    """Not even in the list of what to look at, which others would have to work off."""
+    often, other = hits(MINUTE, subject="often"), hits(MINUTE, subject="other")
+
+    def play(many: int) -> None:
+        for _ in range(many):
+            limiter.reset(often)
+            limiter.check(often)
+            clock.advance(1)
+            for _ in range(10):
+                limiter.check(other)
+
+    play(200)
+    tracemalloc.start()
+    try:
+        play(2000)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert len(storage) == 2
+    assert grown < 100_000  # 2000 entries of that list would be three times as much
+
+
+@pytest.fixture
+def _threads_change_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@each_algorithm
+@pytest.mark.usefixtures("_threads_change_often")
+def test_threads_are_admitted_exactly_the_count_together(limiter: Limiter, algorithm: str) -> None:
+    plan = hits([rule(algorithm, 60, 500), rule(algorithm, 120, 400)])
+
+    with ThreadPoolExecutor(8) as pool:
+        admitted = sum(pool.map(lambda _: sum(limiter.check(plan).allowed for _ in range(100)), range(8)))
+
+    assert admitted == 400
+    assert [status.remaining for status in limiter.peek(plan).statuses] == [100, 0]
+
+
+@each_algorithm
+@pytest.mark.usefixtures("_threads_change_often")
+def test_threads_may_refund_reset_and_be_forgotten_meanwhile(
+    limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
+) -> None:
+    def work(thread: int) -> None:
+        for n in range(200):
+            plan = hits(rule(algorithm, 0.001, 5), subject=str(n % 7))
+            limiter.refund(limiter.check(plan))
+            clock.now += 100
+            if n % 50 == thread:
+                limiter.reset(plan)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+    clock.advance(1)
+    for _ in range(100):
+        limiter.check(hits("5/minute"))
+    assert len(storage) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_units_charged_in_one_go_are_charged_as_one_by_one(clock: Clock, seed: int) -> None:
+    """A check with an id of its own goes rule by rule. Of one key by two windows, with many entries that are over, and
+    with a clock that steps back."""
+    draw = random.Random(seed)
+    in_one_go, one_by_one = Limiter(MemoryStorage(clock)), Limiter(MemoryStorage(clock))
+    plans = [
+        hits("20/second; 9 per 2 seconds; 300/minute"),
+        hits("9 per 2 seconds; 300/minute"),
+        Hits([Hit("two windows", Rule(1, 9))]),
+        Hits([Hit("two windows", Rule(2, 12))]),
+    ]
+    for _ in range(400):
+        plan = draw.choice(plans)
+        assert in_one_go.check(plan).reply == one_by_one.check(plan, check_id=uuid4()).reply
+        clock.now += draw.choices([0, 1, 100_000, 300_000, 3_000_000, -1, -700_000], [4, 4, 8, 8, 1, 1, 1])[0]

@@ -1,0 +1,231 @@
+"""The examples of these features, each over HTTP or as the program it is."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+from werkzeug.security import check_password_hash, generate_password_hash
+from werkzeug.serving import make_server
+
+from support.folders import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from http.client import HTTPMessage
+    from types import ModuleType
+
+    from flask import Flask
+
+    from support.servers import Server
+
+EXAMPLES = ROOT / "examples"
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: HTTPMessage
+    text: str
+
+
+class Client:
+    """Asks a server that runs in this process, over HTTP."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def __call__(self, path: str, *, form: Mapping[str, str] | None = None, **headers: str) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        with contextlib.closing(connection):
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            if form is None:
+                connection.request("GET", path, headers=sent)
+            else:
+                body = {"Content-Type": "application/x-www-form-urlencoded"}
+                connection.request("POST", path, urlencode(form), {**sent, **body})
+            response = connection.getresponse()
+            return Reply(response.status, response.headers, response.read().decode())
+
+
+@contextlib.contextmanager
+def served(app: Flask) -> Iterator[Client]:
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Client(server.server_port)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def load(path: Path) -> Any:
+    """A new copy of the module, whose quotas are whole."""
+    package = path.name == "__init__.py"
+    name = f"example_{path.parent.name if package else path.stem}"
+    for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == name]:
+        del sys.modules[loaded]
+    spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=[str(path.parent)] if package else None
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestLoginProtection:
+    @pytest.fixture
+    def get(self) -> Iterator[Client]:
+        example = load(EXAMPLES / "login_protection.py")
+        quick = "pbkdf2:sha256:1"  # what makes guessing dear makes tests slow
+        example.NOBODY = generate_password_hash("", quick)
+        for account, password in (("ann", "correct-horse"), ("bob", "battery-staple")):
+            assert check_password_hash(example.PASSWORDS[account], password)
+            example.PASSWORDS[account] = generate_password_hash(password, quick)
+        with served(example.app) as client:
+            yield client
+
+    def login(self, get: Client, account: str, password: str) -> Reply:
+        return get("/login", form={"account": account, "password": password}, Accept="text/plain")
+
+    def test_logging_in_is_not_limited(self, get: Client) -> None:
+        assert [self.login(get, "ann", "correct-horse").status for _ in range(25)] == [200] * 25
+
+    def test_five_guesses_are_tried_on_one_account(self, get: Client) -> None:
+        replies = [self.login(get, spelling, "guess") for spelling in ("ann", "Ann", " ANN ", "ann", "aNN", "ann")]
+
+        assert [reply.status for reply in replies] == [401] * 5 + [429]
+        assert replies[5].text.startswith("Too many failed attempts for this account.")
+        assert 890 <= int(replies[5].headers["Retry-After"]) <= 900
+        assert self.login(get, "ann", "correct-horse").status == 429, "also the right password has to wait"
+        assert self.login(get, "bob", "battery-staple").status == 200
+
+    def test_a_login_forgives_the_failures_of_its_account(self, get: Client) -> None:
+        for _ in range(3):
+            assert [self.login(get, "ann", "guess").status for _ in range(4)] == [401] * 4
+            assert self.login(get, "ann", "correct-horse").status == 200
+
+    def test_twenty_guesses_are_tried_from_one_address(self, get: Client) -> None:
+        replies = [self.login(get, f"account {n}", "guess").status for n in range(21)]
+
+        assert replies == [401] * 20 + [429]
+
+
+class TestApiTiers:
+    @pytest.fixture
+    def get(self) -> Iterator[Client]:
+        with served(load(EXAMPLES / "api_tiers.py").app) as client:
+            yield client
+
+    def test_each_customer_has_the_rules_of_its_tier(self, get: Client) -> None:
+        ann = [get("/items", X_Api_Key="key-of-ann") for _ in range(4)]
+        bob = [get("/items", X_Api_Key="key-of-bob") for _ in range(4)]
+
+        assert [reply.status for reply in ann] == [200, 200, 200, 429]
+        assert [reply.status for reply in bob] == [200] * 4
+        assert '"customer-60s";q=3;w=60, "customer-86400s";q=100;w=86400' in ann[0].headers["RateLimit-Policy"]
+        assert '"customer-60s";q=30;w=60' in bob[0].headers["RateLimit-Policy"]
+
+    def test_an_export_takes_three_of_the_same_quota(self, get: Client) -> None:
+        assert [get(path, X_Api_Key="key-of-ann").status for path in ("/export", "/items")] == [200, 429]
+
+    def test_another_tier_holds_at_once(self, get: Client) -> None:
+        for _ in range(2):
+            get("/items", X_Api_Key="key-of-ann")
+
+        assert get("/tier/gold", form={}, X_Api_Key="key-of-ann").text == "ann is gold now.\n"
+        assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(5)] == [200] * 5
+
+    def test_a_tier_that_does_not_exist_leaves_the_last_rules(self, get: Client) -> None:
+        get("/tier/diamond", form={}, X_Api_Key="key-of-ann")
+
+        assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(3)] == [200, 200, 429]
+
+    def test_keys_are_not_guessed_at_will(self, get: Client) -> None:
+        assert [get("/items", X_Api_Key=f"key {n}").status for n in range(11)] == [401] * 10 + [429]
+
+
+class TestAppFactory:
+    @pytest.fixture
+    def get(self) -> Iterator[Client]:
+        with served(load(EXAMPLES / "app_factory" / "__init__.py").create_app()) as client:
+            yield client
+
+    def names(self, reply: Reply) -> list[str]:
+        return [item.split('"')[1] for item in reply.headers.get("RateLimit-Policy", "").split(", ") if item]
+
+    def test_limits_come_from_the_file(self, get: Client) -> None:
+        assert [get("/shop/search?q=pear", X_User="ann").status for _ in range(4)] == [200] * 3 + [429]
+        assert [get("/admin/users", X_User="ann").status for _ in range(3)] == [200, 200, 429]
+        assert [get("/nowhere").status for _ in range(6)] == [404] * 5 + [429]
+        assert self.names(get("/shop/items")) == ["application-60s", "ip-30s", "ip-60s"]
+        assert self.names(get("/health")) == []
+
+    def test_a_limit_in_the_code_holds_beside_them(self, get: Client) -> None:
+        assert [get("/admin/report", form={}, X_User=user).status for user in ("ann", "bob")] == [200, 429]
+
+    def test_every_app_that_it_makes_is_on_its_own(self) -> None:
+        module = load(EXAMPLES / "app_factory" / "__init__.py")
+        one, two = module.create_app(), module.create_app({"MULTILIMIT_ENABLED": False})
+
+        assert [one.test_client().get("/nowhere").status_code for _ in range(6)] == [404] * 5 + [429]
+        assert [two.test_client().get("/nowhere").status_code for _ in range(6)] == [404] * 6
+
+    def test_the_command_of_its_first_lines_finds_it(self) -> None:
+        command = [sys.executable, "-m", "flask", "--app", "examples/app_factory", "routes"]
+        output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
+
+        assert "shop.search" in output
+
+
+class TestLimitedJob:
+    def run(self, *arguments: str) -> tuple[list[str], float]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FLASK_")}
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "examples/limited_job.py", *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        return done.stdout.splitlines(), time.monotonic() - started
+
+    SENT = ["ann: sent", "bob: sent", "ann: sent", "eve: sent", "ann: had enough for today", "bob: sent", "ida: sent"]  # noqa: RUF012
+
+    def test_waits_for_the_mail_server_and_skips_who_had_enough(self) -> None:
+        lines, seconds = self.run()
+
+        assert lines == self.SENT
+        assert seconds > 0.5
+
+    def test_shares_its_quotas_with_every_job_on_the_same_server(self, server: Server) -> None:
+        server.client().flushall()
+
+        assert self.run(server.url)[0] == self.SENT
+        assert self.run(server.url)[0] == [
+            "ann: had enough for today",
+            "bob: had enough for today",
+            "ann: had enough for today",
+            "eve: sent",
+            "ann: had enough for today",
+            "bob: had enough for today",
+            "ida: sent",
+        ]

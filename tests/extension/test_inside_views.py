@@ -1,0 +1,275 @@
+"""Limits that are checked inside a view, a command or a task: `multilimit.check`, `multilimit.limit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import (
+    ConfigurationError,
+    Decision,
+    LimitType,
+    MultiLimit,
+    RateLimitExceeded,
+    current_decision,
+    limits_checked,
+    rate_limiter,
+)
+from support.asking import ask, policy, statuses, view
+
+if TYPE_CHECKING:
+    from support.clock import Clock
+    from support.doubles import RecordingStorage
+
+
+@pytest.fixture
+def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    return MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+
+
+class TestCheck:
+    def test_answers_and_leaves_the_rest_to_the_view(self, app: Flask, multilimit: MultiLimit) -> None:
+        def look() -> Any:
+            decision = multilimit.check("2/minute; 5/hour", scope="mail")
+            return {"allowed": decision.allowed, "left": decision.remaining, "wait": decision.retry_after}
+
+        app.add_url_rule("/", "view", look)
+
+        assert [ask(app).json for _ in range(3)] == [
+            {"allowed": True, "left": 1, "wait": 0},
+            {"allowed": True, "left": 0, "wait": 0},
+            {"allowed": False, "left": 0, "wait": 60},
+        ]
+
+    def test_is_one_check_that_header_fields_and_signals_tell_of(
+        self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
+    ) -> None:
+        told: list[str] = []
+
+        def receive(_app: Flask, *, endpoint: str, **_: Any) -> None:
+            told.append(endpoint)
+
+        app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="mail").allowed))
+
+        with limits_checked.connected_to(receive, app):
+            response = ask(app)
+
+        assert (len(storage.checks), told, policy(response)) == (1, ["mail"], ["default-60s"])
+
+    def test_tells_its_refusal_in_a_429_of_the_view(self, app: Flask, multilimit: MultiLimit) -> None:
+        app.add_url_rule("/", "view", lambda: ("", 200 if multilimit.check("1/minute", scope="mail").allowed else 429))
+
+        assert [ask(app).headers.get("Retry-After") for _ in range(2)] == [None, "60"]
+
+    def test_counts_the_client_of_the_request(self, app: Flask, multilimit: MultiLimit) -> None:
+        def by(kind: Any) -> str:
+            return str(multilimit.check("1/minute", scope="mail", type=kind).allowed)
+
+        app.add_url_rule("/ip", "ip", lambda: by(LimitType.IP))
+        app.add_url_rule("/user", "user", lambda: by(LimitType.USER))
+
+        assert [ask(app, "/ip", environ_base={"REMOTE_ADDR": f"192.0.2.{n}"}).text for n in (1, 1, 2)] == [
+            "True",
+            "False",
+            "True",
+        ]
+        assert [ask(app, "/user", headers={"X-User": user}).text for user in ("ann", "ann", "bob")] == [
+            "True",
+            "False",
+            "True",
+        ]
+
+    def test_counts_who_is_named(self, app: Flask, multilimit: MultiLimit) -> None:
+        app.add_url_rule(
+            "/<to>",
+            "view",
+            lambda to: str(
+                multilimit.check("1/minute", scope="mail", type=lambda: "", name="recipient", subject=to).allowed
+            ),
+        )
+
+        assert [ask(app, path).text for path in ("/ann", "/ann", "/bob")] == ["True", "False", "True"]
+
+    def test_shares_the_quota_of_the_endpoint_whose_name_it_bears(self, app: Flask, multilimit: MultiLimit) -> None:
+        app.add_url_rule("/limited", "limited", rate_limiter(rules="2/minute")(view()))
+        app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="limited").allowed))
+
+        assert ask(app).text == "True"
+        assert statuses(app, "/limited", "/limited") == [200, 429]
+
+    def test_takes_a_cost_and_a_shadow(self, app: Flask, multilimit: MultiLimit) -> None:
+        with app.app_context():
+            assert multilimit.check("5/minute", scope="a", cost=4).remaining == 1
+            assert multilimit.check("5/minute", scope="a", cost=0).remaining == 1
+            assert not multilimit.check("5/minute", scope="a", cost=lambda: 2).allowed
+            assert multilimit.check("5/minute", scope="a", cost=2, shadow=True).shadowed
+
+    def test_passes_everything_where_limits_are_switched_off(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_ENABLED"] = False
+        multilimit = MultiLimit(app, storage=storage)
+
+        with app.app_context():
+            assert all(multilimit.check("1/minute", scope="a").allowed for _ in range(3))
+        assert storage.checks == []
+
+
+class TestLimit:
+    def test_lets_in_or_refuses_like_a_decorator(self, app: Flask, multilimit: MultiLimit) -> None:
+        entered = []
+
+        def send() -> str:
+            with multilimit.limit("1/minute", scope="mail", message="No more mail.") as decision:
+                entered.append(decision.remaining)
+            return "sent"
+
+        app.add_url_rule("/", "view", send)
+
+        first, second = ask(app), ask(app, headers={"Accept": "application/json"})
+        assert (first.text, entered) == ("sent", [0])
+        assert (second.status_code, second.headers["Retry-After"]) == (429, "60")
+        assert (second.json or {})["detail"] == "No more mail."
+
+    def test_adds_to_what_the_decorators_have_checked(
+        self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
+    ) -> None:
+        def send() -> str:
+            with multilimit.limit("3/hour", scope="mail"):
+                return str(current_decision.remaining)
+
+        app.add_url_rule("/", "view", rate_limiter(rules="9/minute")(send))
+
+        response = ask(app)
+        assert (response.text, policy(response)) == ("2", ["default-60s", "default-3600s"])
+        assert storage.windows == [[60], [3600]]
+
+    def test_can_be_charged_by_the_response(self, app: Flask, multilimit: MultiLimit) -> None:
+        def send() -> Any:
+            with multilimit.limit("1/minute", scope="mail", charge_when=lambda response: response.status_code == 200):
+                return "sent", int(request.args["status"])
+
+        app.add_url_rule("/", "view", send)
+
+        assert [ask(app, f"/?status={status}").status_code for status in (503, 503, 200, 200)] == [503, 503, 200, 429]
+
+    def test_takes_on_rejected_and_exempt_when(self, app: Flask, multilimit: MultiLimit) -> None:
+        def send() -> str:
+            with multilimit.limit(
+                "1/minute",
+                scope="mail",
+                exempt_when=lambda: "free" in request.args,
+                on_rejected=lambda decision: (f"wait {decision.retry_after:.0f}", 503),
+            ):
+                return "sent"
+
+        app.add_url_rule("/", "view", send)
+
+        assert [ask(app, path).status_code for path in ("/", "/", "/?free")] == [200, 503, 200]
+
+
+class TestWithoutRequest:
+    def test_a_command_is_limited(self, app: Flask, multilimit: MultiLimit, clock: Clock) -> None:
+        @app.cli.command("rebuild")
+        def rebuild() -> None:
+            with multilimit.limit("1/minute", scope="rebuild"):
+                print("rebuilt")  # noqa: T201 - the command's output
+
+        runner = app.test_cli_runner()
+        first, second = runner.invoke(args=["rebuild"]), runner.invoke(args=["rebuild"])
+
+        assert first.output == "rebuilt\n"
+        assert isinstance(second.exception, RateLimitExceeded)
+        assert second.exception.decision.retry_after == 60
+        clock.advance(60)
+        assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
+
+    def test_a_task_is_limited_by_whom_it_serves(self, app: Flask, multilimit: MultiLimit) -> None:
+        def task(user: str) -> bool:
+            with app.app_context():
+                return multilimit.check("1/minute", scope="task", type=LimitType.USER, subject=user).allowed
+
+        assert [task("ann"), task("ann"), task("bob")] == [True, False, True]
+
+    def test_a_task_shares_the_quota_of_the_views(self, app: Flask, multilimit: MultiLimit) -> None:
+        app.add_url_rule("/", "view", rate_limiter(type=LimitType.USER, rules="1/minute")(view()))
+        ask(app, headers={"X-User": "ann"})
+
+        with app.app_context():
+            decision = multilimit.check("1/minute", scope="view", type=LimitType.USER, subject="ann")
+
+        assert not decision.allowed
+
+    def test_an_address_is_counted_as_in_a_request(self, app: Flask, multilimit: MultiLimit) -> None:
+        app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
+        ask(app, environ_base={"REMOTE_ADDR": "2001:db8::1"})
+
+        with app.app_context():
+            decision = multilimit.check("1/minute", scope="view", type=LimitType.IP, subject="2001:db8::ffff")
+
+        assert not decision.allowed
+
+    def test_the_latest_decision_is_at_hand(self, app: Flask, multilimit: MultiLimit) -> None:
+        with app.app_context():
+            decision: Decision = multilimit.check("2/minute", scope="a")
+            assert current_decision.id == decision.id
+
+    def test_a_lasting_context_does_not_grow(self, app: Flask, multilimit: MultiLimit) -> None:
+        from flask import g
+
+        with app.app_context():
+            for n in range(5):
+                multilimit.check("9/minute", scope=f"scope {n}")
+            (record,) = (value for name, value in g.__dict__.items() if "multilimit" in name)
+            assert len(record.decisions) == 1
+
+    @pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER, (LimitType.USER, LimitType.IP)])
+    def test_a_type_that_needs_a_request_asks_for_a_subject(
+        self, app: Flask, multilimit: MultiLimit, kind: Any
+    ) -> None:
+        with app.app_context(), pytest.raises(ConfigurationError, match=r'limiter on "task": .*pass subject='):
+            multilimit.check("1/minute", scope="task", type=kind)
+
+    def test_a_charge_that_depends_on_a_response_is_refused_and_not_charged(
+        self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
+    ) -> None:
+        with (
+            app.app_context(),
+            pytest.raises(ConfigurationError, match=r'limiter on "task": charge_when needs the response'),
+            multilimit.limit("1/minute", scope="task", charge_when=lambda _: True),
+        ):
+            pass
+        assert storage.checks == []
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"scope": ""}, 'limiter on "": scope='),
+            ({"scope": 5}, 'limiter on "5": scope=5'),
+            ({"rules": "5/fortnight"}, 'limiter on "mail": rule .*unknown unit'),
+            ({"rules": lambda: "5/minute"}, 'limiter on "mail": rules are given by a callable in declarations'),
+            ({"cots": 1}, r"'cots' is not an option of a limiter; did you mean 'cost'\?"),
+            ({"methods": ["POST"]}, 'limiter on "mail": methods is for declarations'),
+            ({"with_defaults": True}, 'limiter on "mail": with_defaults is for declarations'),
+            ({"cost": 10}, 'limiter on "mail": cost=10: .* could never admit it'),
+            ({"type": lambda: "x"}, "a type of your own needs a name"),
+            ({"shadow": "yes"}, 'limiter on "mail": shadow='),
+        ],
+    )
+    def test_name_the_scope_and_the_remedy(
+        self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage, options: Any, message: str
+    ) -> None:
+        with (
+            app.app_context(),
+            pytest.raises(ConfigurationError, match=message),
+            multilimit.limit(**{"rules": "5/minute", "scope": "mail", **options}),
+        ):
+            pass
+        assert storage.checks == []
+
+    def test_an_app_without_the_extension_is_told(self) -> None:
+        multilimit = MultiLimit()
+        with Flask("bare").app_context(), pytest.raises(ConfigurationError, match="'bare' has no MultiLimit"):
+            multilimit.check("1/minute", scope="a")

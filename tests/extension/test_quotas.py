@@ -1,0 +1,271 @@
+"""To look at a quota, to make it whole, to give back; and many checks at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from flask import Flask, request
+from flask.views import MethodView
+from redis import ConnectionPool, Redis, UnixDomainSocketConnection
+
+from flask_multilimit import (
+    ConfigurationError,
+    Limiter,
+    LimitType,
+    MultiLimit,
+    RedisStorage,
+    current_decision,
+    hits_for,
+    rate_limiter,
+)
+from support.asking import ask, commands, statuses, view
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+
+class CountingConnection(UnixDomainSocketConnection):
+    """Notes each writing (`w`) and reading (`r`)."""
+
+    turns: ClassVar[list[str]] = []
+
+    def send_packed_command(self, *arguments: Any, **options: Any) -> Any:
+        self.turns.append("w")
+        return super().send_packed_command(*arguments, **options)  # type: ignore[no-untyped-call]
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        self.turns.append("r")
+        return super().read_response(*arguments, **options)
+
+
+@pytest.fixture(params=["memory", "server"])
+def either(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
+
+
+@pytest.fixture
+def multilimit(app: Flask, either: Any) -> MultiLimit:
+    multilimit = MultiLimit(app, storage=either, user_loader=lambda: request.headers.get("X-User"))
+    together = rate_limiter(type=(LimitType.USER, LimitType.IP), rules="1/day")
+    by_user = rate_limiter(type=LimitType.USER, rules="5/hour")
+    by_ip = rate_limiter(type=LimitType.IP, rules="5/minute")
+    by_key = rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules="5 per 2 hours")
+    app.add_url_rule("/login", "login", by_user(by_ip(view())), methods=["POST"])
+    app.add_url_rule("/pair", "pair", together(view()))
+    app.add_url_rule("/key", "key", by_key(rate_limiter(rules="50/hour")(view())))
+    return multilimit
+
+
+def remaining(decision: Any) -> dict[str, int]:
+    return {} if decision is None else {status.name: status.remaining for status in decision.statuses}
+
+
+class TestPeek:
+    def test_tells_where_a_subject_stands_at_an_endpoint(self, app: Flask, multilimit: MultiLimit) -> None:
+        statuses(app, "/login", "/login", method="POST", headers={"X-User": "ann"})
+
+        with app.app_context():
+            assert remaining(multilimit.peek("login", user="ann")) == {"user-3600s": 3}
+            assert remaining(multilimit.peek("login", user="bob")) == {"user-3600s": 5}
+            assert remaining(multilimit.peek("login", ip="127.0.0.1")) == {"ip-60s": 3}
+            assert remaining(multilimit.peek("login", ip="127.0.0.1", user="bob")) == {"user-3600s": 5, "ip-60s": 3}
+            assert multilimit.peek("login", everyone=True) is None
+
+    def test_knows_types_of_ones_own_by_name(self, app: Flask, multilimit: MultiLimit) -> None:
+        statuses(app, "/key", headers={"X-Key": "k1"})
+
+        with app.app_context():
+            assert remaining(multilimit.peek("key", subjects={"api_key": "k1"})) == {"api_key-7200s": 4}
+            assert remaining(multilimit.peek("key", everyone=True)) == {"default-3600s": 49}
+
+    def test_knows_several_types_that_are_one_subject(self, app: Flask, multilimit: MultiLimit) -> None:
+        statuses(app, "/pair", headers={"X-User": "ann"})
+
+        with app.app_context():
+            assert remaining(multilimit.peek("pair", user="ann", ip="127.0.0.1")) == {"user-ip-86400s": 0}
+            assert remaining(multilimit.peek("pair", user="ann", ip="192.0.2.1")) == {"user-ip-86400s": 1}
+            assert multilimit.peek("pair", user="ann") is None
+
+    def test_charges_nothing(self, app: Flask, multilimit: MultiLimit) -> None:
+        with app.app_context():
+            for _ in range(9):
+                assert remaining(multilimit.peek("login", user="ann")) == {"user-3600s": 5}
+
+    def test_of_the_request_is_for_view_code(self, app: Flask, multilimit: MultiLimit) -> None:
+        def look() -> Any:
+            return remaining(multilimit.peek())
+
+        app.add_url_rule("/look", "look", rate_limiter(type=LimitType.IP, rules="5/minute")(look))
+
+        assert [ask(app, "/look").json for _ in range(2)] == [{"ip-60s": 4}, {"ip-60s": 3}]
+
+    def test_finds_the_limits_of_each_method(self, app: Flask, multilimit: MultiLimit) -> None:
+        class Items(MethodView):
+            @rate_limiter(type=LimitType.IP, rules="5/minute")
+            def post(self) -> str:
+                return "made"
+
+            @rate_limiter(type=LimitType.IP, rules="7/hour", methods=["PUT"])
+            def put(self) -> str:
+                return "put"
+
+        app.add_url_rule("/items", view_func=Items.as_view("items"))
+
+        with app.app_context():
+            assert remaining(multilimit.peek("items", ip="127.0.0.1")) == {"ip-60s": 5, "ip-3600s": 7}
+            assert remaining(multilimit.peek("items", method="PUT", ip="127.0.0.1")) == {"ip-3600s": 7}
+
+    def test_goes_by_the_rules_that_a_subject_had_last_where_they_depend_on_the_request(
+        self, app: Flask, multilimit: MultiLimit
+    ) -> None:
+        def tier() -> str:
+            return "100/hour" if request.headers["X-User"] == "paying" else "2/minute"
+
+        limiter = rate_limiter(type=lambda: request.headers["X-User"], name="customer", rules=tier)
+        app.add_url_rule("/", "view", limiter(view()))
+        for user in ("free", "paying"):
+            ask(app, headers={"X-User": user})
+
+        with app.app_context():
+            stands = [multilimit.peek("view", subjects={"customer": user}) for user in ("free", "paying")]
+
+        assert [decision.remaining for decision in stands if decision] == [1, 99]
+
+    def test_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
+        statuses(app, "/login", method="POST", headers={"X-User": "ann"})
+        multilimit_peeks = isinstance(app.extensions["multilimit"].limiter.storage, RedisStorage)
+        with commands(redis_client) as seen, app.app_context():
+            multilimit.peek("login", user="ann", ip="127.0.0.1")
+
+        assert seen == (["EVALSHA"] if multilimit_peeks else [])
+
+
+class TestReset:
+    def test_makes_the_quota_of_one_subject_whole(self, app: Flask, multilimit: MultiLimit) -> None:
+        ann, bob = {"X-User": "ann"}, {"X-User": "bob"}
+        for user in (ann, bob):
+            statuses(
+                app, *["/login"] * 3, method="POST", headers=user, environ_base={"REMOTE_ADDR": f"192.0.2.{len(user)}"}
+            )
+
+        with app.app_context():
+            multilimit.reset("login", user="ann")
+
+            assert remaining(multilimit.peek("login", user="ann")) == {"user-3600s": 5}
+            assert remaining(multilimit.peek("login", user="bob")) == {"user-3600s": 3}
+            assert remaining(multilimit.peek("login", ip="192.0.2.1")) == {"ip-60s": 0}
+
+    def test_of_the_request_leaves_what_everyone_shares(self, app: Flask, multilimit: MultiLimit) -> None:
+        def forgive() -> Any:
+            multilimit.reset()
+            return remaining(multilimit.peek())
+
+        limits = rate_limiter(type=LimitType.IP, rules="5/minute")
+        app.add_url_rule("/forgive", "forgive", limits(rate_limiter(rules="50/hour")(forgive)))
+
+        assert ask(app, "/forgive").json == {"ip-60s": 5, "default-3600s": 49}
+
+    def test_of_everyone_is_asked_for(self, app: Flask, multilimit: MultiLimit) -> None:
+        statuses(app, "/key")
+
+        with app.app_context():
+            multilimit.reset("key", everyone=True)
+
+            assert remaining(multilimit.peek("key", everyone=True)) == {"default-3600s": 50}
+
+    def test_after_a_login_lets_the_account_begin_anew(self, app: Flask, multilimit: MultiLimit) -> None:
+        def unlock(user: str) -> str:
+            multilimit.reset("login", user=user)
+            return "unlocked"
+
+        app.add_url_rule("/unlock/<user>", "unlock", unlock, methods=["POST"])
+        for n in range(5):
+            ask(app, "/login", method="POST", headers={"X-User": "ann"}, environ_base={"REMOTE_ADDR": f"192.0.2.{n}"})
+        assert statuses(app, "/login", method="POST", headers={"X-User": "ann"}) == [429]
+
+        assert statuses(app, "/unlock/ann", method="POST") == [200]
+        assert statuses(app, "/login", method="POST", headers={"X-User": "ann"}) == [200]
+
+
+class TestRefund:
+    def test_gives_back_what_the_request_was_charged(self, app: Flask, multilimit: MultiLimit) -> None:
+        def free() -> str:
+            multilimit.refund(current_decision)
+            return "free"
+
+        limits = rate_limiter(type=LimitType.IP, rules="2/minute", cost=2)
+        app.add_url_rule("/free", "free", limits(rate_limiter(rules="1/hour")(free)))
+
+        assert statuses(app, *["/free"] * 3) == [200] * 3
+
+    def test_happens_once(self, app: Flask, multilimit: MultiLimit) -> None:
+        with app.app_context():
+            kept = multilimit.check("3/minute", scope="a")
+            back = multilimit.check("3/minute", scope="a")
+            multilimit.refund(back)
+            multilimit.refund(back)
+
+            assert multilimit.check("3/minute", scope="a", cost=0).remaining == 2
+            assert kept.allowed
+
+    def test_of_a_refusal_is_nothing(self, app: Flask, multilimit: MultiLimit) -> None:
+        with app.app_context():
+            multilimit.check("1/minute", scope="a")
+            multilimit.refund(multilimit.check("1/minute", scope="a"))
+
+            assert not multilimit.check("1/minute", scope="a").allowed
+
+
+class TestMistakes:
+    def test_an_unknown_endpoint_suggests_the_nearest(self, app: Flask, multilimit: MultiLimit) -> None:
+        for call in (multilimit.peek, multilimit.reset):
+            with app.app_context(), pytest.raises(ConfigurationError, match='"logni"; did you mean "login"'):
+                call("logni", ip="127.0.0.1")
+
+    def test_an_unknown_argument_is_an_error(self, app: Flask, multilimit: MultiLimit) -> None:
+        with app.app_context(), pytest.raises(TypeError, match="adress"):
+            multilimit.reset("login", adress="127.0.0.1")
+
+
+class TestCheckMany:
+    def test_decides_each_for_itself_in_order(self, either: Any) -> None:
+        limiter = Limiter(either)
+        batch = [hits_for("2/minute; 9/hour", scope="mail", type="user", subject=user) for user in "aababa"]
+
+        assert [decision.allowed for decision in limiter.check_many(batch)] == [True, True, True, False, True, False]
+
+    def test_of_none_is_none(self, either: Any) -> None:
+        assert Limiter(either).check_many([]) == []
+
+    def test_is_one_round_trip(self, server: Server, redis_client: redis.Redis) -> None:
+        """The whole pipeline is written before the first reply is read."""
+        pool = ConnectionPool(connection_class=CountingConnection, path=server.url.removeprefix("unix://"))
+        limiter = Limiter(RedisStorage(Redis(connection_pool=pool)))
+        batch = [hits_for("2/minute", scope="mail", type="user", subject=str(n)) for n in range(100)]
+        limiter.peek(batch[0])  # connects
+        CountingConnection.turns.clear()
+
+        decisions = limiter.check_many(batch)
+
+        assert all(decision.allowed for decision in decisions)
+        assert "".join(CountingConnection.turns).lstrip("w").strip("r") == ""
+        pool.disconnect()
+        assert redis_client.dbsize() == 100
+
+    def test_asks_each_check_once(self, redis_client: redis.Redis) -> None:
+        limiter = Limiter(RedisStorage(redis_client))
+        batch = [hits_for("2/minute", scope="mail", type="user", subject=str(n)) for n in range(20)]
+        limiter.peek(batch[0])  # connects
+
+        with commands(redis_client) as seen:
+            limiter.check_many(batch)
+
+        assert seen.count("EVALSHA") == 20
+        assert set(seen) <= {"EVALSHA", "SCRIPT"}
+
+    def test_an_empty_check_is_an_error(self, either: Any) -> None:
+        with pytest.raises(ConfigurationError, match="no hits"):
+            Limiter(either).check_many([hits_for("1/minute", scope="a"), ()])

@@ -1,0 +1,151 @@
+"""flask multilimit limits: who is limited by what, and where that comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from operate.cli.conftest import Command
+
+SCREEN = """\
+    NAME             TYPE     RULE             ALGORITHM       OPTIONS
+
+api.items  POST /api/items/new
+           GET /api/items
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from blueprint "api"
+    user-3600s       user     10 per hour      sliding_window  waits 500 ms
+  from MULTILIMIT_LIMITS["api.*"]
+    ip-60s           ip       100 per minute   sliding_window
+  from shop:items
+    default-3600s    default  1000 per hour    sliding_window  lease 2; only
+                                                               POST; cost 2
+
+api.search  GET /api/search/<path:query>
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from blueprint "api"
+    user-3600s       user     10 per hour      sliding_window  waits 500 ms
+  from MULTILIMIT_LIMITS["api.*"]
+    ip-60s           ip       100 per minute   sliding_window
+  from shop:search
+    user-ip-3600s    user+ip  30 per hour      token_bucket    burst 5; SHADOW:
+                                                               never refuses
+    api_key          api_key  by request
+
+send  POST /send
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from shop:send
+    ip-60s           ip       1 per minute     sliding_window
+
+update  GET /update
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from shop:update
+    ip-20s           ip       3 per 20 s       sliding_window
+    ip-3600s         ip       10 per hour      sliding_window
+    default-86400s   default  1000 per day     sliding_window  charge_when
+
+no route  requests that match none (404), or not its methods (405)
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from MULTILIMIT_UNMATCHED_LIMITS
+    ip-60s           ip       20 per minute    sliding_window
+
+WITHOUT LIMITS: 2 endpoints
+  health  GET  /health
+  static  GET  /static/<path:filename>
+"""
+
+
+def test_every_endpoint_stands_there_with_its_limits_and_those_without(on_memory: Command) -> None:
+    run = on_memory("limits")
+
+    assert run.code == 0
+    assert run.out == SCREEN
+
+
+def test_json_says_the_same(on_memory: Command) -> None:
+    listed = on_memory("limits", "--json").json
+
+    assert listed["schema"] == 1
+    endpoints = {endpoint["endpoint"]: endpoint for endpoint in listed["endpoints"]}
+    assert sorted(endpoints) == ["api.items", "api.search", "health", "send", "static", "update"]
+    assert endpoints["health"]["limits"] == []
+    assert endpoints["update"]["routes"] == [{"path": "/update", "methods": ["GET"]}]
+    assert [limit["name"] for limit in endpoints["update"]["limits"]] == [
+        "application-60s",
+        "ip-20s",
+        "ip-3600s",
+        "default-86400s",
+    ]
+    by_request = endpoints["api.search"]["limits"][-1]
+    assert by_request["by_request"]
+    assert by_request["count"] is None
+    assert [limit["from"] for limit in listed["unmatched"]] == [
+        "MULTILIMIT_APPLICATION_LIMITS",
+        "MULTILIMIT_UNMATCHED_LIMITS",
+    ]
+
+
+def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> None:
+    (endpoint,) = (each for each in on_memory("limits", "--json").json["endpoints"] if each["endpoint"] == "api.items")
+
+    assert endpoint["limits"][-1] == {
+        "name": "default-3600s",
+        "count": 1000,
+        "time": 3600,
+        "algorithm": "sliding_window",
+        "burst": None,
+        "max_delay": None,
+        "lease": 2,
+        "type": "default",
+        "from": "shop:items",
+        "scope": "api.items",
+        "hash_tag": "scope",
+        "methods": ["POST"],
+        "cost": 2,
+        "shadow": False,
+        "wait": 0,
+        "exempt_when": False,
+        "charge_when": False,
+        "key": None,
+        "by_request": False,
+    }
+
+
+def test_a_wider_screen_is_used(on_memory: Command) -> None:
+    assert "burst 5; SHADOW: never refuses\n" in on_memory("limits", columns=132).out
+
+
+def test_what_is_wrong_in_a_declaration_is_told_in_a_line(tmp_path: Path) -> None:
+    from operate.cli.conftest import Command
+
+    (tmp_path / "wrong.py").write_text(
+        "from flask import Flask\n"
+        "from flask_multilimit import MultiLimit, USER, rate_limiter\n"
+        "app = Flask(__name__)\n"
+        "MultiLimit(app)\n"
+        "app.get('/')(rate_limiter(type=USER, rules='1/minute')(lambda: 'ok'))\n"
+    )
+    run = Command(tmp_path / "wrong.py", "memory://")("limits")
+
+    assert run.code == 1
+    assert "type=LimitType.USER needs to know the user; pass user_loader=" in run.err
+
+
+def test_the_help_names_every_command(on_memory: Command) -> None:
+    run = on_memory("--help")
+
+    assert run.code == 0
+    assert [line.split()[0] for line in run.out.partition("Commands:\n")[2].splitlines()] == [
+        "check",
+        "doctor",
+        "keys",
+        "limits",
+        "reset",
+    ]

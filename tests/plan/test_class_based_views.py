@@ -1,0 +1,278 @@
+"""Class-based views: Flask's own, and those of flask-restful, flask-restx, flask-smorest and flask-admin."""
+
+# mypy: disable-error-code="untyped-decorator"
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from flask import Blueprint, Flask
+from flask.views import MethodView, View
+
+from flask_multilimit import MultiLimit, rate_limiter
+from support.asking import ask, policy, statuses
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of these packages' own making
+    import flask_admin
+    import flask_restful
+    import flask_restx
+    import flask_smorest
+
+if TYPE_CHECKING:
+    from support.doubles import RecordingStorage
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(flask_|apispec|webargs|marshmallow|jsonschema).*")
+
+
+@pytest.fixture
+def app(app: Flask, storage: RecordingStorage) -> Flask:
+    MultiLimit(app, storage=storage, default_limits="90/hour")
+    return app
+
+
+class TestFlask:
+    @pytest.mark.parametrize("init_every_request", [True, False])
+    def test_decorators_of_a_view_limit_it(
+        self, app: Flask, storage: RecordingStorage, init_every_request: bool
+    ) -> None:
+        class Page(View):
+            decorators: ClassVar[list[Any]] = [rate_limiter(rules="2/minute")]
+
+            def dispatch_request(self) -> str:
+                return "ok"
+
+        Page.init_every_request = init_every_request
+        app.add_url_rule("/", view_func=Page.as_view("page"))
+
+        assert statuses(app, "/", "/", "/") == [200, 200, 429]
+        assert storage.windows == [[60]] * 3
+
+    @pytest.mark.parametrize("init_every_request", [True, False])
+    def test_methods_are_limited_one_by_one(
+        self, app: Flask, storage: RecordingStorage, init_every_request: bool
+    ) -> None:
+        class Items(MethodView):
+            def get(self) -> str:
+                return "got"
+
+            @rate_limiter(rules="1/minute")
+            def post(self) -> str:
+                return "made"
+
+            @rate_limiter(rules="2/second", with_defaults=True)
+            def delete(self) -> str:
+                return "gone"
+
+        Items.init_every_request = init_every_request
+        app.add_url_rule("/", view_func=Items.as_view("items"))
+
+        assert statuses(app, "/", "/", method="POST") == [200, 429]
+        assert [*statuses(app, "/"), *statuses(app, "/", method="DELETE")] == [200, 200]
+        assert storage.windows == [[60], [60], [3600], [3600, 1]]
+
+    def test_class_decorators_method_and_dispatch_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(MethodView):
+            decorators: ClassVar[list[Any]] = [rate_limiter(rules="2/minute")]
+
+            @rate_limiter(rules="3 per 2 minutes")
+            def dispatch_request(self, **arguments: Any) -> Any:
+                return super().dispatch_request(**arguments)
+
+            @rate_limiter(rules="4 per 3 minutes")
+            def get(self) -> str:
+                return "got"
+
+        app.add_url_rule("/", view_func=Items.as_view("items"))
+
+        assert statuses(app, "/", "/", "/") == [200, 200, 429]
+        assert storage.windows == [[60, 120, 180]] * 3
+
+    def test_an_attribute_that_reads_like_a_method_is_none(self, app: Flask, storage: RecordingStorage) -> None:
+        class Page(View):
+            def get(self) -> str:
+                return "a helper"
+
+            @rate_limiter(rules="1/minute")
+            def dispatch_request(self) -> str:
+                return self.get()
+
+        app.add_url_rule("/", view_func=Page.as_view("page"))
+
+        assert statuses(app, "/", "/") == [200, 429]
+        assert storage.keys_asked[0] == ["rate_limit:{page}:default::sliding_window:60000"]
+
+
+class TestRestful:
+    def test_decorators_of_a_resource(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
+            decorators: ClassVar[list[Any]] = [rate_limiter(rules="1/minute")]
+
+            def get(self) -> dict[str, int]:
+                return {"n": 1}
+
+        flask_restful.Api(app).add_resource(Items, "/items")
+
+        first, second = ask(app, "/items"), ask(app, "/items")
+        assert (first.json, second.status_code) == ({"n": 1}, 429)
+        assert second.headers["Retry-After"] == "60"
+        assert storage.windows == [[60], [60]]
+
+    @pytest.mark.parametrize("per_method", [False, True])
+    def test_method_decorators_of_a_resource_are_one_check(
+        self, app: Flask, storage: RecordingStorage, per_method: bool
+    ) -> None:
+        limits = [rate_limiter(rules="1/second"), rate_limiter(rules="5/minute")]
+
+        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
+            method_decorators: Any = {"get": limits} if per_method else limits
+
+            def get(self) -> dict[str, int]:
+                return {"n": 1}
+
+        flask_restful.Api(app).add_resource(Items, "/items")
+
+        assert statuses(app, "/items", "/items") == [200, 429]
+        assert storage.windows == [[60, 1], [60, 1]]
+        assert storage.keys_asked[0][0] == "rate_limit:{items}:default::sliding_window:60000"
+
+    def test_methods_of_a_resource_below_its_method_decorators(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
+            method_decorators: ClassVar[list[Any]] = [rate_limiter(rules="5/minute")]
+
+            @rate_limiter(rules="1/second")
+            def get(self) -> dict[str, int]:
+                return {"n": 1}
+
+            def put(self) -> dict[str, int]:
+                return {"n": 2}
+
+        flask_restful.Api(app).add_resource(Items, "/items")
+
+        assert statuses(app, "/items", "/items") == [200, 429]
+        assert statuses(app, "/items", method="PUT") == [200]
+        assert storage.windows == [[60, 1], [60, 1], [60]]
+
+    def test_defaults_and_blueprints_reach_resources(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
+            def get(self) -> dict[str, int]:
+                return {"n": 1}
+
+        class Things(Items):
+            pass
+
+        blueprint = rate_limiter(rules="1/minute")(Blueprint("api", "api", url_prefix="/api"))
+        flask_restful.Api(blueprint).add_resource(Items, "/items")
+        flask_restful.Api(app).add_resource(Things, "/things")
+        app.register_blueprint(blueprint)
+
+        assert statuses(app, "/api/items", "/api/items", "/things") == [200, 429, 200]
+        assert storage.windows == [[60], [60], [3600]]
+
+
+class TestRestx:
+    def test_methods_decorators_and_namespaces(self, app: Flask, storage: RecordingStorage) -> None:
+        api = flask_restx.Api(app)
+        namespace = flask_restx.Namespace("shop", decorators=[rate_limiter(rules="9/hour", with_defaults=False)])
+
+        @namespace.route("/items")
+        class Items(flask_restx.Resource):  # type: ignore[misc, unused-ignore]
+            method_decorators: ClassVar[list[Any]] = [rate_limiter(rules="5/minute")]
+
+            @rate_limiter(rules="1/second")
+            def get(self) -> dict[str, int]:
+                return {"n": 1}
+
+        @api.route("/things")
+        class Things(flask_restx.Resource):  # type: ignore[misc, unused-ignore]
+            @rate_limiter(rules="1/minute")
+            def get(self) -> dict[str, int]:
+                return {"n": 2}
+
+            def post(self) -> dict[str, int]:
+                return {"n": 3}
+
+        api.add_namespace(namespace, "/shop")
+
+        first, second = ask(app, "/shop/items"), ask(app, "/shop/items")
+        assert (first.json, second.status_code, second.headers["Retry-After"]) == ({"n": 1}, 429, "1")
+        assert storage.windows == [[3600, 60, 1]] * 2
+        assert statuses(app, "/things", "/things") == [200, 429]
+        assert statuses(app, "/things", method="POST") == [200]
+        assert storage.windows[-1] == [3600]
+
+
+class TestSmorest:
+    @pytest.fixture
+    def api(self, app: Flask) -> Any:
+        app.config |= {"API_TITLE": "shop", "API_VERSION": "1", "OPENAPI_VERSION": "3.0.3"}
+        return flask_smorest.Api(app)
+
+    def test_functions_and_methods_below_its_decorators(self, app: Flask, api: Any, storage: RecordingStorage) -> None:
+        shop = flask_smorest.Blueprint("shop", "shop", url_prefix="/shop")
+
+        @shop.route("/items")
+        class Items(MethodView):
+            @shop.response(200)
+            @rate_limiter(rules="1/minute")
+            def get(self) -> dict[str, int]:
+                return {"n": 1}
+
+            @rate_limiter(rules="1/second")
+            @shop.response(201)
+            def post(self) -> dict[str, int]:
+                return {"n": 2}
+
+        @shop.route("/hello")
+        @shop.response(200)
+        @rate_limiter(rules="1/minute")
+        def hello() -> dict[str, int]:
+            return {"n": 3}
+
+        api.register_blueprint(shop)
+
+        assert statuses(app, "/shop/items", "/shop/items", "/shop/hello", "/shop/hello") == [200, 429, 200, 429]
+        assert statuses(app, "/shop/items", "/shop/items", method="POST") == [201, 429]
+        assert storage.windows == [[60]] * 4 + [[1]] * 2
+
+    def test_its_blueprint_takes_limits(self, app: Flask, api: Any, storage: RecordingStorage) -> None:
+        shop = rate_limiter(rules="1/minute")(flask_smorest.Blueprint("shop", "shop", url_prefix="/shop"))
+
+        @shop.route("/hello")
+        @shop.response(200)
+        def hello() -> dict[str, int]:
+            return {"n": 3}
+
+        api.register_blueprint(shop)
+
+        refused = [ask(app, "/shop/hello") for _ in range(2)][1]
+        assert (refused.status_code, refused.headers["Retry-After"], policy(refused)) == (429, "60", ["default-60s"])
+        assert storage.windows == [[60]] * 2
+
+
+class TestAdmin:
+    class Reports(flask_admin.BaseView):  # type: ignore[misc, unused-ignore]
+        @flask_admin.expose("/")
+        def index(self) -> str:
+            return "reports"
+
+        @flask_admin.expose("/export", methods=["GET", "POST"])
+        @rate_limiter(rules="1/minute")
+        def export(self) -> str:
+            return "exported"
+
+    def test_exposed_methods_are_limited_one_by_one(self, app: Flask, storage: RecordingStorage) -> None:
+        flask_admin.Admin(app, name="shop").add_view(self.Reports(endpoint="reports"))
+
+        assert statuses(app, "/admin/reports/export", "/admin/reports/export") == [200, 429]
+        assert statuses(app, "/admin/reports/", "/admin/reports/") == [200, 200]
+        assert storage.windows == [[60], [60], [3600], [3600]]
+
+    def test_views_of_it_can_be_named_in_the_settings(self, storage: RecordingStorage) -> None:
+        app = Flask("shop")
+        app.config["MULTILIMIT_LIMITS"] = {"reports": "1 per 2 minutes"}
+        MultiLimit(app, storage=storage)
+        flask_admin.Admin(app, name="shop").add_view(self.Reports(name="Again", endpoint="reports"))
+
+        assert statuses(app, "/admin/reports/", "/admin/reports/") == [200, 429]

@@ -1,0 +1,485 @@
+"""Where limits come from: the app, defaults, blueprints, settings; and who is exempt from which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask, current_app
+from flask.views import MethodView, View
+
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, exempt, rate_limiter
+from support.asking import ask, policy, statuses, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.clock import Clock
+    from support.doubles import RecordingStorage
+
+
+def windows(storage: RecordingStorage) -> list[list[float]]:
+    return [sorted(of_one) for of_one in storage.windows]
+
+
+class TestLimitsByName:
+    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
+    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
+        limits = {"sh*": "1/minute"}
+        if place == "constructor":
+            MultiLimit(app, storage=storage, limits=limits)
+        elif place == "init_app":
+            MultiLimit(storage=storage).init_app(app, limits=limits)
+        else:
+            app.config["MULTILIMIT_LIMITS"] = limits
+            MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "show", view())
+
+        assert statuses(app, "/", "/") == [200, 429]
+
+    def test_that_nothing_answers_to_are_an_error_that_names_where_they_were_given(self, app: Flask) -> None:
+        MultiLimit(app, limits={"shwo": "1/minute"})
+        app.add_url_rule("/", "show", view())
+
+        with pytest.raises(ConfigurationError, match=r'limits\["shwo"\]: no endpoint or blueprint is called "shwo"'):
+            ask(app)
+
+    def test_of_another_shape_are_an_error(self, app: Flask) -> None:
+        with pytest.raises(ConfigurationError, match=r"limits=.*give a dict"):
+            MultiLimit(app, limits=["1/minute"])  # type: ignore[arg-type]
+
+
+class TestApplicationLimits:
+    def test_are_one_quota_for_the_whole_app(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, application_limits="2/minute")
+        app.add_url_rule("/a", "a", view())
+        app.add_url_rule("/b", "b", rate_limiter(rules="5/second")(view()))
+
+        assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
+
+    def test_and_the_limits_of_the_view_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules="2/minute"))
+        app.add_url_rule("/", "view", rate_limiter(rules="5/second")(view()))
+
+        assert ask(app).status_code == 200
+        assert storage.keys_asked == [
+            [
+                "rate_limit:{application}:ip:127.0.0.1:sliding_window:60000",
+                "rate_limit:{view}:default::sliding_window:1000",
+            ]
+        ]
+
+    def test_may_have_a_scope_that_outlives_the_app(self, app: Flask, storage: RecordingStorage) -> None:
+        limits = rate_limiter(rules="2/minute", scope="company")
+        other = Flask("other")
+        for each in (app, other):
+            MultiLimit(each, storage=storage, application_limits=limits)
+            each.add_url_rule("/", "view", view())
+
+        assert [*statuses(app, "/"), *statuses(other, "/", "/")] == [200, 200, 429]
+
+    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
+    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
+        limits: Any = {"application_limits": [Rule(time=60, count=3), {"type": "ip", "rules": "1/second"}]}
+        if place == "constructor":
+            MultiLimit(app, storage=storage, **limits)
+        elif place == "init_app":
+            MultiLimit(storage=storage).init_app(app, **limits)
+        else:
+            app.config["MULTILIMIT_APPLICATION_LIMITS"] = limits["application_limits"]
+            MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", view())
+
+        assert policy(ask(app)) == ["application-60s", "application-1s"]
+        assert len(storage.checks) == 1
+
+    def test_of_all_three_places_hold_together(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_APPLICATION_LIMITS"] = "30/minute"
+        MultiLimit(storage=storage, application_limits="20/second").init_app(app, application_limits="100/hour")
+        app.add_url_rule("/", "view", view())
+
+        ask(app)
+
+        assert windows(storage) == [[1, 60, 3600]]
+
+    def test_given_to_init_app_are_those_of_that_app(self, storage: RecordingStorage) -> None:
+        multilimit = MultiLimit(storage=storage)
+        limited, free = Flask("limited"), Flask("free")
+        multilimit.init_app(limited, application_limits="1/minute")
+        multilimit.init_app(free)
+        for each in (limited, free):
+            each.add_url_rule("/", "view", view())
+
+        assert statuses(limited, "/", "/") == [200, 429]
+        assert statuses(free, "/", "/") == [200, 200]
+
+
+class TestDefaultLimits:
+    def test_hold_for_each_view_that_declares_none(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+        app.add_url_rule("/a", "a", view())
+        app.add_url_rule("/b", "b", view())
+        app.add_url_rule("/own", "own", rate_limiter(rules="2/minute")(view()))
+
+        assert statuses(app, "/a", "/a", "/b", "/b") == [200, 429, 200, 429]
+        assert statuses(app, "/own", "/own", "/own") == [200, 200, 429]
+
+    def test_join_a_view_that_asks_for_them_in_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="100/hour")
+        app.add_url_rule("/", "view", rate_limiter(rules="2/minute", with_defaults=True)(view()))
+
+        ask(app)
+
+        assert windows(storage) == [[60, 3600]]
+
+    def test_hold_for_the_methods_that_a_limiter_leaves_out(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="100/hour")
+        app.add_url_rule("/", "view", rate_limiter(rules="2/minute", methods=["POST"])(view()), methods=["GET", "POST"])
+
+        ask(app)
+        ask(app, method="POST")
+
+        assert windows(storage) == [[3600], [60]]
+
+    def test_hold_for_methods_of_a_class_that_declare_none(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(MethodView):
+            def get(self) -> str:
+                return "got"
+
+            @rate_limiter(rules="2/minute")
+            def post(self) -> str:
+                return "made"
+
+        MultiLimit(app, storage=storage, default_limits="100/hour")
+        app.add_url_rule("/", view_func=Items.as_view("items"))
+
+        ask(app)
+        ask(app, method="POST")
+
+        assert windows(storage) == [[3600], [60]]
+
+    @pytest.mark.parametrize("place", ["constructor", "init_app", "setting"])
+    def test_may_be_given_in_three_places(self, app: Flask, storage: RecordingStorage, place: str) -> None:
+        if place == "constructor":
+            MultiLimit(app, storage=storage, default_limits="1/minute")
+        elif place == "init_app":
+            MultiLimit(storage=storage).init_app(app, default_limits="1/minute")
+        else:
+            app.config["MULTILIMIT_DEFAULT_LIMITS"] = "1/minute"
+            MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", view())
+
+        assert statuses(app, "/", "/") == [200, 429]
+
+    def test_hold_for_static_files_like_for_any_endpoint(self, storage: RecordingStorage, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("a")
+        app = Flask("shop", static_folder=str(tmp_path), static_url_path="/static")
+        app.register_blueprint(
+            Blueprint("docs", "shop", static_folder=str(tmp_path), static_url_path="/static", url_prefix="/docs")
+        )
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+
+        with ask(app, "/static/a.txt") as first, ask(app, "/static/a.txt") as second:
+            assert [first.status_code, second.status_code] == [200, 429]
+        with ask(app, "/docs/static/a.txt") as first, ask(app, "/docs/static/a.txt") as second:
+            assert [first.status_code, second.status_code] == [200, 429]
+
+    def test_hold_for_a_view_that_happens_to_be_called_static(self, storage: RecordingStorage) -> None:
+        app = Flask("shop", static_folder=None)
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+        app.add_url_rule("/static", "static", view())
+
+        assert statuses(app, "/static", "/static") == [200, 429]
+
+    def test_leave_static_files_alone_when_told_to(self, storage: RecordingStorage, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("a")
+        app = Flask("shop", static_folder=str(tmp_path), static_url_path="/static")
+        app.config["MULTILIMIT_EXEMPT"] = ["static"]
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+
+        for _ in range(2):
+            with ask(app, "/static/a.txt") as response:
+                assert response.status_code == 200
+        assert storage.checks == []
+
+
+class TestBlueprintLimits:
+    def test_hold_for_each_of_its_endpoints(self, app: Flask, storage: RecordingStorage) -> None:
+        api = Blueprint("api", "api")
+        rate_limiter(rules="1/minute")(api)
+        api.add_url_rule("/a", "a", view())
+        api.add_url_rule("/b", "b", view())
+        MultiLimit(app, storage=storage)
+        app.register_blueprint(api)
+        app.add_url_rule("/", "outside", view())
+
+        assert statuses(app, "/a", "/b", "/a", "/b", "/", "/") == [200, 200, 429, 429, 200, 200]
+
+    def test_are_shared_by_its_endpoints_when_they_have_a_scope(self, app: Flask, storage: RecordingStorage) -> None:
+        api = Blueprint("api", "api")
+        rate_limiter(rules="2/minute", scope="api")(api)
+        api.add_url_rule("/a", "a", view())
+        api.add_url_rule("/b", "b", view())
+        MultiLimit(app, storage=storage)
+        app.register_blueprint(api)
+
+        assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
+
+    def test_of_nested_ones_and_of_the_view_are_one_check(self, app: Flask, storage: RecordingStorage) -> None:
+        outer, inner = Blueprint("outer", "outer", url_prefix="/o"), Blueprint("inner", "inner", url_prefix="/i")
+        rate_limiter(rules="5/hour")(outer)
+        rate_limiter(rules="4/minute")(inner)
+        inner.add_url_rule("/", "view", rate_limiter(rules="3/second")(view()))
+        outer.register_blueprint(inner)
+        outer.add_url_rule("/", "view", view())
+        MultiLimit(app, storage=storage)
+        app.register_blueprint(outer)
+
+        ask(app, "/o/i/")
+        ask(app, "/o/")
+
+        assert storage.windows == [[3600, 60, 1], [3600]]
+        assert storage.keys_asked[0][0].startswith("rate_limit:{outer.inner.view}:")
+
+    def test_take_part_in_every_app_under_every_name(self, storage: RecordingStorage) -> None:
+        api = rate_limiter(rules="1/minute")(Blueprint("api", "api"))
+        api.add_url_rule("/", "view", view())
+        for name in ("one", "two"):
+            app = Flask(name)
+            MultiLimit(app, storage=storage)
+            app.register_blueprint(api, name=f"{name}_api", url_prefix="/api")
+
+            assert statuses(app, "/api/", "/api/") == [200, 429]
+
+    def test_put_on_after_its_registration_hold_too(self, app: Flask, storage: RecordingStorage) -> None:
+        api = Blueprint("api", "api")
+        api.add_url_rule("/", "view", view())
+        MultiLimit(app, storage=storage)
+        app.register_blueprint(api)
+        rate_limiter(rules="1/minute")(api)
+
+        assert statuses(app, "/", "/") == [200, 429]
+
+    def test_displace_the_defaults_unless_they_ask_for_them(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="100/hour")
+        for name, with_defaults in (("strict", False), ("both", True)):
+            blueprint = Blueprint(name, name)
+            rate_limiter(rules="1/minute", with_defaults=with_defaults)(blueprint)
+            blueprint.add_url_rule(f"/{name}", "view", view())
+            app.register_blueprint(blueprint)
+
+        ask(app, "/strict")
+        ask(app, "/both")
+
+        assert windows(storage) == [[60], [60, 3600]]
+
+
+class TestConfiguredLimits:
+    @pytest.fixture
+    def shop(self, app: Flask) -> Flask:
+        """Endpoints: index, api.items, api.search, api.admin.users."""
+        api, admin = Blueprint("api", "api", url_prefix="/api"), Blueprint("admin", "admin", url_prefix="/admin")
+        api.add_url_rule("/items", "items", view(), methods=["GET", "POST"])
+        api.add_url_rule("/search", "search", rate_limiter(rules="10/second")(view()))
+        admin.add_url_rule("/users", "users", view())
+        api.register_blueprint(admin)
+        app.register_blueprint(api)
+        app.add_url_rule("/", "index", view())
+        return app
+
+    @pytest.mark.parametrize(
+        ("limits", "expected"),
+        [
+            ({"index": "5/minute"}, {"/": [60]}),
+            ({"api.items": "5/minute"}, {"/api/items": [60]}),
+            ({"api": "5/minute"}, {"/api/items": [60], "/api/search": [1, 60], "/api/admin/users": [60]}),
+            ({"api.admin": "5/minute"}, {"/api/admin/users": [60]}),
+            ({"*.users": "5/minute"}, {"/api/admin/users": [60]}),
+            ({"api.[is]*": "5/minute"}, {"/api/items": [60], "/api/search": [1, 60]}),
+            ({"*": "5/minute", "index": "90/hour"}, {"/": [60, 3600], "/api/items": [60], "/api/search": [1, 60]}),
+            ({"index": ["5/minute", {"type": "ip", "rules": "1/second"}]}, {"/": [1, 60]}),
+            ({"index": "5/minute; 50/hour"}, {"/": [60, 3600]}),
+            ({"api.items": {"rules": "5/minute", "methods": ["POST"]}}, {}),
+        ],
+    )
+    def test_name_endpoints_blueprints_and_patterns(
+        self, shop: Flask, storage: RecordingStorage, limits: dict[str, Any], expected: dict[str, list[int]]
+    ) -> None:
+        shop.config["MULTILIMIT_LIMITS"] = limits
+        MultiLimit(shop, storage=storage)
+
+        for path in ("/", "/api/items", "/api/search", "/api/admin/users"):
+            ask(shop, path)
+            own = [1] if path == "/api/search" else []
+            unnamed = [60] if "*" in limits else []
+            found = windows(storage)[-1] if storage.checks else []
+            storage.checks.clear()
+            assert found == expected.get(path, own or unnamed), path
+
+    def test_come_from_the_environment_as_json(
+        self, shop: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FLASK_MULTILIMIT_LIMITS", '{"api.*": {"type": "user+ip", "rules": "5/minute"}}')
+        shop.config.from_prefixed_env()
+        MultiLimit(shop, storage=storage, user_loader=lambda: "ann")
+
+        ask(shop, "/api/items")
+
+        assert [hit.name for hit in storage.checks[0]] == ["user-ip-60s"]
+
+    @pytest.mark.parametrize("setting", ["LIMITS", "EXEMPT"])
+    def test_for_a_name_that_nobody_has_are_an_error_at_start_up(self, shop: Flask, setting: str) -> None:
+        shop.config[f"MULTILIMIT_{setting}"] = {"api.itmes": "5/minute"} if setting == "LIMITS" else ["api.itmes"]
+        MultiLimit(shop)
+
+        with pytest.raises(ConfigurationError, match=rf'MULTILIMIT_{setting}.*: .*"api.itmes"'):
+            ask(shop)
+
+
+class TestExemption:
+    @pytest.fixture
+    def limited(self, app: Flask, storage: RecordingStorage) -> Callable[[Any, Any], Flask]:
+        """An app with limits of all four levels around one view: 86400, 3600, 60 and 1 second."""
+
+        def make(function: Any, blueprint_exempt: Any = None) -> Flask:
+            api = Blueprint("api", "api")
+            rate_limiter(rules="100/hour", with_defaults=True)(api)
+            if blueprint_exempt:
+                blueprint_exempt(api)
+            api.add_url_rule("/", "view", function)
+            app.config["MULTILIMIT_LIMITS"] = {"api.view": {"rules": "100/minute", "with_defaults": True}}
+            MultiLimit(app, storage=storage, application_limits="100/day", default_limits="100/second")
+            app.register_blueprint(api)
+            return app
+
+        return make
+
+    @pytest.mark.parametrize(
+        ("levels", "expected"),
+        [
+            ((), [1, 60, 3600, 86400]),
+            (("application",), [1, 60, 3600]),
+            (("blueprint",), [1, 60, 86400]),
+            (("configuration",), [1, 3600, 86400]),
+            (("default",), [60, 3600, 86400]),
+            (("default", "blueprint"), [60, 86400]),
+        ],
+    )
+    def test_is_from_the_levels_that_it_names(
+        self, limited: Callable[..., Flask], storage: RecordingStorage, levels: Any, expected: list[int]
+    ) -> None:
+        ask(limited(exempt(*levels)(view()) if levels else view()))
+
+        assert windows(storage) == [expected]
+
+    def test_without_a_level_is_from_all(self, limited: Callable[..., Flask], storage: RecordingStorage) -> None:
+        ask(limited(exempt(view())))
+
+        assert storage.checks == []
+
+    @pytest.mark.parametrize("order", ["above", "below"])
+    def test_leaves_the_limits_of_the_view_itself_in_force(
+        self, limited: Callable[..., Flask], storage: RecordingStorage, order: str
+    ) -> None:
+        limit = rate_limiter(rules="9 per 2 seconds")
+        ask(limited(exempt(limit(view())) if order == "above" else limit(exempt(view()))))
+
+        assert windows(storage) == [[2]]
+
+    def test_of_a_blueprint_leaves_its_own_limits_in_force(
+        self, limited: Callable[..., Flask], storage: RecordingStorage
+    ) -> None:
+        ask(limited(view(), exempt))
+
+        assert windows(storage) == [[3600]]
+
+    def test_of_a_nested_blueprint_is_from_those_around_it(self, app: Flask, storage: RecordingStorage) -> None:
+        outer, inner = Blueprint("outer", "outer"), Blueprint("inner", "inner", url_prefix="/i")
+        rate_limiter(rules="100/hour")(outer)
+        exempt("blueprint")(rate_limiter(rules="100/minute")(inner))
+        inner.add_url_rule("/", "view", view())
+        outer.register_blueprint(inner)
+        outer.add_url_rule("/", "view", view())
+        MultiLimit(app, storage=storage)
+        app.register_blueprint(outer)
+
+        ask(app, "/i/")
+        ask(app, "/")
+
+        assert windows(storage) == [[60], [3600]]
+
+    def test_in_the_settings_is_from_all_that_stands_elsewhere(
+        self, app: Flask, limited: Callable[..., Flask], storage: RecordingStorage
+    ) -> None:
+        app.config["MULTILIMIT_EXEMPT"] = ["api"]
+
+        ask(limited(rate_limiter(rules="9 per 2 seconds")(view())))
+
+        assert windows(storage) == [[2]]
+
+    def test_of_a_class_holds_for_all_its_methods(self, app: Flask, storage: RecordingStorage) -> None:
+        @exempt
+        class Health(View):
+            def dispatch_request(self) -> str:
+                return "ok"
+
+        class Deeper(Health):
+            pass
+
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+        app.add_url_rule("/", view_func=Health.as_view("health"))
+        app.add_url_rule("/deeper", view_func=Deeper.as_view("deeper"))
+
+        assert statuses(app, "/", "/", "/deeper", "/deeper") == [200] * 4
+
+    def test_of_one_method_of_a_class(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(MethodView):
+            @exempt("default")
+            def get(self) -> str:
+                return "got"
+
+            def post(self) -> str:
+                return "made"
+
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+        app.add_url_rule("/", view_func=Items.as_view("items"))
+
+        assert statuses(app, "/", "/") == [200, 200]
+        assert statuses(app, "/", "/", method="POST") == [200, 429]
+
+    def test_among_the_decorators_of_a_class(self, app: Flask, storage: RecordingStorage) -> None:
+        class Items(MethodView):
+            decorators = [exempt]  # noqa: RUF012 - as Flask's documentation writes it
+
+            def get(self) -> str:
+                return "got"
+
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+        app.add_url_rule("/", view_func=Items.as_view("items"))
+
+        assert statuses(app, "/", "/") == [200, 200]
+
+
+def test_limits_of_every_level_are_one_check_all_or_nothing(
+    app: Flask, storage: RecordingStorage, clock: Clock
+) -> None:
+    api = rate_limiter(rules="3/hour")(Blueprint("api", "api"))
+    api.add_url_rule("/", "view", rate_limiter(rules="1/second", with_defaults=True)(view()))
+    app.config["MULTILIMIT_LIMITS"] = {"api.view": "4 per 2 hours"}
+    MultiLimit(app, storage=storage, application_limits="5/day", default_limits="2/minute")
+    app.register_blueprint(api)
+
+    assert statuses(app, "/", "/", "/") == [200, 429, 429]
+    assert len(storage.checks) == 3
+    assert storage.other_calls == []
+    clock.advance(1)
+    remaining = [item.split("r=")[1][0] for item in ask(app).headers["RateLimit"].split(", ")]
+    assert remaining == ["3", "1", "2", "0", "0"]
+
+
+def test_an_app_may_ask_who_limits_it_while_it_serves(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, default_limits="1/minute")
+    app.add_url_rule("/", "view", lambda: sorted(current_app.extensions))
+
+    assert "multilimit" in ask(app).text

@@ -1,0 +1,309 @@
+"""`charge_when`: reserved before the view, kept or given back after it, exactly."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, Response, abort, request
+
+from flask_multilimit import (
+    LimitType,
+    MultiLimit,
+    RedisStorage,
+    Rule,
+    StorageError,
+    current_decision,
+    rate_limiter,
+)
+from support.asking import ask, commands, statuses, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from support.clock import Clock
+    from support.doubles import RecordingStorage
+    from support.servers import Server
+
+COUNT = 5
+THREADS = 40
+
+
+def failed(response: Response) -> bool:
+    return response.status_code >= 400
+
+
+def answer() -> Any:
+    """The view: as the request says."""
+    status = int(request.args.get("status", 200))
+    return str(current_decision.remaining), status
+
+
+@pytest.fixture(params=["memory", "server"])
+def either(request: pytest.FixtureRequest) -> Any:
+    """A storage in memory, then one on a real server."""
+    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
+
+
+@pytest.fixture
+def login(app: Flask, either: Any) -> Flask:
+    app.testing = False
+    MultiLimit(app, storage=either)
+    app.add_url_rule("/", "login", rate_limiter(rules="3/minute", charge_when=failed)(answer))
+    return app
+
+
+def remaining(app: Flask, path: str = "/") -> str:
+    return ask(app, path).headers["RateLimit"].split("r=")[1].split(";")[0]
+
+
+def test_what_is_not_to_be_counted_is_given_back(login: Flask) -> None:
+    assert statuses(login, *["/"] * 10) == [200] * 10
+    assert statuses(login, *["/?status=401"] * 4) == [401, 401, 401, 429]
+    assert statuses(login, "/") == [429]
+
+
+def test_header_fields_tell_what_is_left_after_it(login: Flask) -> None:
+    assert [remaining(login, path) for path in ("/", "/?status=401", "/", "/?status=401")] == ["3", "2", "2", "1"]
+
+
+def test_the_view_sees_its_own_charge(login: Flask) -> None:
+    assert ask(login).text == "2"
+
+
+def test_a_refused_request_gives_nothing_back(login: Flask, clock: Clock) -> None:
+    statuses(login, *["/?status=401"] * 3)
+    clock.advance(30)
+    statuses(login, *["/"] * 5)
+    clock.advance(29.999999)
+
+    assert statuses(login, "/") == [429]
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["sliding_window", "fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"]
+)
+def test_is_exact_with_every_algorithm_when_nobody_comes_between(app: Flask, either: Any, algorithm: str) -> None:
+    burst: Any = {"burst": 3} if algorithm in {"token_bucket", "leaky_bucket", "gcra"} else {}
+    MultiLimit(app, storage=either)
+    rule = Rule(60, 3, algorithm=algorithm, **burst)
+    app.add_url_rule("/", "login", rate_limiter(rules=rule, charge_when=failed)(answer))
+
+    assert statuses(app, *["/"] * 10) == [200] * 10
+    assert statuses(app, *["/?status=401"] * 4) == [401, 401, 401, 429]
+
+
+def test_gives_back_its_whole_cost_and_nothing_of_others(app: Flask, either: Any) -> None:
+    MultiLimit(app, storage=either)
+    dear = rate_limiter(rules="10/minute", cost=4, charge_when=failed)
+    app.add_url_rule("/", "view", dear(rate_limiter(rules="100/hour", name="kept")(answer)))
+
+    fields = [ask(app).headers["RateLimit"] for _ in range(2)]
+
+    assert [field.split("r=")[1].split(";")[0] for field in fields] == ["10", "10"]
+    assert [field.split("r=")[2].split(";")[0] for field in fields] == ["99", "98"]
+
+
+def no_key() -> str:
+    return dict[str, str]()["key"]
+
+
+class TestWhatTheResponseIs:
+    """`charge_when` sees what is sent, whatever made it."""
+
+    @pytest.mark.parametrize(
+        ("raising", "expected"),
+        [
+            (lambda: abort(401), 401),
+            (lambda: abort(Response("own", 403)), 403),
+            (lambda: 1 / 0, 500),
+            (no_key, 418),
+        ],
+        ids=["abort", "abort with a response", "an exception", "an exception with a handler"],
+    )
+    def test_a_failure_of_any_kind_is_charged(
+        self, app: Flask, either: Any, raising: Callable[[], Any], expected: int
+    ) -> None:
+        app.testing = False
+        app.register_error_handler(KeyError, lambda _: ("no such thing", 418))
+        MultiLimit(app, storage=either)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: raising()))  # noqa: PLW0108 - a new one
+
+        assert statuses(app, "/", "/") == [expected, 429]
+
+    def test_an_exception_that_a_handler_turns_into_success_is_given_back(self, app: Flask, either: Any) -> None:
+        app.register_error_handler(KeyError, lambda _: "all is well")
+        MultiLimit(app, storage=either)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(no_key))
+
+        assert statuses(app, "/", "/", "/") == [200, 200, 200]
+
+    def test_other_functions_after_the_request_have_their_say_first(self, app: Flask, either: Any) -> None:
+        MultiLimit(app, storage=either)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(view()))
+
+        @app.after_request
+        def spoil(response: Response) -> Response:
+            response.status_code = 503
+            return response
+
+        assert statuses(app, "/", "/") == [503, 503]
+        assert ask(app).headers["RateLimit"].startswith('"default-60s";r=0')
+
+    def test_an_exception_that_nobody_answers_leaves_the_charge(self, app: Flask, either: Any) -> None:
+        app.config["PROPAGATE_EXCEPTIONS"] = True
+        MultiLimit(app, storage=either)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(lambda: str(1 / 0)))
+
+        with pytest.raises(ZeroDivisionError):
+            ask(app)
+        assert statuses(app, "/") == [429]
+
+    def test_a_condition_that_raises_leaves_the_charge_and_is_an_error(self, app: Flask, either: Any) -> None:
+        app.testing = False
+        MultiLimit(app, storage=either)
+        app.add_url_rule(
+            "/", "view", rate_limiter(rules="1/minute", charge_when=lambda response: response.nonsense)(view())
+        )
+
+        assert statuses(app, "/", "/") == [500, 429]
+
+    def test_cache_misses_only(self, app: Flask, either: Any) -> None:
+        MultiLimit(app, storage=either)
+        missed = rate_limiter(rules="1/minute", charge_when=lambda response: response.headers["X-Cache"] == "miss")
+        app.add_url_rule("/<cache>", "view", missed(lambda cache: ("", {"X-Cache": cache})))
+
+        assert statuses(app, "/hit", "/hit", "/miss", "/hit") == [200, 200, 200, 429]
+
+
+class TestManyAtOnce:
+    """40 threads on a real server: never more than `count` under way."""
+
+    def flood(self, app: Flask, *, refused: int, path: str = "/") -> tuple[list[int], int]:
+        """Every status, and how many came into the view, which nobody leaves before so many have been refused."""
+        answered, entered = threading.Semaphore(0), threading.Semaphore(0)
+        everybody_waits, release = threading.Barrier(THREADS), threading.Event()
+
+        def inside() -> None:
+            entered.release()
+            assert release.wait(10)
+
+        def one(_: int) -> int:
+            everybody_waits.wait(10)
+            status = ask(app, path).status_code
+            answered.release()
+            return status
+
+        app.config["INSIDE"] = inside
+        with ThreadPoolExecutor(THREADS) as threads:
+            futures = [threads.submit(one, n) for n in range(THREADS)]
+            for _ in range(refused):
+                assert answered.acquire(timeout=10)
+            release.set()
+            return [future.result() for future in futures], entered._value
+
+    @pytest.fixture
+    def app_on_server(self, app: Flask, server: Server, redis_client: redis.Redis) -> Flask:  # noqa: ARG002 - empties it
+        MultiLimit(app, storage=RedisStorage(server.client(max_connections=THREADS)))
+
+        def inside() -> Any:
+            app.config["INSIDE"]()
+            return "", int(request.args.get("status", 200))
+
+        limit = rate_limiter(type=LimitType.IP, rules=Rule(3600, COUNT), charge_when=failed)
+        app.add_url_rule("/", "view", limit(inside))
+        shadow = rate_limiter(type=LimitType.IP, rules=Rule(3600, COUNT), shadow=True)
+        app.add_url_rule("/shadow", "shadow", shadow(view()))
+        dear = rate_limiter(type=LimitType.IP, rules=Rule(3600, 3 * COUNT + 2), cost=lambda: 3)
+        app.add_url_rule("/dear", "dear", dear(inside))
+        return app
+
+    def test_exactly_count_are_admitted_and_given_back(self, app_on_server: Flask) -> None:
+        answers, entered = self.flood(app_on_server, refused=THREADS - COUNT)
+
+        assert (answers.count(200), answers.count(429), entered) == (COUNT, THREADS - COUNT, COUNT)
+        assert remaining(app_on_server) == str(COUNT)
+
+    def test_exactly_count_failures_pass_and_stay_charged(self, app_on_server: Flask) -> None:
+        answers, _ = self.flood(app_on_server, refused=THREADS - COUNT, path="/?status=401")
+
+        assert (answers.count(401), answers.count(429)) == (COUNT, THREADS - COUNT)
+        assert remaining(app_on_server) == "0"
+
+    def test_a_cost_admits_exactly_what_it_pays_for(self, app_on_server: Flask) -> None:
+        answers, entered = self.flood(app_on_server, refused=THREADS - COUNT, path="/dear")
+
+        assert (answers.count(200), entered) == (COUNT, COUNT)
+        assert remaining(app_on_server, "/dear") == "2"
+
+    def test_a_shadow_refuses_none_and_is_charged_count(self, app_on_server: Flask, redis_client: redis.Redis) -> None:
+        answers, _ = self.flood(app_on_server, refused=0, path="/shadow")
+
+        assert answers == [200] * THREADS
+        (key,) = redis_client.keys("*")
+        assert redis_client.zcard(key) == COUNT
+
+
+class TestRoundTrips:
+    @pytest.fixture
+    def client(self, app: Flask, redis_client: redis.Redis, clock: Clock) -> redis.Redis:
+        MultiLimit(app, storage=RedisStorage(redis_client, clock=clock), application_limits="100/day")
+        limits = [
+            rate_limiter(rules="9/minute", charge_when=failed),
+            rate_limiter(type=LimitType.IP, rules="8/minute; 80/hour", charge_when=failed),
+        ]
+        app.add_url_rule("/", "view", limits[0](limits[1](answer)))
+        statuses(app, "/", "/?status=400")  # loads the scripts
+        return redis_client
+
+    def test_what_is_kept_costs_none_beside_the_check(self, app: Flask, client: redis.Redis) -> None:
+        with commands(client) as seen:
+            statuses(app, "/?status=400")
+
+        assert seen == ["EVALSHA"]
+
+    def test_what_is_given_back_costs_one_more_however_many_limits(self, app: Flask, client: redis.Redis) -> None:
+        with commands(client) as seen:
+            statuses(app, "/")
+
+        assert seen == ["EVALSHA", "EVALSHA"]
+
+    def test_a_refusal_costs_none_beside_the_check(self, app: Flask, client: redis.Redis) -> None:
+        statuses(app, *["/?status=400"] * 8)
+        with commands(client) as seen:
+            assert statuses(app, "/") == [429]
+
+        assert seen == ["EVALSHA"]
+
+
+def test_a_server_that_dies_meanwhile_leaves_the_charge_and_the_response(
+    app: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refund(*_: Any) -> None:
+        raise StorageError("the rate limit storage gave no answer: it is broken")
+
+    MultiLimit(app, storage=storage)
+    monkeypatch.setattr(storage, "refund", refund)
+    app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(view()))
+
+    assert statuses(app, "/", "/") == [200, 429]
+    (record,) = caplog.records
+    assert "could not be given back" in record.getMessage()
+
+
+def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, either: Any) -> None:
+    MultiLimit(app, storage=either)
+    guess = rate_limiter(rules="2/minute", charge_when=failed)(view())
+
+    def login() -> Any:
+        guess()
+        return "", int(request.args["status"])
+
+    app.add_url_rule("/", "view", login)
+
+    assert statuses(app, *["/?status=200"] * 5) == [200] * 5
+    assert statuses(app, *["/?status=401"] * 3) == [401, 401, 429]

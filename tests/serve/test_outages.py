@@ -1,0 +1,205 @@
+"""Storage that fails, storage that several processes would not share, and limits that are switched off."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import (
+    LimitType,
+    MultiLimit,
+    RedisStorage,
+    StorageError,
+    StorageUnavailable,
+    limits_checked,
+    rate_limiter,
+)
+from support.doubles import limited_service
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+    from support.doubles import RecordingStorage
+    from support.servers import Binary
+
+FAILED = "Rate limiting failed on the server. Please try again later."
+PROBLEM = f'{{"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": "{FAILED}"}}'
+
+
+@pytest.fixture
+def limited_app(app: Flask, storage: RecordingStorage) -> Flask:
+    """One whose storage errors are not covered up by any policy."""
+    app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
+    MultiLimit(app, storage=storage)
+    return app
+
+
+@pytest.fixture
+def limited(limited_app: Flask, client: FlaskClient) -> FlaskClient:
+    @limited_app.get("/")
+    @rate_limiter(type=LimitType.IP)
+    def view() -> str:
+        return "ok"
+
+    @limited_app.get("/free")
+    def free() -> str:
+        return "free"
+
+    return client
+
+
+class TestStorageThatFails:
+    def test_is_a_503_with_a_clear_body(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+        storage.broken = True
+
+        response = limited.get("/")
+
+        assert response.status_code == 503
+        assert FAILED in response.text
+        assert "broken" not in response.text
+        assert "RateLimit" not in response.headers
+
+    @pytest.mark.parametrize(
+        ("accept", "content_type", "body"),
+        [
+            ("*/*", "application/problem+json", PROBLEM),
+            ("application/json", "application/problem+json", PROBLEM),
+            ("text/plain", "text/plain; charset=utf-8", f"{FAILED}\n"),
+            ("text/html", "text/html; charset=utf-8", f"<h1>Service Unavailable</h1>\n<p>{FAILED}</p>\n"),
+        ],
+    )
+    def test_is_told_as_the_client_accepts_it(
+        self, limited: FlaskClient, storage: RecordingStorage, accept: str, content_type: str, body: str
+    ) -> None:
+        storage.broken = True
+
+        response = limited.get("/", headers={"Accept": accept})
+
+        assert response.headers["Content-Type"] == content_type
+        assert response.text.endswith(body)
+        assert response.headers["Vary"] == "Accept, Accept-Language"
+        assert response.headers["Retry-After"] == "1"
+
+    def test_is_told_in_the_language_of_the_client(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+        storage.broken = True
+
+        told = limited.get("/", headers={"Accept-Language": "zh"}).get_json()
+
+        assert told["detail"] == "服务器限流异常,请稍候再试"
+
+    def test_is_logged_with_its_cause(
+        self, limited: FlaskClient, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        storage.broken = True
+
+        with caplog.at_level(logging.ERROR):
+            limited.get("/")
+
+        (logged,) = caplog.records
+        assert "the rate limit storage gave no answer: it is broken" in logged.getMessage()
+
+    @pytest.mark.parametrize("registered", [503, StorageUnavailable, StorageError])
+    def test_is_given_to_error_handlers(
+        self,
+        limited_app: Flask,
+        limited: FlaskClient,
+        storage: RecordingStorage,
+        registered: int | type[Exception],
+    ) -> None:
+        limited_app.register_error_handler(registered, lambda error: (str(error.__cause__), 503))
+        storage.broken = True
+
+        assert "it is broken" in limited.get("/").text
+
+    def test_is_an_error_of_a_service_outside_a_request(self, limited_app: Flask, storage: RecordingStorage) -> None:
+        storage.broken = True
+        service = limited_service()
+
+        with (
+            limited_app.app_context(),
+            pytest.raises(StorageError, match="Rate limiting failed on the server") as raised,
+        ):
+            service()
+
+        assert "it is broken" in str(raised.value.__cause__)
+
+    def test_sends_no_signal(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+        storage.broken = True
+
+        def receiver(_: object, **__: object) -> None:
+            pytest.fail("no decision was made")
+
+        with limits_checked.connected_to(receiver):
+            limited.get("/")
+
+    def test_does_not_touch_unlimited_views(self, limited: FlaskClient, storage: RecordingStorage) -> None:
+        storage.broken = True
+
+        assert limited.get("/free").text == "free"
+
+    def test_a_server_that_is_not_there(self, app: Flask, server_binaries: dict[str, Binary]) -> None:
+        del server_binaries
+        app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
+        MultiLimit(app, storage="unix:///nowhere/at/all.sock")
+        app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+
+        assert app.test_client().get("/").status_code == 503
+        app.extensions["multilimit"].limiter.close()
+
+
+class TestSwitchedOff:
+    def test_everything_passes_without_asking_storage(self, app: Flask, storage: RecordingStorage) -> None:
+        app.config["MULTILIMIT_ENABLED"] = False
+        storage.broken = True
+        MultiLimit(app, storage=storage)
+        service = limited_service(rules="1/minute")
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: service() + service()))
+        client = app.test_client()
+
+        responses = [client.get("/") for _ in range(3)]
+
+        assert [response.text for response in responses] == ["donedone"] * 3
+        assert "RateLimit" not in responses[0].headers
+        assert (storage.checks, storage.other_calls) == ([], [])
+
+
+class TestSeveralProcesses:
+    def warnings(self, app: Flask, caplog: pytest.LogCaptureFixture, *, multiprocess: bool) -> list[str]:
+        app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+        client = app.test_client()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                client.get("/", environ_overrides={"wsgi.multiprocess": multiprocess})
+        return [record.getMessage() for record in caplog.records]
+
+    def test_that_share_nothing_are_warned_of_once_with_the_remedy(
+        self, app: Flask, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        MultiLimit(app)
+
+        (warning,) = self.warnings(app, caplog, multiprocess=True)
+
+        assert "MULTILIMIT_STORAGE_URI=memory://" in warning
+        assert "each of them admits the whole of every limit" in warning
+        assert "redis://localhost:6379/0" in warning
+
+    def test_of_which_there_is_one_are_not_warned_of(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+        MultiLimit(app)
+
+        assert self.warnings(app, caplog, multiprocess=False) == []
+
+    def test_that_share_a_storage_are_not_warned_of(
+        self, limited_app: Flask, caplog: pytest.LogCaptureFixture, storage: RecordingStorage
+    ) -> None:
+        assert storage.shared
+        assert RedisStorage.shared
+        assert self.warnings(limited_app, caplog, multiprocess=True) == []
+
+    def test_are_not_warned_of_when_nothing_is_limited(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+        app.config["MULTILIMIT_ENABLED"] = False
+        MultiLimit(app)
+
+        assert self.warnings(app, caplog, multiprocess=True) == []

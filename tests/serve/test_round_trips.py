@@ -1,0 +1,92 @@
+"""A capability adds nothing to the round trips of requests that do not use it: commands counted on a real server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask
+
+from flask_multilimit import LimitType, MultiLimit, RedisStorage, exempt, rate_limiter
+from support.asking import ask, commands, statuses, view
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.clock import Clock
+
+ONE = ["EVALSHA"]
+
+
+@pytest.fixture
+def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
+    """With every feature in use somewhere."""
+    app.config |= {
+        "MULTILIMIT_HEADERS": "both",
+        "MULTILIMIT_SHADOW_HEADERS": True,
+        "MULTILIMIT_LIMITS": {"api.*": "70/day"},
+        "MULTILIMIT_EXEMPT": ["health"],
+    }
+    MultiLimit(
+        app,
+        storage=RedisStorage(redis_client, clock=clock),
+        application_limits={"rules": "1000 per 2 days"},
+        default_limits="90/hour",
+        unmatched_limits="80/hour",
+        user_loader=lambda: "ann",
+        on_rejected=lambda _: None,
+    )
+    options: dict[str, Any] = {
+        "plain": {},
+        "cost": {"cost": lambda: 2},
+        "free": {"cost": 0},
+        "exempt": {"exempt_when": lambda: True},
+        "dynamic": {"rules": lambda: "50/minute"},
+        "kept": {"charge_when": lambda _: True},
+        "given-back": {"charge_when": lambda _: False},
+        "shadow": {"shadow": True, "rules": "1/minute"},
+        "wait": {"wait": 5},
+        "message": {"message": lambda _: "no", "on_rejected": lambda _: None},
+        "pair": {"type": (LimitType.USER, LimitType.IP)},
+        "own": {"type": lambda: "k", "name": "api_key"},
+        "scope": {"scope": "shared"},
+        "with-defaults": {"with_defaults": True},
+    }
+    for name, given in options.items():
+        app.add_url_rule(f"/{name}", name, rate_limiter(**{"rules": "60/minute", **given})(view()))
+    app.add_url_rule("/refused", "refused", rate_limiter(rules="1 per 3 days")(view()))
+    app.add_url_rule("/default", "default", view())
+    app.add_url_rule("/health", "health", view())
+    app.add_url_rule("/open", "open", exempt(view()))
+    api = rate_limiter(rules="40/minute")(Blueprint("api", "api"))
+    api.add_url_rule("/api", "view", view())
+    app.register_blueprint(api)
+    for path in (*(f"/{name}" for name in options), "/refused", "/default", "/api", "/no"):
+        ask(app, path)  # loads every script
+    return app
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        *((f"/{name}", ONE) for name in ("plain", "cost", "free", "exempt", "dynamic", "kept", "shadow", "wait")),
+        *((f"/{name}", ONE) for name in ("message", "pair", "own", "scope", "with-defaults", "default", "api")),
+        ("/refused", ONE),
+        ("/no", ONE),
+        ("/given-back", ONE * 2),
+        ("/health", []),
+        ("/open", []),
+    ],
+)
+def test_a_request_is_one_command(app: Flask, redis_client: redis.Redis, path: str, expected: list[str]) -> None:
+    with commands(redis_client) as seen:
+        ask(app, path)
+
+    assert seen == expected
+
+
+def test_nothing_is_sent_for_what_is_exempt_altogether(app: Flask, redis_client: redis.Redis) -> None:
+    with commands(redis_client) as seen:
+        statuses(app, "/plain", "/default", method="OPTIONS")
+
+    assert seen == []

@@ -1,0 +1,457 @@
+"""Limited functions that are no views: inside a view, outside a request, without an app."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask, g
+from werkzeug import routing
+
+from flask_multilimit import (
+    ConfigurationError,
+    LimitType,
+    MultiLimit,
+    RateLimitExceeded,
+    Rule,
+    current_decision,
+    rate_limiter,
+)
+from support.doubles import FOREIGN, limited_service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.testing import FlaskClient
+
+    from support.doubles import RecordingStorage
+
+
+@rate_limiter(rules="3/minute")
+def send_mail() -> str:
+    return "sent"
+
+
+@rate_limiter(rules="3/minute")
+@rate_limiter(rules="100/hour")
+def countdown(number: int) -> int:
+    return countdown(number - 1) if number else 0
+
+
+class Mailer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @rate_limiter(rules="2/minute")
+    def send(self, to: str) -> str:
+        return f"{self.name} to {to}"
+
+    @staticmethod
+    @rate_limiter(rules="2/minute")
+    def check(to: str) -> str:
+        return to
+
+    @classmethod
+    @rate_limiter(rules="2/minute")
+    def make(cls, name: str) -> Mailer:
+        return cls(name)
+
+
+def test_a_service_in_a_view_is_charged_at_every_call(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    @limited_app.get("/<int:times>")
+    def view(times: int) -> str:
+        return " ".join(send_mail() for _ in range(times))
+
+    assert client.get("/2").text == "sent sent"
+    assert client.get("/0").text == ""
+    assert client.get("/2").status_code == 429
+    assert len(storage.checks) == 4
+
+
+def test_a_service_counts_under_its_own_name_wherever_it_is_called(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    limited_app.add_url_rule("/one", "one", lambda: f"one {send_mail()}")
+    limited_app.add_url_rule("/two", "two", lambda: f"two {send_mail()}")
+
+    client.get("/one")
+    client.get("/two")
+    with limited_app.app_context():
+        send_mail()
+
+    assert [len({key for keys in storage.keys_asked for key in keys}), len(storage.checks)] == [1, 3]
+    assert "test_services%3Asend_mail}:default::" in storage.keys_asked[0][0]
+
+
+def test_a_service_of_a_limited_view_is_a_check_of_its_own(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    @limited_app.get("/<int:times>")
+    @rate_limiter(type=LimitType.IP, rules="100/hour")
+    def view(times: int) -> str:
+        return " ".join(send_mail() for _ in range(times))
+
+    client.get("/0")
+    client.get("/2")
+
+    assert storage.windows == [[3600], [3600], [60], [60]]
+
+
+class TestServiceDefinedInTheFactoryOfTheApp:
+    """There a view closes over the service, as a decorator would over what it wraps; but it only calls it."""
+
+    def test_is_charged_at_every_call_and_only_then(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        @rate_limiter(rules="3/minute")
+        def notify() -> str:
+            return "sent"
+
+        @limited_app.get("/<int:times>")
+        @rate_limiter(type=LimitType.IP, rules="100/hour")
+        def view(times: int) -> str:
+            return " ".join(notify() for _ in range(times))
+
+        client.get("/0")
+        client.get("/2")
+
+        assert storage.windows == [[3600], [3600], [60], [60]]
+
+    def test_is_not_taken_for_decorated_by_a_view_of_any_arguments(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        @rate_limiter(rules="3/minute")
+        def notify() -> str:
+            return "sent"
+
+        @limited_app.get("/<int:times>")
+        @rate_limiter(type=LimitType.IP, rules="100/hour")
+        def view(**path: int) -> str:
+            return " ".join(notify() for _ in range(path["times"]))
+
+        client.get("/0")
+        client.get("/2")
+
+        assert storage.windows == [[3600], [3600], [60], [60]]
+
+    def test_is_one_quota_for_all_views_that_call_it(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        @rate_limiter(rules="3/minute")
+        def notify() -> str:
+            return "sent"
+
+        @limited_app.get("/one")
+        def one() -> str:
+            return notify()
+
+        @limited_app.get("/two")
+        def two() -> str:
+            return notify()
+
+        client.get("/one")
+        client.get("/two")
+
+        assert storage.keys_asked[0] == storage.keys_asked[1]
+
+    def test_given_as_an_argument_is_no_decorated_function_either(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+    ) -> None:
+        def add_routes(service: Callable[[], str]) -> None:
+            @limited_app.get("/<int:times>")
+            @rate_limiter(type=LimitType.IP, rules="100/hour")
+            def view(times: int) -> str:
+                return " ".join(service() for _ in range(times))
+
+        add_routes(send_mail)
+
+        client.get("/0")
+        client.get("/2")
+
+        assert storage.windows == [[3600], [3600], [60], [60]]
+
+
+def test_outside_a_request_an_app_context_is_enough(limited_app: Flask) -> None:
+    with limited_app.app_context():
+        assert [send_mail() for _ in range(3)] == ["sent"] * 3
+        with pytest.raises(RateLimitExceeded) as refused:
+            send_mail()
+
+    assert refused.value.decision.retry_after == 60
+
+
+def test_a_long_lived_app_context_keeps_only_the_latest_decision(limited_app: Flask) -> None:
+    service = limited_service(rules="1000/minute")
+
+    with limited_app.app_context():
+        for _ in range(100):
+            service()
+
+        assert current_decision.remaining == 900
+        (record,) = (getattr(g, name) for name in g)
+        assert len(record.decisions) == 1
+
+
+def test_without_any_app_the_error_tells_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r'test_services:send_mail" is rate limited and needs an app.*app_context'):
+        send_mail()
+
+
+def test_an_app_without_multilimit_is_an_error_that_tells_what_to_do(app: Flask) -> None:
+    with (
+        app.app_context(),
+        pytest.raises(ConfigurationError, match=r"send_mail.*'shop' has no MultiLimit.*MultiLimit\(app\)"),
+    ):
+        send_mail()
+
+
+def test_a_view_of_an_app_without_multilimit_is_an_error(app: Flask) -> None:
+    app.add_url_rule("/", view_func=rate_limiter()(lambda: "ok"))
+
+    with pytest.raises(ConfigurationError, match="has no MultiLimit"):
+        app.test_client().get("/")
+
+
+@pytest.mark.parametrize("kind", [LimitType.IP, LimitType.USER])
+def test_a_type_that_needs_a_request_says_so_outside_of_one(app: Flask, kind: LimitType) -> None:
+    MultiLimit(app, user_loader=lambda: None)
+
+    @rate_limiter(type=kind)
+    def service() -> None: ...
+
+    with (
+        app.app_context(),
+        pytest.raises(RuntimeError, match=r"address.*outside of a request"),
+    ):
+        service()
+
+
+def test_flask_login_outside_a_request_knows_nobody_and_says_so(app: Flask) -> None:
+    from flask_login import LoginManager
+
+    LoginManager(app)
+    MultiLimit(app)
+
+    @rate_limiter(type=LimitType.USER)
+    def service() -> None: ...
+
+    with app.app_context(), pytest.raises(RuntimeError, match=r"address.*outside of a request"):
+        service()
+
+
+def test_user_limits_work_outside_a_request_when_the_loader_does(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, user_loader=lambda: 7)
+
+    @rate_limiter(type=LimitType.USER, scope="jobs")
+    def service() -> None: ...
+
+    with app.app_context():
+        service()
+
+    assert storage.keys_asked == [["rate_limit:{jobs}:user:7:sliding_window:60000"]]
+
+
+def test_recursion_is_charged_at_every_level_in_one_check_each(limited_app: Flask, storage: RecordingStorage) -> None:
+    with limited_app.app_context():
+        assert countdown(2) == 0
+        with pytest.raises(RateLimitExceeded):
+            countdown(0)
+
+    assert storage.windows == [[60, 3600]] * 4
+
+
+def test_a_covered_limiter_called_again_by_the_function_is_charged(
+    limited_app: Flask, storage: RecordingStorage
+) -> None:
+    @rate_limiter(rules="100/hour")
+    def service(times: int) -> None:
+        for _ in range(times):
+            service(0)
+
+    outer = rate_limiter(rules="10/minute")(service)
+
+    with limited_app.app_context():
+        outer(2)
+
+    assert storage.windows == [[60, 3600], [3600], [3600]]
+
+
+def test_a_function_that_comes_back_by_a_limiter_further_up_is_charged_by_both(
+    limited_app: Flask, storage: RecordingStorage
+) -> None:
+    @rate_limiter(rules="100/hour")
+    def below(*, back: bool) -> None:
+        if back:
+            above(back=False)
+
+    above = rate_limiter(rules="10/minute")(below)
+
+    @functools.wraps(above)
+    def past_the_first(*, back: bool) -> None:
+        below(back=back)
+
+    with limited_app.app_context():
+        rate_limiter(rules="1000/day")(past_the_first)(back=True)
+
+    assert storage.windows == [[86400, 60, 3600], [60, 3600]]
+
+
+def test_methods_share_one_quota_for_all_objects(limited_app: Flask) -> None:
+    first, second = Mailer("a"), Mailer("b")
+
+    with limited_app.app_context():
+        assert [first.send("x"), second.send("y")] == ["a to x", "b to y"]
+        with pytest.raises(RateLimitExceeded):
+            first.send("z")
+
+
+def test_static_and_class_methods_are_limited_below_their_decorator(limited_app: Flask) -> None:
+    with limited_app.app_context():
+        assert [Mailer.check("x"), Mailer("a").check("y")] == ["x", "y"]
+        assert Mailer.make("x").name == "x"
+        with pytest.raises(RateLimitExceeded):
+            Mailer.check("z")
+
+
+def test_async_services_are_charged_at_every_call(limited_app: Flask, storage: RecordingStorage) -> None:
+    @rate_limiter(rules="5/minute")
+    @rate_limiter(rules="100/hour")
+    async def service(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async def all_at_once() -> list[int]:
+        return await asyncio.gather(*(service(number) for number in range(5)))
+
+    with limited_app.app_context():
+        assert asyncio.run(all_at_once()) == list(range(5))
+        with pytest.raises(RateLimitExceeded):
+            asyncio.run(service(5))
+
+    assert storage.windows == [[60, 3600]] * 6
+
+
+def test_what_a_function_starts_elsewhere_is_charged_there(limited_app: Flask, storage: RecordingStorage) -> None:
+    @rate_limiter(rules="100/hour")
+    def service(again: bool) -> None:
+        if again:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(contextvars.copy_context().run, service, False).result()
+
+    outer = rate_limiter(rules="10/minute")(service)
+
+    with limited_app.app_context():
+        outer(True)
+
+    assert storage.windows == [[60, 3600], [3600]]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
+def test_services_below_one_foreign_decorator_keep_quotas_of_their_own(
+    limited_app: Flask, storage: RecordingStorage, foreign: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    @rate_limiter(rules="1/minute")
+    @foreign
+    def one() -> str:
+        return "one"
+
+    @rate_limiter(rules="1/minute")
+    @foreign
+    def two() -> str:
+        return "two"
+
+    with limited_app.app_context():
+        assert [one(), two()] == ["one", "two"]
+
+    assert storage.keys_asked[0] != storage.keys_asked[1]
+
+
+def test_limited_functions_before_the_request_and_in_error_handlers_are_charged(
+    limited_app: Flask, client: FlaskClient
+) -> None:
+    @limited_app.before_request
+    @rate_limiter(type=LimitType.IP, rules="2/minute", scope="everything")
+    def guard() -> None: ...
+
+    @limited_app.get("/")
+    def view() -> str:
+        return "ok"
+
+    assert [client.get(path).status_code for path in ("/", "/nowhere", "/")] == [200, 404, 429]
+
+
+def test_made_up_methods_leave_nothing_behind(limited_app: Flask, client: FlaskClient) -> None:
+    @limited_app.before_request
+    @rate_limiter(type=LimitType.IP, rules="1000/minute", scope="everything")
+    def guard() -> None: ...
+
+    @limited_app.get("/")
+    def view() -> str:
+        return "ok"
+
+    client.get("/")
+    plans = len(limited_app.extensions["multilimit"]._plans)
+
+    for number in range(20):
+        client.open("/", method=f"MADE{number}")
+        client.open("/nowhere", method=f"UP{number}")
+
+    assert len(limited_app.extensions["multilimit"]._plans) == plans
+
+
+def test_nor_do_they_on_a_route_that_takes_them_all(limited_app: Flask, client: FlaskClient) -> None:
+    limited_app.url_map.add(routing.Rule("/any", endpoint="any"))
+
+    @limited_app.endpoint("any")
+    @rate_limiter(rules="3/minute")
+    def view() -> str:
+        return "ok"
+
+    client.get("/any")
+    plans = len(limited_app.extensions["multilimit"]._plans)
+
+    assert [client.open("/any", method=f"MADE{number}").status_code for number in range(4)] == [200, 200, 429, 429]
+    assert len(limited_app.extensions["multilimit"]._plans) == plans
+
+
+def test_a_limited_view_called_by_another_counts_under_its_own_name(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    pages = Blueprint("pages", __name__)
+
+    @pages.get("/one")
+    @rate_limiter(rules="3/minute")
+    def one() -> str:
+        return "one"
+
+    @pages.get("/two")
+    def two() -> str:
+        return one()
+
+    limited_app.register_blueprint(pages)
+
+    assert [client.get("/one").text, client.get("/two").text] == ["one", "one"]
+    assert storage.keys_asked[0] == ["rate_limit:{pages.one}:default::sliding_window:60000"]
+    assert storage.keys_asked[1] != storage.keys_asked[0]
+
+
+def test_rules_may_be_one_object_used_everywhere(limited_app: Flask, storage: RecordingStorage) -> None:
+    rule = Rule(time=60, count=100)
+
+    @rate_limiter(rules=rule)
+    def one() -> None: ...
+
+    @rate_limiter(rules=rule)
+    def two() -> None: ...
+
+    with limited_app.app_context():
+        one()
+        two()
+
+    assert len(storage.checks) == 2

@@ -1,0 +1,200 @@
+"""What receivers are told, when, and what becomes of one that raises."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from flask import Flask, abort, request
+
+from flask_multilimit import (
+    Decision,
+    LimitType,
+    MultiLimit,
+    RateLimitExceeded,
+    limits_checked,
+    rate_limiter,
+    request_rejected,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from blinker import NamedSignal
+    from flask.testing import FlaskClient
+
+
+class Sent(NamedTuple):
+    name: str
+    sender: object
+    decision: Decision
+    endpoint: str
+    subjects: dict[str, str]
+
+
+@pytest.fixture
+def sent() -> Iterator[list[Sent]]:
+    """Every signal sent, in order."""
+    found: list[Sent] = []
+
+    def checked(sender: object, **arguments: Any) -> None:
+        found.append(Sent("checked", sender, **arguments))
+
+    def rejected(sender: object, **arguments: Any) -> None:
+        found.append(Sent("rejected", sender, **arguments))
+
+    with limits_checked.connected_to(checked), request_rejected.connected_to(rejected):
+        yield found
+
+
+def limit(app: Flask, **options: Any) -> FlaskClient:
+    app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **options})(lambda: "ok"))
+    return app.test_client()
+
+
+def test_every_decision_is_told_and_every_refusal_again(limited_app: Flask, sent: list[Sent]) -> None:
+    client = limit(limited_app)
+
+    client.get("/")
+    client.get("/")
+
+    assert [each.name for each in sent] == ["checked", "checked", "rejected"]
+    assert [each.decision.allowed for each in sent] == [True, False, False]
+    assert sent[1][1:] == sent[2][1:]
+    assert sent[0].decision.id != sent[1].decision.id
+
+
+def test_sender_endpoint_and_subjects_are_told(app: Flask, sent: list[Sent]) -> None:
+    MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+
+    @app.get("/")
+    @rate_limiter(type=LimitType.IP)
+    @rate_limiter(type=LimitType.USER)
+    @rate_limiter(type=lambda: "t1", name="tenant")
+    @rate_limiter(rules="1000/hour")
+    def view() -> str:
+        return "ok"
+
+    client = app.test_client()
+    client.get("/", environ_base={"REMOTE_ADDR": "::ffff:203.0.113.7"}, headers={"X-User": "a:b"})
+    client.get("/", environ_base={"REMOTE_ADDR": "2001:db8::1"})
+
+    assert [(each.sender, each.endpoint) for each in sent] == [(app, "view")] * 2
+    assert sent[0].subjects == {"ip": "203.0.113.7", "user": "a:b", "tenant": "t1", "default": ""}
+    assert sent[1].subjects == {
+        "ip": "2001:db8::/64",
+        "anonymous": "2001:db8::/64",
+        "tenant": "t1",
+        "default": "",
+    }
+
+
+def test_a_limiter_that_does_not_apply_tells_no_subject(limited_app: Flask, sent: list[Sent]) -> None:
+    @limited_app.get("/")
+    @rate_limiter(type=LimitType.IP, exempt_when=lambda: True)
+    @rate_limiter(type=lambda: None, name="tenant")
+    @rate_limiter()
+    def view() -> str:
+        return "ok"
+
+    limited_app.test_client().get("/")
+
+    assert sent[0].subjects == {"default": ""}
+
+
+def test_a_check_of_nothing_is_told_to_nobody(limited_app: Flask, sent: list[Sent]) -> None:
+    client = limit(limited_app, exempt_when=lambda: True)
+
+    client.get("/")
+
+    assert sent == []
+
+
+def test_a_service_is_told_by_its_name(limited_app: Flask, sent: list[Sent]) -> None:
+    @rate_limiter()
+    def service() -> None: ...
+
+    with limited_app.app_context():
+        service()
+
+    assert sent[0].endpoint.endswith("test_signals:test_a_service_is_told_by_its_name.<locals>.service")
+
+
+def test_receivers_may_choose_their_app(sent: list[Sent]) -> None:
+    apps = [Flask("one"), Flask("two")]
+    heard: list[object] = []
+
+    def receiver(sender: object, **_: object) -> None:
+        heard.append(sender)
+
+    for app in apps:
+        MultiLimit(app)
+    with limits_checked.connected_to(receiver, sender=apps[0]):
+        for app in apps:
+            limit(app).get("/")
+
+    assert heard == [apps[0]]
+    assert len(sent) == 2
+
+
+def test_a_refusal_is_told_before_error_handlers_run(limited_app: Flask, sent: list[Sent]) -> None:
+    seen: list[int] = []
+
+    @limited_app.errorhandler(RateLimitExceeded)
+    def handler(_error: RateLimitExceeded) -> tuple[str, int]:
+        seen.append(len(sent))
+        return "no", 429
+
+    client = limit(limited_app)
+
+    client.get("/")
+    client.get("/")
+
+    assert seen == [3]
+
+
+def test_receivers_run_where_the_request_is(limited_app: Flask) -> None:
+    paths: list[str] = []
+
+    def receiver(_: object, **__: object) -> None:
+        paths.append(request.path)
+
+    client = limit(limited_app)
+    with limits_checked.connected_to(receiver):
+        client.get("/?x=1")
+
+    assert paths == ["/"]
+
+
+@pytest.mark.parametrize("signal", [limits_checked, request_rejected], ids=lambda signal: signal.name)
+@pytest.mark.parametrize("error", [ZeroDivisionError("broken"), RateLimitExceeded], ids=["error", "refusal"])
+def test_a_receiver_that_raises_changes_no_verdict_and_is_logged(
+    limited_app: Flask, caplog: pytest.LogCaptureFixture, signal: NamedSignal, error: Exception, sent: list[Sent]
+) -> None:
+    def receiver(_: object, **__: object) -> None:
+        if isinstance(error, Exception):
+            raise error
+        abort(403)
+
+    client = limit(limited_app)
+
+    with signal.connected_to(receiver), caplog.at_level(logging.ERROR):
+        statuses = [client.get("/").status_code for _ in range(2)]
+
+    assert statuses == [200, 429]
+    assert [each.name for each in sent] == ["checked", "checked", "rejected"]
+    assert {(record.levelname, record.name, record.getMessage()) for record in caplog.records} == {
+        ("ERROR", "shop", f"A receiver of the signal '{signal.name}' raised")
+    }
+    assert all(record.exc_info is not None for record in caplog.records)
+
+
+def test_muted_signals_are_not_sent(limited_app: Flask, sent: list[Sent]) -> None:
+    client = limit(limited_app)
+
+    with limits_checked.muted():
+        client.get("/")
+    client.get("/")
+
+    assert [each.decision.allowed for each in sent] == [False, False]

@@ -1,0 +1,428 @@
+"""Any number of limiters, in any mix with decorators that are not ours: one check, where the outermost one stands."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, abort, current_app, request
+
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from support.doubles import FOREIGN, without_wraps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+    from flask.testing import FlaskClient
+
+    from support.clock import Clock
+    from support.doubles import RecordingStorage
+    from support.servers import Server
+
+
+def test_stacked_limiters_are_one_check_outermost_first(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    @limited_app.get("/update")
+    @rate_limiter(type=LimitType.IP, rules=[Rule(time=50, count=100), Rule(time=20, count=50)])
+    @rate_limiter(type=LimitType.DEFAULT, rules=[Rule(time=60, count=1000)])
+    def update() -> str:
+        return "ok"
+
+    assert client.get("/update").text == "ok"
+
+    assert storage.keys_asked == [
+        [
+            "rate_limit:{update}:ip:127.0.0.1:sliding_window:50000",
+            "rate_limit:{update}:ip:127.0.0.1:sliding_window:20000",
+            "rate_limit:{update}:default::sliding_window:60000",
+        ]
+    ]
+    assert storage.other_calls == []
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 10, 50])
+def test_any_number_of_limiters_is_one_check(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage, many: int
+) -> None:
+    def view() -> str:
+        return "ok"
+
+    limited: Callable[[], str] = view
+    for window in range(many, 0, -1):
+        limited = rate_limiter(rules=Rule(time=window, count=100 + window))(limited)
+    limited_app.add_url_rule("/", "view", limited)
+
+    assert client.get("/").status_code == 200
+    assert storage.windows == [list(range(1, many + 1))]
+
+
+def test_ten_stacked_rules_are_one_command_on_a_real_server(
+    app: Flask, server: Server, redis_client: redis.Redis
+) -> None:
+    app.config["MULTILIMIT_DENY_CACHE"] = 0
+    MultiLimit(app, storage=server.url)
+
+    @app.get("/")
+    @rate_limiter(type=LimitType.IP, rules=[Rule(time=window, count=window - 50) for window in range(60, 65)])
+    @without_wraps
+    @rate_limiter(type=LimitType.DEFAULT, rules=[Rule(time=window, count=window) for window in range(60, 65)])
+    def view() -> str:
+        return "ok"
+
+    client = app.test_client()
+    client.get("/")  # connects, and loads the script
+
+    with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        responses = [client.get("/").status_code for _ in range(12)]
+        with server.client() as marker:
+            marker.echo("end")
+        seen = list(itertools.takewhile(lambda event: "end" not in event["command"], monitor.listen()))
+
+    assert responses == [200] * 9 + [429] * 3
+    commands = [event["command"].split()[0] for event in seen if event["client_type"] != "lua"]
+    assert [command for command in commands if command not in {"HELLO", "CLIENT", "SELECT"}] == ["EVALSHA"] * 12
+    app.extensions["multilimit"].limiter.close()
+
+
+def test_limiters_of_different_methods_are_one_check_of_those_that_serve_the_request(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    @limited_app.route("/", methods=["GET", "POST", "PUT"])
+    @rate_limiter(rules="10/minute", methods=["GET"])
+    @rate_limiter(rules="100/hour", methods=["POST"])
+    @rate_limiter(rules="1000/day", methods=["GET"])
+    def view() -> str:
+        return "ok"
+
+    assert [client.open("/", method=method).text for method in ("GET", "POST", "PUT")] == ["ok"] * 3
+    assert storage.windows == [[60, 86400], [3600]]
+
+
+def test_a_refusal_by_one_limiter_charges_none(limited_app: Flask, client: FlaskClient, clock: Clock) -> None:
+    @limited_app.get("/")
+    @rate_limiter(type=LimitType.IP, rules=Rule(time=1, count=1))
+    @rate_limiter(rules=Rule(time=100, count=3))
+    def view() -> str:
+        return "ok"
+
+    first, *refused = [client.get("/").status_code for _ in range(10)]
+    clock.advance(1)
+
+    assert (first, set(refused)) == (200, {429})
+    assert client.get("/").headers["RateLimit"] == '"ip-1s";r=0;t=1, "default-100s";r=1;t=100'
+
+
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
+class TestForeignDecorators:
+    def test_between_two_limiters_leaves_one_check(
+        self,
+        limited_app: Flask,
+        client: FlaskClient,
+        storage: RecordingStorage,
+        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        @rate_limiter(rules="10/minute")
+        @foreign
+        @rate_limiter(rules="100/hour")
+        def view() -> str:
+            return "ok"
+
+        limited_app.add_url_rule("/", "view", view)
+
+        assert client.get("/").text == "ok"
+        assert storage.windows == [[60, 3600]]
+
+    def test_outside_all_limiters_still_counts_by_endpoint(
+        self,
+        limited_app: Flask,
+        client: FlaskClient,
+        storage: RecordingStorage,
+        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        @foreign
+        @rate_limiter(rules="10/minute")
+        @rate_limiter(rules="100/hour")
+        def view() -> str:
+            return "ok"
+
+        limited_app.add_url_rule("/", "endpoint", view)
+
+        assert client.get("/").text == "ok"
+        assert storage.keys_asked == [
+            [
+                "rate_limit:{endpoint}:default::sliding_window:60000",
+                "rate_limit:{endpoint}:default::sliding_window:3600000",
+            ]
+        ]
+
+    def test_inside_all_limiters_changes_nothing(
+        self,
+        limited_app: Flask,
+        client: FlaskClient,
+        storage: RecordingStorage,
+        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        @rate_limiter(rules="10/minute")
+        @foreign
+        def view() -> str:
+            return "ok"
+
+        limited_app.add_url_rule("/", "endpoint", view)
+
+        assert client.get("/").text == "ok"
+        assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
+
+    @pytest.mark.parametrize("other", FOREIGN.values(), ids=FOREIGN.keys())
+    def test_two_kinds_at_every_place_leave_one_check(
+        self,
+        limited_app: Flask,
+        client: FlaskClient,
+        storage: RecordingStorage,
+        foreign: Callable[[Callable[..., Any]], Callable[..., Any]],
+        other: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        @foreign
+        @other
+        @rate_limiter(rules="10/minute")
+        @other
+        @foreign
+        @rate_limiter(rules="100/hour")
+        @foreign
+        @other
+        @rate_limiter(rules="1000/day")
+        @other
+        def view() -> str:
+            return "ok"
+
+        limited_app.add_url_rule("/", "endpoint", view)
+
+        assert client.get("/").text == "ok"
+        assert storage.windows == [[60, 3600, 86400]]
+        assert storage.keys_asked[0][0] == "rate_limit:{endpoint}:default::sliding_window:60000"
+
+
+def test_what_stands_outside_the_outermost_limiter_runs_before_the_check(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    def login_required(view: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if "user" not in request.args:
+                abort(401)
+            return view(*args, **kwargs)
+
+        return wrapper
+
+    @limited_app.get("/")
+    @login_required
+    @rate_limiter()
+    def view() -> str:
+        return "ok"
+
+    assert client.get("/").status_code == 401
+    assert storage.checks == []
+    assert client.get("/?user=ann").text == "ok"
+    assert len(storage.checks) == 1
+
+
+@pytest.mark.parametrize("copying", [False, True], ids=["plain", "with functools.wraps"])
+def test_what_stands_between_the_limiters_runs_after_the_check(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage, copying: bool
+) -> None:
+    ran: list[int] = []
+
+    def counting(view: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ran.append(len(storage.checks))
+            return view(*args, **kwargs)
+
+        return functools.wraps(view)(wrapper) if copying else wrapper
+
+    @rate_limiter(rules="1/minute")
+    @counting
+    @rate_limiter(rules="20/hour", type=LimitType.IP)
+    def view() -> str:
+        return "ok"
+
+    limited_app.add_url_rule("/", "view", view)
+
+    assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
+    assert ran == [1]
+
+
+def test_a_decorator_that_calls_twice_is_charged_once(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    def retrying(view: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            view(*args, **kwargs)
+            return view(*args, **kwargs)
+
+        return wrapper
+
+    @limited_app.get("/")
+    @rate_limiter(rules="10/minute")
+    @retrying
+    @rate_limiter(rules="100/hour")
+    @rate_limiter(rules="1000/day")
+    def view() -> str:
+        return "ok"
+
+    assert client.get("/").status_code == 200
+    assert storage.windows == [[60, 3600, 86400]]
+
+
+def test_async_views_are_one_check(limited_app: Flask, client: FlaskClient, storage: RecordingStorage) -> None:
+    @limited_app.get("/")
+    @rate_limiter(rules="2/minute")
+    @rate_limiter(rules="100/hour")
+    async def view() -> str:
+        return "ok"
+
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+    assert storage.windows == [[60, 3600]] * 3
+
+
+def test_async_views_below_a_decorator_that_awaits(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    def awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await view(*args, **kwargs)
+
+        return wrapper
+
+    @rate_limiter(rules="2/minute")
+    @awaiting
+    @rate_limiter(rules="100/hour")
+    async def view() -> str:
+        return "ok"
+
+    limited_app.add_url_rule("/", "view", view)
+
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+    assert storage.windows == [[60, 3600]] * 3
+
+
+def test_async_views_below_a_decorator_that_uses_ensure_sync(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    def synchronous(view: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return current_app.ensure_sync(view)(*args, **kwargs)
+
+        return wrapper
+
+    @rate_limiter(rules="2/minute")
+    @synchronous
+    @rate_limiter(rules="100/hour")
+    async def view() -> str:
+        return "ok"
+
+    limited_app.add_url_rule("/", "view", view)
+
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+    assert storage.windows == [[60, 3600]] * 3
+
+
+async def _service() -> str:
+    return "sent"
+
+
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
+def test_async_functions_below_a_decorator_that_does_not_await(
+    limited_app: Flask, storage: RecordingStorage, foreign: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    service = rate_limiter(rules="10/minute")(foreign(rate_limiter(rules="100/hour")(_service)))
+
+    with limited_app.app_context():
+        assert asyncio.run(_awaited(service)) == "sent"
+
+    assert storage.windows == [[60, 3600]]
+
+
+async def _awaited(function: Callable[[], Any]) -> Any:
+    return await function()
+
+
+def test_limited_functions_side_by_side_are_checked_where_they_stand(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    def either(one: Callable[[], str], other: Callable[[], str]) -> Callable[..., str]:
+        def wrapper(*args: Any, **kwargs: Any) -> str:
+            return one(*args, **kwargs) if "one" in request.args else other(*args, **kwargs)
+
+        return wrapper
+
+    one = rate_limiter(rules="10/minute")(lambda: "one")
+    other = rate_limiter(rules="100/hour")(lambda: "other")
+    limited_app.add_url_rule("/", "view", rate_limiter(rules="1000/day")(either(one, other)))
+
+    assert [client.get("/?one").text, client.get("/").text] == ["one", "other"]
+    assert storage.windows == [[86400], [60], [86400], [3600]]
+
+
+def test_arguments_and_result_pass_through(limited_app: Flask, client: FlaskClient) -> None:
+    @limited_app.get("/<int:first>/<second>")
+    @rate_limiter(rules="10/minute")
+    @rate_limiter(rules="100/hour")
+    def view(first: int, second: str = "") -> tuple[dict[str, object], int]:
+        return {"first": first, "second": second}, 201
+
+    response = client.get("/1/two")
+
+    assert (response.status_code, response.json) == (201, {"first": 1, "second": "two"})
+
+
+def test_the_decorated_function_keeps_its_name_and_documentation() -> None:
+    @rate_limiter()
+    @rate_limiter(type=LimitType.IP, rules="1/second")
+    def documented() -> None:
+        """Explain."""
+
+    assert (documented.__name__, documented.__doc__) == ("documented", "Explain.")
+
+
+def test_a_view_may_use_proxies_imported_in_its_factory(limited_app: Flask, client: FlaskClient) -> None:
+    from flask import g, request, session
+
+    @limited_app.get("/")
+    @rate_limiter()
+    def view() -> str:
+        return f"{request.path}{'x' in session}{'x' in g}"
+
+    assert client.get("/").text == "/FalseFalse"
+
+
+def test_what_a_view_closes_over_is_not_called_or_asked(limited_app: Flask, client: FlaskClient) -> None:
+    class Touchy:
+        def __getattr__(self, name: str) -> Any:
+            raise LookupError(name)
+
+        def __call__(self) -> str:
+            return "ok"
+
+    touchy = Touchy()
+
+    @limited_app.get("/")
+    @rate_limiter()
+    def view() -> str:
+        return touchy()
+
+    assert client.get("/").text == "ok"
+
+
+def test_a_closure_that_is_not_filled_yet_is_no_obstacle(limited_app: Flask, client: FlaskClient) -> None:
+    @limited_app.get("/")
+    @rate_limiter()
+    def view(**_: Any) -> str:
+        return later()
+
+    def later() -> str:
+        return "ok"
+
+    assert client.get("/").text == "ok"

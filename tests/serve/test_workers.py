@@ -1,0 +1,161 @@
+"""Counts are exact whatever serves: forked workers, threads, greenlets, async views, children of a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import Limiter, storage_from_uri
+from support.bench import hits
+from support.processes import Program
+from support.sentinel import SERVICE, SentinelServer, port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+    from support.servers import Server
+
+LIMIT = 50
+"""As in counting.py, which is not imported: that would make its app here."""
+USERS = 4
+THREADS = 16
+CHILDREN = 3
+CHECKS = 200
+WORKERS = {
+    "preload": ("--preload", "--workers", "3", "--worker-class", "gthread", "--threads", "4"),
+    "gevent": ("--workers", "2", "--worker-class", "gevent"),
+    "gevent, preload": ("--preload", "--workers", "2", "--worker-class", "gevent"),
+}
+
+
+@pytest.fixture
+def uri(request: pytest.FixtureRequest) -> str:
+    """Of an empty server, or an empty cluster."""
+    if request.param == "cluster":
+        return str(request.getfixturevalue("cluster").uri)
+    request.getfixturevalue("redis_client")
+    return str(request.getfixturevalue("server").url)
+
+
+@pytest.mark.parametrize(
+    ("uri", "workers", "path"),
+    [
+        ("server", "preload", "/sync"),
+        ("server", "preload", "/async"),
+        ("server", "gevent", "/sync"),
+        ("server", "gevent, preload", "/sync"),
+        ("cluster", "preload", "/sync"),
+        ("cluster", "gevent", "/sync"),
+        ("cluster", "gevent, preload", "/sync"),
+    ],
+    indirect=["uri"],
+)
+def test_workers_admit_the_count_and_no_reply_is_anothers(uri: str, workers: str, path: str) -> None:
+    environment = {"FLASK_MULTILIMIT_STORAGE_URI": uri, "FLASK_MULTILIMIT_STORAGE_TIMEOUT": "10"}
+    arguments = ("--chdir", str(Path(__file__).parent), "--bind", "127.0.0.1:0", *WORKERS[workers])
+    with Program("gunicorn", *arguments, "counting:app", environment=environment) as program:
+        pids = set[str | None]()
+        for number in range(100):  # until more than one of the workers has begun
+            users = [f"user-{number}-{n}" for n in range(USERS)]
+            replies = program.get_all([f"{path}?who={user}" for user in users * (LIMIT + 10)])
+            for n in range(USERS):  # a reply that is another's would be missing, or there twice
+                own = replies[n::USERS]
+                left = [_left(reply.headers["RateLimit"]) for reply in own if reply.status == 200]
+                assert sorted(left) == list(range(LIMIT))
+                assert [reply.status for reply in own].count(429) == 10
+            pids |= {reply.headers["X-Pid"] for reply in replies}
+            if len(pids) > 1:
+                break
+        assert len(pids) > 1
+        assert not re.search("Traceback|Rate limits:", program.log)
+
+
+def _left(field: str) -> int:
+    found = re.search(r"r=(\d+)", field)
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.fixture(params=["unix", "tcp", "sentinel", "client"])
+def limiter(request: pytest.FixtureRequest, server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
+    """Over each kind of connection: a wire, or a client's own way."""
+    assert redis_client.dbsize() == 0
+    with SentinelServer(server.binary, port_of(server), quorum=2) as sentinel:
+        make: dict[str, Callable[[], object]] = {
+            "unix": lambda: storage_from_uri(server.url, timeout=30),
+            "tcp": lambda: storage_from_uri(server.tcp_url, timeout=30),
+            "sentinel": lambda: storage_from_uri(f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}", timeout=30),
+            "client": lambda: server.client(protocol=3, socket_timeout=30),
+        }
+        with closing(Limiter(make[request.param]())) as limiter:
+            yield limiter
+
+
+def test_threads_admit_the_count_together(limiter: Limiter) -> None:
+    def ask(thread: int) -> list[int]:
+        return _ask(limiter, f"thread-{thread}", 200)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        left = [each for of_one in threads.map(ask, range(THREADS)) for each in of_one]
+
+    assert sorted(left) == list(range(200))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_parent_and_children_share_no_connection(limiter: Limiter) -> None:
+    total = (CHILDREN + 1) * CHECKS
+    limiter.check(hits(scope="before-the-fork"))
+    limiter.check_many([hits(scope="before-the-fork")])
+    read, write = os.pipe()
+    wait, go = os.pipe()
+    children = [_fork(limiter, total, write, wait, go) for _ in range(CHILDREN)]
+    os.close(write)
+    os.close(go)
+    left = _ask(limiter, "parent", total)
+    with os.fdopen(read) as pipe:
+        left += [int(line) for line in pipe]
+    os.close(wait)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+    assert statuses == [0] * CHILDREN
+    assert sorted(left) == list(range(total))
+
+
+def _fork(limiter: Limiter, total: int, write: int, wait: int, go: int) -> int:
+    """A child that writes what it was told, once the last ``go`` has been closed."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os.close(go)
+            os.read(wait, 1)
+            left = _ask(limiter, f"child-{os.getpid()}", total)
+            os.write(write, "".join(f"{each}\n" for each in left).encode())
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return child
+
+
+def _ask(limiter: Limiter, who: str, count: int) -> list[int]:
+    """What is left of a limit of all, after each check; of one's own limit it must be one less each time."""
+    plan = (*hits("1000/hour", scope="own", subject=who), *hits(f"{count}/hour"))
+    decisions = [
+        *(limiter.check(plan) for _ in range(CHECKS // 2)),
+        *(limiter.check_many([plan])[0] for _ in range(CHECKS // 2)),
+    ]
+    own = [decision.statuses[0].remaining for decision in decisions if decision.allowed]
+    assert own == list(range(999, 999 - len(own), -1))
+    return [decision.statuses[1].remaining for decision in decisions if decision.allowed]

@@ -1,0 +1,61 @@
+"""What tests of the engine stand on: a limiter under the clock of the test, and short ways to ask it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis.cluster import RedisCluster
+
+from flask_multilimit.engine import Hit, Limiter, Rule, hits_for
+
+if TYPE_CHECKING:
+    import redis
+
+    from flask_multilimit.engine.rules import Rules
+    from support.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A limiter on an empty storage under a clock of the test."""
+
+    limiter: Limiter
+    clock: Clock
+    client: redis.Redis | RedisCluster | None
+    """Of the server or the cluster, if there is one."""
+
+    def stored(self) -> dict[bytes, tuple[bytes | None, int]]:
+        """Every key byte for byte, with the instant it dies; nothing in memory, whose state only a peek can show.
+
+        Without that instant in a cluster, where a charge that is taken back may put it off.
+        """
+        client = self.client
+        if client is None:
+            return {}
+        keys = client.scan_iter()
+        if isinstance(client, RedisCluster):
+            return {key: (client.dump(key), 0) for key in keys}
+        return {key: (client.dump(key), dies_at(client, key)) for key in keys}
+
+
+def dies_at(client: redis.Redis, key: str | bytes) -> int:
+    """In milliseconds; -2 when it is dead, -1 when it never dies."""
+    return int(client.execute_command("PEXPIRETIME", key))  # type: ignore[no-untyped-call]
+
+
+def hits(rules: Rules = "5/minute", *, scope: str = "api", subject: str = "ada", cost: int = 1) -> tuple[Hit, ...]:
+    return hits_for(rules, scope=scope, subject=subject, cost=cost)
+
+
+def rule(algorithm: str, time: float = 10, count: int = 5, name: str | None = None) -> Rule:
+    """One that admits ``count`` units at once, by whatever algorithm: ``gcra`` has to be told to."""
+    return Rule(time, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None, name=name)
+
+
+def exhaust(limiter: Limiter, wanted: tuple[Hit, ...], *, most: int = 1000) -> int:
+    """Check until refused; how many checks were admitted."""
+    for admitted in range(most):
+        if not limiter.check(wanted).allowed:
+            return admitted
+    raise AssertionError(f"{most} checks were admitted, and no end")

@@ -1,0 +1,117 @@
+"""What stands in at our own seam, the storage; and the foreign decorators that tests put among ours."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from flask_multilimit import MemoryStorage, StorageError, rate_limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from flask_multilimit import Decision, Hit
+    from support.clock import Clock
+
+
+class RecordingStorage(MemoryStorage):
+    """Keeps the hits of every check; ``broken`` makes it fail. Says that it is shared, so that nothing is warned of."""
+
+    shared = True
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.checks: list[tuple[Hit, ...]] = []
+        self.other_calls: list[str] = []
+        self.broken = False
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        self.checks.append(hits)
+        if self.broken:
+            raise StorageError("the rate limit storage gave no answer: it is broken")
+        return super().check(hits, check_id)
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        self.other_calls.append("peek")
+        return super().peek(hits)
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        self.other_calls.append("check_many")
+        return super().check_many(many, ids)
+
+    def refund(self, *arguments: Any) -> None:
+        self.other_calls.append("refund")
+        super().refund(*arguments)
+
+    def reset(self, keys: Sequence[str]) -> None:
+        self.other_calls.append("reset")
+        super().reset(keys)
+
+    @property
+    def keys_asked(self) -> list[list[str]]:
+        """The keys of each check."""
+        return [[hit.key for hit in hits] for hits in self.checks]
+
+    @property
+    def windows(self) -> list[list[float]]:
+        """The windows of each check, in seconds: enough to tell limiters apart that have different ones."""
+        return [[hit.rule.time for hit in hits] for hits in self.checks]
+
+
+def limited_service(**options: Any) -> Callable[[], str]:
+    """A function that is limited and no view; all of them have one name, and so one scope."""
+
+    def service() -> str:
+        return "done"
+
+    return rate_limiter(**options)(service)
+
+
+def with_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def without_wraps(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    wrapper.__name__ = getattr(function, "__name__", "view")
+    return wrapper
+
+
+class Instance:
+    """A decorator that is a class, as many are: the function is an attribute."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", "view")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class UpdatedInstance(Instance):
+    """The same with ``functools.update_wrapper``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        super().__init__(function)
+
+
+def partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.partial(function)
+
+
+FOREIGN: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "functools.wraps": with_wraps,
+    "no wraps": without_wraps,
+    "class instance": Instance,
+    "updated class instance": UpdatedInstance,
+    "functools.partial": partial,
+}
+"""Decorators that are not ours, of every make."""

@@ -1,0 +1,10 @@
+"""Where things lie in the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"

@@ -1,0 +1,151 @@
+"""Runs a program that serves HTTP, asks it, and ends it however the tests end."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from support.folders import ROOT
+from support.servers import WATCHDOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from http.client import HTTPMessage
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+EXAMPLES = ROOT / "examples"
+
+ADDRESS = re.compile(r"(?:Listening at:|Running on) http://127\.0\.0\.1:(\d+)")
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+REPLY_SECONDS = 20.0
+POLL_SECONDS = 0.01
+CLIENTS = 16
+"""Requests under way at once."""
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: HTTPMessage
+    text: str
+
+
+class Program:
+    """``python -m`` something that serves HTTP, from the root of the project.
+
+    It is told to listen on port 0 and says in its output which port that has become, so no two programs can
+    meet on one. Leaving the ``with`` block ends it and its children.
+    """
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self._command = [sys.executable, "-m", *arguments]
+        foreign = {name: value for name, value in os.environ.items() if not name.startswith(("FLASK_", "GUNICORN_"))}
+        self._environment = {**foreign, "PYTHONUNBUFFERED": "1", **(environment or {})}
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "watchdog", self._folder],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self._watch(str(self._process.pid))
+            self._port = self._find_port()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return (self._folder / "log").read_text(errors="replace")
+
+    def get(self, path: str = "/", headers: Mapping[str, str] | None = None) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REPLY_SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=dict(headers or {}))
+            response = connection.getresponse()
+            return Reply(response.status, response.headers, response.read().decode())
+
+    def get_all(self, paths: Iterable[str]) -> list[Reply]:
+        """Ask for all of them, many at once."""
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            return list(clients.map(self.get, paths))
+
+    def _find_port(self) -> int:
+        deadline = time.monotonic() + START_SECONDS
+        while (found := ADDRESS.search(self.log)) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{' '.join(self._command)} does not serve:\n{self.log}")
+            time.sleep(POLL_SECONDS)
+        return int(found[1])
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._watch("")
+        self._watchdog.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _watch(self, pid: str) -> None:
+        pipe = self._watchdog.stdin
+        assert pipe is not None
+        pipe.write(f"{pid}\n".encode())
+        pipe.flush()
+
+
+def gunicorn(app: str, *, workers: int, threads: int, environment: Mapping[str, str] | None = None) -> Program:
+    """An example behind gunicorn; for each request its log has a line ``served STATUS by <PID>``."""
+    return Program(
+        "gunicorn",
+        *("--chdir", str(EXAMPLES), "--bind", "127.0.0.1:0"),
+        *("--workers", str(workers), "--worker-class", "gthread", "--threads", str(threads)),
+        *("--access-logfile", "-", "--access-logformat", "served %(s)s by %(p)s"),
+        app,
+        environment=environment,
+    )
+
+
+def flask_run(app: str, *, environment: Mapping[str, str] | None = None) -> Program:
+    return Program("flask", "--app", str(EXAMPLES / app), "run", "--port", "0", environment=environment)

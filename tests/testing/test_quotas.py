@@ -1,0 +1,166 @@
+"""Quotas used up, made whole again, and limits switched off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import ConfigurationError
+from flask_multilimit.testing import enabled, exhaust, reset
+from testing.conftest import make_app
+
+if TYPE_CHECKING:
+    from flask import Flask
+    from flask.testing import FlaskClient
+
+
+def test_the_next_request_is_refused_and_the_view_has_not_been_called(app: Flask, client: FlaskClient) -> None:
+    refusal = exhaust(client, "by_ip")
+
+    assert client.get("/ip").status_code == 429
+    assert app.extensions["calls"] == []
+    assert not refusal.allowed
+    assert [status.name for status in refusal.violated] == ["ip-60s"]
+    assert 0 < refusal.retry_after <= 60
+
+
+def test_only_as_much_is_used_as_the_tightest_rule_has_left(client: FlaskClient) -> None:
+    refusal = exhaust(client, "by_ip")
+
+    assert [status.remaining for status in refusal.statuses] == [0, 2]
+
+
+def test_another_address_is_not_concerned(app: Flask, client: FlaskClient) -> None:
+    exhaust(app, "by_ip", ip="203.0.113.7")
+
+    assert client.get("/ip").status_code == 200
+    assert client.get("/ip", environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code == 429
+
+
+def test_the_address_is_that_of_the_client(app: Flask) -> None:
+    client = app.test_client()
+    client.environ_base["REMOTE_ADDR"] = "2001:db8::7"
+
+    exhaust(client, "by_ip")
+
+    assert client.get("/ip").status_code == 429
+    assert app.test_client().get("/ip").status_code == 200
+
+
+def test_a_user(client: FlaskClient) -> None:
+    exhaust(client, "by_user", user="ann")
+
+    assert client.post("/user", headers={"X-User": "ann"}).status_code == 429
+    assert client.post("/user", headers={"X-User": "bob"}).status_code == 200
+
+
+def test_without_a_subject_also_of_who_is_not_logged_in(client: FlaskClient) -> None:
+    refusal = exhaust(client, "by_user")
+
+    assert [status.name for status in refusal.violated] == ["user-86400s"]
+    assert client.post("/user").status_code == 429
+    assert client.post("/user", headers={"X-User": "ann"}).status_code == 200
+
+
+def test_everyone(client: FlaskClient) -> None:
+    exhaust(client, "by_user", everyone=True)
+
+    assert client.post("/user", headers={"X-User": "ann"}).status_code == 429
+
+
+def test_a_type_of_ones_own_with_rules_of_the_request(client: FlaskClient) -> None:
+    exhaust(client, "by_key", subjects={"api_key": "abc"})
+
+    assert client.get("/key", headers={"X-Key": "abc"}).status_code == 429
+    assert client.get("/key", headers={"X-Key": "xyz"}).status_code == 200
+
+
+def test_types_that_are_one_subject_together(client: FlaskClient) -> None:
+    exhaust(client, "pair", user="ann", ip="127.0.0.1")
+
+    assert client.get("/pair", headers={"X-User": "ann"}).status_code == 429
+    assert client.get("/pair", headers={"X-User": "bob"}).status_code == 200
+
+
+@pytest.mark.parametrize("endpoint", ["bucket", "cost"])
+def test_whatever_the_algorithm_and_the_cost(client: FlaskClient, endpoint: str) -> None:
+    exhaust(client, endpoint)
+
+    assert client.get(f"/{endpoint}").status_code == 429
+
+
+def test_a_shadow_can_be_used_up_too(client: FlaskClient) -> None:
+    refusal = exhaust(client, "shadow")
+
+    assert not refusal.allowed
+    assert client.get("/shadow").status_code == 200
+
+
+def test_used_up_already_is_used_up(client: FlaskClient) -> None:
+    first, second = exhaust(client, "by_ip"), exhaust(client, "by_ip")
+
+    assert [status.remaining for status in first.statuses] == [status.remaining for status in second.statuses]
+
+
+def test_reset_of_all(app: Flask, client: FlaskClient) -> None:
+    exhaust(client, "by_ip")
+    exhaust(client, "bucket")
+
+    reset(app)
+
+    assert client.get("/ip").status_code == 200
+    assert client.get("/bucket").status_code == 200
+
+
+def test_reset_of_one_subject(client: FlaskClient) -> None:
+    exhaust(client, "by_user", user="ann")
+    exhaust(client, "by_user", user="bob")
+
+    reset(client, "by_user", user="ann")
+
+    assert client.post("/user", headers={"X-User": "ann"}).status_code == 200
+    assert client.post("/user", headers={"X-User": "bob"}).status_code == 429
+
+
+def test_switched_off_and_on() -> None:
+    app = make_app(MULTILIMIT_ENABLED=False)
+    client = app.test_client()
+
+    assert {client.get("/ip").status_code for _ in range(10)} == {200}
+    with enabled(app):
+        assert {client.get("/ip").status_code for _ in range(10)} == {200, 429}
+        with enabled(app, False):
+            assert client.get("/ip").status_code == 200
+    assert client.get("/ip").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "subject", "message"),
+    [
+        ("by_pi", {}, 'no endpoint is called "by_pi"; did you mean "by_ip"?'),
+        ("without_limits", {}, 'exhaust: no limit applies to "without_limits"'),
+        (
+            "by_user",
+            {"ip": "203.0.113.7"},
+            'no limit at "by_user" counts ip; it is limited by user, default, so give user="..." or everyone=True',
+        ),
+        ("by_key", {}, 'so give subjects={"api_key": "..."}'),
+        ("huge", {}, 'more than 1000000 units are left at "huge"'),
+    ],
+)
+def test_what_cannot_be_used_up_says_why(endpoint: str, subject: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        exhaust(make_app(), endpoint, **subject)  # type: ignore[arg-type]
+
+    assert message in str(caught.value)
+
+
+def test_limits_that_are_off_cannot_be_used_up() -> None:
+    with pytest.raises(ConfigurationError, match=r"limits are switched off \(MULTILIMIT_ENABLED=False\)"):
+        exhaust(make_app(MULTILIMIT_ENABLED=False), "by_ip")
+
+
+def test_reset_of_a_subject_needs_the_endpoint() -> None:
+    with pytest.raises(ConfigurationError, match="name the endpoint too"):
+        reset(make_app(), ip="203.0.113.7")
