@@ -27,7 +27,7 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
-from .serve.gate import current_decision
+from .serve.record import current_decision
 from .serve.responses import RateLimitExceeded, StorageUnavailable, problem
 from .signals import (
     limits_checked,

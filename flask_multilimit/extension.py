@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from flask import Flask, current_app
+from flask import Flask, current_app, request
 
 from .config import Settings
-from .declare.decorators import EXTENSION
+from .declare.decorators import EXTENSION, GATE
 from .declare.limiter import Cost, Reaction, check_callable
-from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader
+from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Limiter
 from .engine.decision import OnStorageError
 from .engine.rules import Rules
@@ -26,9 +26,10 @@ from .engine.storage import (
     storage_from,
 )
 from .operate.command_line import Commands
-from .plan.endpoint import hits_of
+from .plan.endpoint import Applied, hits_of
+from .plan.plans import Plans
 from .plan.sources import Sources
-from .serve.gate import AppGate
+from .serve.gate import AppGate, gate_of
 from .signals import notify, storage_failed, storage_recovered
 
 U = TypeVar("U", bound=UserLoader)
@@ -96,27 +97,30 @@ class MultiLimit:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
         settings = Settings.from_config(app.config)
         storage = settings.storage_uri if self._storage is None else self._storage
+        sources = Sources.of(
+            app,
+            settings,
+            application=(self._application_limits, application_limits),
+            default=(self._default_limits, default_limits),
+            unmatched=(self._unmatched_limits, unmatched_limits),
+            limits=(self._limits, limits),
+        )
+        subjects = Subjects(
+            app,
+            ipv6_prefix=settings.ipv6_prefix,
+            anonymous_user=settings.anonymous_user,
+            find_user_loader=lambda: self._user_loader,
+        )
         gate = AppGate(
             app,
             settings,
             limiter=Limiter(_wrapped(storage_from(storage, timeout=settings.storage_timeout), app, settings)),
-            sources=Sources.of(
-                app,
-                settings,
-                application=(self._application_limits, application_limits),
-                default=(self._default_limits, default_limits),
-                unmatched=(self._unmatched_limits, unmatched_limits),
-                limits=(self._limits, limits),
-            ),
-            subjects=Subjects(
-                app,
-                ipv6_prefix=settings.ipv6_prefix,
-                anonymous_user=settings.anonymous_user,
-                find_user_loader=lambda: self._user_loader,
-            ),
+            plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
+            subjects=subjects,
             on_rejected=self._on_rejected,
         )
-        app.extensions[EXTENSION] = gate
+        app.extensions[EXTENSION] = self
+        app.extensions[GATE] = gate
         app.before_request(gate.before_request)
         app.after_request(gate.after_request)
         app.cli.add_command(Commands())
@@ -158,7 +162,7 @@ class MultiLimit:
             "name": name,
             "key": key,
         }
-        return self._gate().decide_here(scope, options, subject)[0]
+        return _gate().check_here(scope, options, subject)[0]
 
     @contextmanager
     def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
@@ -168,8 +172,8 @@ class MultiLimit:
         :exc:`RateLimitExceeded`, which outside of a request is an exception like any other and carries the
         ``decision``.
         """
-        gate = self._gate()
-        decision, applied = gate.decide_here(scope, {"rules": rules, **options}, options.pop("subject", None))
+        gate, subject = _gate(), options.pop("subject", None)
+        decision, applied = gate.check_here(scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
             raise gate.rejection(decision, applied)
         yield decision
@@ -180,8 +184,8 @@ class MultiLimit:
         ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
         of the types that are given answer. ``None`` when none does. ``method`` narrows it to one request method.
         """
-        gate = self._gate()
-        hits = hits_of(gate.standing(endpoint, method, _given(**subject)))
+        gate = _gate()
+        hits = hits_of(_standing(gate, endpoint, method, subjects_given(**subject)))
         return gate.limiter.peek(hits) if hits else None
 
     def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
@@ -189,26 +193,24 @@ class MultiLimit:
 
         Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``.
         """
-        gate = self._gate()
-        given = _given(**subject)
-        applied = gate.standing(endpoint, method, given)
+        gate = _gate()
+        given = subjects_given(**subject)
+        applied = _standing(gate, endpoint, method, given)
         gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
 
     def refund(self, decision: Decision) -> None:
         """Give back what a check has charged: ``multilimit.refund(current_decision)``. See :meth:`Limiter.refund`."""
-        self._gate().limiter.refund(decision)
+        _gate().limiter.refund(decision)
 
     @property
     def limiter(self) -> Limiter:
         """The engine's limiter of the current app."""
-        return self._gate().limiter
+        return _gate().limiter
 
-    @staticmethod
-    def _gate() -> AppGate:
-        gate: AppGate | None = current_app.extensions.get(EXTENSION)
-        if gate is None:
-            raise ConfigurationError(f"the app {current_app.name!r} has no MultiLimit: call init_app(app)")
-        return gate
+
+def _gate() -> AppGate:
+    """Of the current app."""
+    return gate_of(current_app)
 
 
 def _wrapped(storage: Storage, app: Flask, settings: Settings) -> Storage:
@@ -247,19 +249,10 @@ def _guarded(storage: Storage, app: Flask, settings: Settings) -> GuardedStorage
     )
 
 
-def _given(
-    *,
-    ip: str | None = None,
-    user: object = None,
-    everyone: bool = False,
-    subjects: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """The subjects, by type."""
-    given = dict(subjects or {})
-    if ip is not None:
-        given["ip"] = ip
-    if user is not None:
-        given["user"] = str(user)
-    if everyone:
-        given[EVERYONE.kind] = EVERYONE.value
-    return given
+def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
+    """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default: those of
+    the request)."""
+    if endpoint is None:
+        endpoint, method = str(request.endpoint), method or request.method
+    resolve = gate.subjects.given(given) if given else gate.subjects.resolve
+    return gate.plans.standing(endpoint, method, resolve)

@@ -16,14 +16,13 @@ from uuid import UUID
 from flask import Flask
 from flask.testing import FlaskClient
 
-from .declare.decorators import EXTENSION
-from .declare.subjects import ANONYMOUS, EVERYONE, LimitType
+from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.storage import Clocked
 from .operate.listing import prefixes_of, slot_of, stored_keys
 from .operate.standing import kinds_of, plan_of, standing_of
 from .plan.endpoint import Applied, hits_of
-from .serve.gate import AppGate
+from .serve.gate import AppGate, gate_of
 
 MOST_UNITS = 1_000_000
 """Units that :func:`exhaust` uses up at most; each is an entry in storage when the window is exact."""
@@ -144,7 +143,7 @@ def exhaust(
             "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass all the "
             "same; switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
-    given = _given(ip, user, everyone, subjects) or _of_test_client(address)
+    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects) or _of_test_client(address)
     applied = standing_of(gate, endpoint, method, given)
     _require_hits("exhaust", gate, endpoint, method, applied, given)
     hits = hits_of(applied)
@@ -169,7 +168,7 @@ def reset(
     """
     app, address = _target(target)
     gate = _gate_of(app)
-    given = _given(ip, user, everyone, subjects)
+    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     if endpoint is None:
         if given:
             raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, ip=...)")
@@ -196,10 +195,7 @@ def enabled(app: Flask, value: bool = True) -> Iterator[None]:
 def _gate_of(app: Flask) -> AppGate:
     if not isinstance(app, Flask):
         raise ConfigurationError(f"{app!r:.80} is no Flask app: give the app, not the MultiLimit object nor a proxy")
-    gate: AppGate | None = app.extensions.get(EXTENSION)
-    if gate is None:
-        raise ConfigurationError(f"the app {app.name!r} has no MultiLimit: call init_app(app) before")
-    return gate
+    return gate_of(app)
 
 
 def _target(target: Flask | FlaskClient) -> tuple[Flask, str]:
@@ -207,17 +203,6 @@ def _target(target: Flask | FlaskClient) -> tuple[Flask, str]:
     if isinstance(target, FlaskClient):
         return target.application, str(target.environ_base.get("REMOTE_ADDR", "127.0.0.1"))
     return target, "127.0.0.1"
-
-
-def _given(ip: str | None, user: object, everyone: bool, subjects: Mapping[str, str] | None) -> dict[str, str]:
-    given = dict(subjects or {})
-    if ip is not None:
-        given[LimitType.IP.value] = ip
-    if user is not None:
-        given[LimitType.USER.value] = str(user)
-    if everyone:
-        given[EVERYONE.kind] = EVERYONE.value
-    return given
 
 
 def _of_test_client(address: str) -> dict[str, str]:

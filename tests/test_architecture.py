@@ -31,8 +31,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"limiter", "dynamic"},
         {"decorators"},
     ),
-    "plan": ({"endpoint", "sources"},),
-    "serve": ({"messages"}, {"responses"}, {"gate"}),
+    "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
+    "serve": ({"messages", "record", "workers"}, {"responses"}, {"gate"}),
     "operate": (
         {"console"},
         {"listing", "standing"},

@@ -35,6 +35,8 @@ from .unwrap import attributes_of, functions_below, innermost, name_of
 
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""
+GATE = "multilimit.gate"
+"""Where its state for one app lies there: one extension may serve several apps."""
 
 Level = Literal["application", "blueprint", "configuration", "default"]
 """Where limits of an endpoint can come from, other than its own decorators."""
@@ -61,7 +63,7 @@ class Stack:
 
 
 class Gate(Protocol):
-    """What the advice asks: the extension's state for the app."""
+    """What the advice asks: the extension's state for one app."""
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Return all declarations that this was the check of, if the call may pass; raise if not."""
@@ -288,6 +290,16 @@ async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[D
         return await coroutine
 
 
+def gate_of_app(app: Flask, *, needed_by: str = "") -> Gate:
+    """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
+    gate: Gate | None = app.extensions.get(GATE)
+    if gate is None:
+        raise ConfigurationError(
+            f"{needed_by}the app {app.name!r} has no MultiLimit: call MultiLimit(app) or MultiLimit().init_app(app)"
+        )
+    return gate
+
+
 def _gate(stack: Stack) -> Gate:
     try:
         app = _current_app()
@@ -296,13 +308,8 @@ def _gate(stack: Stack) -> Gate:
             f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
             "or use the engine's Limiter, which needs none"
         ) from None
-    gate: Gate | None = app.extensions.get(EXTENSION)
-    if gate is None:
-        raise ConfigurationError(
-            f'"{stack.where}" is rate limited, but the app {app.name!r} has no MultiLimit: '
-            "call MultiLimit(app) or MultiLimit().init_app(app)"
-        )
-    return gate
+    # Looked up here first: to write the message takes longer.
+    return app.extensions.get(GATE) or gate_of_app(app, needed_by=f'"{stack.where}" is rate limited, but ')
 
 
 def _marks_below(target: object, mark: str) -> list[Any]:

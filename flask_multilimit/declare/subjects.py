@@ -71,6 +71,24 @@ def kind_of(type_: SubjectType, name: str | None) -> str:
     return "+".join(kinds) if len(kinds) == len(parts) else str(name)
 
 
+def subjects_given(
+    *,
+    ip: str | None = None,
+    user: object = None,
+    everyone: bool = False,
+    subjects: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The subjects that a caller names, by type."""
+    given = dict(subjects or {})
+    if ip is not None:
+        given[LimitType.IP.value] = ip
+    if user is not None:
+        given[LimitType.USER.value] = str(user)
+    if everyone:
+        given[EVERYONE.kind] = EVERYONE.value
+    return given
+
+
 class Subjects:
     """Resolves types to subjects for the current request of one app."""
 

@@ -15,14 +15,13 @@ from flask import current_app
 from flask.cli import AppGroup
 
 from ..config import PREFIX
-from ..declare.decorators import EXTENSION
-from ..declare.subjects import EVERYONE, LimitType, Subject
+from ..declare.subjects import EVERYONE, Subject, subjects_given
 from ..engine import Decision, Hit, Limiter, MultiLimitError, Rule, RuleStatus, StorageError
 from ..engine.errors import with_remedy
 from ..engine.rules import UNITS
 from ..plan.endpoint import Applied, hits_of
-from ..serve.gate import AppGate
-from . import console as screen
+from ..serve.gate import AppGate, gate_of
+from . import console
 from .doctor import Finding, Level, examine
 from .listing import (
     ListedEndpoint,
@@ -48,8 +47,7 @@ multilimit: AppGroup = AppGroup("multilimit")
 
 
 def _gate() -> AppGate:
-    gate: AppGate = current_app.extensions[EXTENSION]
-    return gate
+    return gate_of(current_app)
 
 
 def _limiter(gate: AppGate) -> Limiter:
@@ -115,17 +113,6 @@ def subject_options(command: C) -> C:
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def _given(ip: str | None, user: str | None, everyone: bool, subjects: dict[str, str]) -> dict[str, str]:
-    given = dict(subjects)
-    if ip is not None:
-        given[LimitType.IP.value] = ip
-    if user is not None:
-        given[LimitType.USER.value] = user
-    if everyone:
-        given[EVERYONE.kind] = EVERYONE.value
-    return given
-
-
 # limits
 
 
@@ -144,16 +131,16 @@ def limits_command(as_json: bool) -> None:
             unmatched=[row for listed in unmatched for row in _limits_as_json(listed)],
         )
         return
-    _print(_limits_screen(endpoints, unmatched))
+    _print(_limits_lines(endpoints, unmatched))
 
 
-def _limits_screen(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]) -> list[str]:
+def _limits_lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]) -> list[str]:
     limited = [endpoint for endpoint in endpoints if endpoint.limiters]
     listed = [each for endpoint in limited for each in endpoint.limiters] + list(unmatched)
     titles = ("NAME", "TYPE", "RULE", "ALGORITHM", "OPTIONS")
     rows = [row for each in listed for row in _rows(each)]
-    sizes = screen.sizes_of([titles, *rows], indent=4)
-    lines = [click.style(line, dim=True) for line in screen.aligned([titles], sizes, 4)] if rows else []
+    sizes = console.sizes_of([titles, *rows], indent=4)
+    lines = [click.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
     for endpoint in limited:
         lines += ["", *_routes(endpoint), *_by_origin(endpoint.limiters, sizes)]
     if unmatched:
@@ -162,11 +149,11 @@ def _limits_screen(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimit
         lines += _by_origin(unmatched, sizes)
     bare = [endpoint for endpoint in endpoints if not endpoint.limiters]
     if bare:
-        lines += ["", click.style(f"WITHOUT LIMITS: {screen.plural(len(bare), 'endpoint')}", fg="yellow", bold=True)]
+        lines += ["", click.style(f"WITHOUT LIMITS: {console.plural(len(bare), 'endpoint')}", fg="yellow", bold=True)]
         routes = [
             (endpoint.name, ", ".join(route.methods), route.path) for endpoint in bare for route in endpoint.routes
         ]
-        lines += screen.columns(routes, indent=2)
+        lines += console.columns(routes, indent=2)
     return lines[1:] if lines and not lines[0] else lines
 
 
@@ -182,7 +169,7 @@ def _by_origin(listed: Iterable[ListedLimiter], sizes: list[int]) -> list[str]:
         if each.planned.declaration.where != origin:
             origin = each.planned.declaration.where
             lines.append(click.style(f"  from {origin}", fg="cyan"))
-        lines += screen.aligned(_rows(each), sizes, 4)
+        lines += console.aligned(_rows(each), sizes, 4)
     return lines
 
 
@@ -201,12 +188,12 @@ _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
 
 
 def _rule_text(rule: Rule) -> str:
-    return f"{rule.count} per {_UNITS.get(rule.time) or screen.duration(rule.time)}"
+    return f"{rule.count} per {_UNITS.get(rule.time) or console.duration(rule.time)}"
 
 
 def _parameters(rule: Rule) -> str:
     burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
-    delay = f"queue {screen.duration(rule.max_delay)}" if rule.max_delay else ""
+    delay = f"queue {console.duration(rule.max_delay)}" if rule.max_delay else ""
     lease = f"lease {rule.lease}" if rule.lease is not None else ""
     return "; ".join(filter(None, (burst, delay, lease)))
 
@@ -220,7 +207,7 @@ def _options(listed: ListedLimiter) -> list[str]:
         (f"scope {declared.scope}", declared.scope is not None),
         ("slot by subject", declared.hash_tag == "subject"),
         ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
-        (f"waits {screen.duration(declared.wait)}", declared.wait),
+        (f"waits {console.duration(declared.wait)}", declared.wait),
         (", ".join(conditions), conditions),
         (f"key {declared.key}", declared.key is not None),
     ]
@@ -284,7 +271,7 @@ def check_command(
     depends on the request, cannot be known here: it is taken to apply, at a cost of 1.
     """
     del everyone  # always
-    given = _given(ip, user, True, subjects)
+    given = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects)
     with _for_people():
         gate = _gate()
         applied = standing_of(gate, endpoint, method, given)
@@ -296,10 +283,10 @@ def check_command(
     if as_json:
         _print_json(**_standing_as_json(endpoint, method, decision, applied, not_asked))
         return
-    _print(_standing_screen(endpoint, method, decision, applied, not_asked))
+    _print(_standing_lines(endpoint, method, decision, applied, not_asked))
 
 
-def _standing_screen(
+def _standing_lines(
     endpoint: str, method: str, decision: Decision | None, applied: Sequence[Applied], not_asked: list[str]
 ) -> list[str]:
     title = click.style(f"{endpoint} {method}", bold=True)
@@ -307,10 +294,10 @@ def _standing_screen(
     if decision is not None:
         headings = ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "WHOLE IN")
         rows = [_standing_row(status, _subject_of(status.hit, applied)) for status in decision.statuses]
-        lines += ["", *screen.columns(rows, headings=headings)]
+        lines += ["", *console.columns(rows, headings=headings)]
     if not_asked:
         options = ", ".join(f"{kind} ({_option_for(kind)})" for kind in not_asked)
-        lines += ["", *screen.paragraph(f"Not asked, as nobody is given: {options}.")]
+        lines += ["", *console.paragraph(f"Not asked, as nobody is given: {options}.")]
     return lines
 
 
@@ -320,14 +307,14 @@ def _verdict(decision: Decision | None, not_asked: list[str]) -> str:
     if decision.allowed:
         return click.style("a request would pass" + (", as far as asked" if not_asked else ""), fg="green")
     wait = decision.retry_after
-    text = "whatever the wait" if math.isinf(wait) else f"for {screen.duration(wait)}"
+    text = "whatever the wait" if math.isinf(wait) else f"for {console.duration(wait)}"
     return click.style(f"a request would be refused, {text}", fg="red")
 
 
 def _standing_row(status: RuleStatus, subject: str) -> tuple[str, ...]:
-    refused = "" if status.allowed else screen.duration(status.retry_after)
+    refused = "" if status.allowed else console.duration(status.retry_after)
     shadow = " (shadow)" if status.hit.shadow and refused else ""
-    whole = screen.duration(status.reset_after) if status.reset_after else "now"
+    whole = console.duration(status.reset_after) if status.reset_after else "now"
     return (status.name, subject, _rule_text(status.rule), str(status.remaining), refused + shadow or "-", whole)
 
 
@@ -403,7 +390,7 @@ def reset_command(
 
     What everyone shares is reset only with --everyone.
     """
-    given = _given(ip, user, everyone, subjects)
+    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     if not given:
         raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
     with _for_people():
@@ -417,15 +404,15 @@ def reset_command(
             )
         if not yes:
             rows = [(hit.name, _subject_of(hit, applied), _rule_text(hit.rule)) for hit in hits]
-            click.echo("\n".join(screen.columns(rows, indent=2)), err=True)
-            click.confirm(f"Make {screen.plural(len(hits), 'quota')} whole again?", abort=True, err=True)
+            click.echo("\n".join(console.columns(rows, indent=2)), err=True)
+            click.confirm(f"Make {console.plural(len(hits), 'quota')} whole again?", abort=True, err=True)
         gate.limiter.reset(hits)
     if as_json:
         _print_json(endpoint=endpoint, reset=[{"name": hit.name, "key": hit.key} for hit in hits])
         return
     click.echo(f"Whole again: {', '.join(hit.name for hit in hits)}.")
     if not gate.limiter.storage.shared:
-        _print(screen.paragraph(_PER_PROCESS))
+        _print(console.paragraph(_PER_PROCESS))
 
 
 _PER_PROCESS = (
@@ -457,28 +444,28 @@ def keys_command(prefix: str | None, limit: int, as_json: bool) -> None:
         note = None if gate.limiter.storage.shared else _PER_PROCESS
         _print_json(prefixes=prefixes, keys=[_key_as_json(key) for key in keys], truncated=truncated, note=note)
         return
-    _print(_keys_screen(keys, prefixes, truncated=truncated))
+    _print(_keys_lines(keys, prefixes, truncated=truncated))
     if not gate.limiter.storage.shared:
-        _print(["", *screen.paragraph(_PER_PROCESS)])
+        _print(["", *console.paragraph(_PER_PROCESS)])
 
 
-def _keys_screen(keys: list[ListedKey], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
+def _keys_lines(keys: list[ListedKey], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
     if not keys:
         return [f"No key begins with {' or '.join(prefixes)}"]
     rows = [
         (
             "?" if key.used is None else f"{key.used} of {key.rule.quota.burst}" if key.rule else str(key.used),
-            "never" if key.ttl is None else screen.duration(math.ceil(key.ttl)),
+            "never" if key.ttl is None else console.duration(math.ceil(key.ttl)),
             key.key,
         )
         for key in keys
     ]
-    lines = screen.columns(rows, headings=("USED", "GONE IN", "KEY"), whole=True)
+    lines = console.columns(rows, headings=("USED", "GONE IN", "KEY"), whole=True)
     more = " There are more: --limit." if truncated else ""
-    lines += ["", f"{screen.plural(len(keys), 'key')}.{more}"]
+    lines += ["", f"{console.plural(len(keys), 'key')}.{more}"]
     for_ever = [key for key in keys if key.ttl is None]
     if for_ever:
-        lines += screen.paragraph(f"{len(for_ever)} without a TTL: somebody else's, as each of ours has one.")
+        lines += console.paragraph(f"{len(for_ever)} without a TTL: somebody else's, as each of ours has one.")
     return lines
 
 
@@ -498,7 +485,7 @@ def doctor_command(as_json: bool) -> None:
     for finding in examine(_gate()):
         findings.append(finding)
         if not as_json:
-            _print(_finding_screen(finding))
+            _print(_finding_lines(finding))
     wrong = sum(finding.level is Level.WRONG for finding in findings)
     warnings = sum(finding.level is Level.WARNING for finding in findings)
     if as_json:
@@ -519,20 +506,20 @@ _BESIDE = 24
 """Columns that the mark and the name of a finding take."""
 
 
-def _finding_screen(finding: Finding) -> list[str]:
+def _finding_lines(finding: Finding) -> list[str]:
     text, style = _MARKS[finding.level]
-    lines = screen.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
+    lines = console.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
     lines[0] = click.style(f"{text:<9}", **style) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
     if finding.remedy and finding.level is not Level.OK:
-        lines += screen.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
+        lines += console.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
     return lines
 
 
 def _summary(wrong: int, warnings: int) -> str:
     if wrong:
-        return click.style(f"{screen.plural(wrong, 'thing')} wrong.", fg="red", bold=True)
+        return click.style(f"{console.plural(wrong, 'thing')} wrong.", fg="red", bold=True)
     if warnings:
-        return click.style(f"Nothing wrong, {screen.plural(warnings, 'warning')}.", fg="yellow", bold=True)
+        return click.style(f"Nothing wrong, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
     return click.style("All is well.", fg="green", bold=True)
 
 

@@ -64,7 +64,7 @@ class ListedEndpoint:
 
 def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
     """Every endpoint with a route, by name. Raises :class:`ConfigurationError` for what is wrong in a declaration."""
-    gate.plan_all()
+    gate.plans.build()
     routes: dict[str, list[Route]] = {}
     for rule in gate.app.url_map.iter_rules():
         methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}) or sorted(rule.methods or ())
@@ -74,7 +74,7 @@ def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
 
 def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
     """What limits requests that match no route."""
-    declarations = gate.sources.for_unmatched()
+    declarations = gate.plans.sources.for_unmatched()
     plan = Plan.of(gate.app, UNMATCHED_SCOPE, declarations, prefix=gate.settings.key_prefix, stack=None)
     return tuple(
         ListedLimiter(planned, planned.declaration.scope or plan.scope, _declared_methods(planned))
@@ -84,7 +84,7 @@ def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
 
 def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndpoint:
     methods = dict.fromkeys(method for route in routes for method in route.methods)
-    plans = {method: gate.plan_for(name, method) for method in methods}
+    plans = {method: gate.plans.of_endpoint(name, method) for method in methods}
     found: dict[int, PlannedLimiter] = {}
     served: dict[int, list[str]] = {}
     for method, plan in plans.items():

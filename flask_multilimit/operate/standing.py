@@ -16,16 +16,17 @@ def standing_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping
     Rules that depend on the request are asked within a made-up one of that address, which knows nothing else.
     Raises :class:`ConfigurationError` when there is no such endpoint.
     """
-    gate.require_endpoint(endpoint)
+    gate.plans.require_endpoint(endpoint)
     method = method or method_of(gate, endpoint)
     with _made_up_request(gate, plan_of(gate, endpoint, method), method, given):
-        return gate.standing(endpoint, method, given)
+        resolve = gate.subjects.given(given) if given else gate.subjects.resolve
+        return gate.plans.standing(endpoint, method, resolve)
 
 
 def plan_of(gate: AppGate, endpoint: str, method: str | None) -> Plan:
     """What applies at ``endpoint``. Raises :class:`ConfigurationError` when there is none called so."""
-    gate.require_endpoint(endpoint)
-    return gate.plan_for(endpoint, method or method_of(gate, endpoint))
+    gate.plans.require_endpoint(endpoint)
+    return gate.plans.of_endpoint(endpoint, method or method_of(gate, endpoint))
 
 
 def method_of(gate: AppGate, endpoint: str) -> str:

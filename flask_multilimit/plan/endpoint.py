@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
 from typing import Any
 
 from flask import Flask
-from flask.views import MethodView
 
-from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels, limiter_above
+from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_scattered_keys, reject_shared_keys
 from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
-from ..declare.unwrap import functions_below
-from ..engine import ConfigurationError, Hit, Rule
+from ..engine import Decision, Hit, Rule
 from ..engine.decision import Hits
 from ..engine.keys import escape_subject, stem_of, stem_of_subject
 
@@ -98,6 +95,19 @@ class AppliedLimits(tuple[Applied, ...]):
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
         return made
+
+    def longest_wait(self, decision: Decision) -> float:
+        """Seconds this request may be kept asleep: what every limiter that refuses, or has a queue, consents to."""
+        if decision.allowed and not decision.delay:
+            return 0
+        keys = {status.hit.key for status in decision.violated}
+        waits = (each.declaration.wait for each in self if not keys or any(hit.key in keys for hit in each.hits))
+        return min(waits) if keys else max(waits, default=0)
+
+    def refusing_longest(self, decision: Decision) -> Declaration:
+        """The limiter that refuses for the longest time."""
+        longest = max(decision.violated, key=lambda status: status.retry_after)
+        return next(each.declaration for each in self if longest.hit in each.hits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,82 +215,6 @@ def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
             if other is None or (hit.shadow, hit.rule.quota.burst) < (other.shadow, other.rule.quota.burst):
                 hits[hit.key] = hit
     return tuple(hits.values())
-
-
-def view_stack(view: Any, method: str) -> Stack | None:
-    """What is declared on a view and on the parts of a class-based one that serve ``method``, together."""
-    stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
-    if len(stacks) < 2:
-        return stacks[0] if stacks else None
-    return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
-
-
-def view_exemptions(view: Any, method: str) -> frozenset[Level]:
-    """The levels that a view, its class or its method are exempt from."""
-    return frozenset[Level]().union(*map(exempt_levels, _parts(view, method)))
-
-
-def _parts(view: Any, method: str) -> list[Any]:
-    """The view function, and of a class-based one all that a request comes through, outermost first."""
-    view_class = getattr(view, "view_class", None)
-    if view_class is None:
-        return [view]
-    return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
-
-
-def _handler(view_class: Any, name: str) -> Any:
-    """What serves the method, with our own among the ``method_decorators`` that flask-restful puts around it."""
-    if not issubclass(view_class, MethodView):
-        return None
-    handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
-    decorators = getattr(view_class, "method_decorators", ())
-    if isinstance(decorators, Mapping):
-        decorators = decorators.get(name, ())
-    for decorator in decorators if callable(handler) else ():
-        if isinstance(decorator, RateLimiter):
-            handler = decorator.on_method(handler)
-    return handler
-
-
-def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> None:
-    """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered ``view``."""
-    where = limiter_above(view)
-    if where is None or any(view in functions_below(other) for other in registered if other is not view):
-        return
-    raise ConfigurationError(
-        f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would not '
-        "be limited; put @app.route on top"
-    )
-
-
-def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
-    """Raise :class:`ConfigurationError` for a decorator that would limit nothing, as no route of its view takes one of
-    its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
-    serving = frozenset[Declaration]().union(*(plan.declarations for plan in plans.values()))
-    for (endpoint, _), plan in plans.items():
-        for declared in plan.stack.declarations if plan.stack else ():
-            if declared not in serving:
-                wanted = sorted(declared.methods) if declared.methods else "all but OPTIONS"
-                taken = ", ".join(sorted(method for other, method in plans if other == endpoint))
-                raise ConfigurationError(
-                    f'limiter on "{endpoint}": methods={wanted}: its routes take only {taken}, so nothing would be '
-                    "limited; give it a method that they take"
-                )
-
-
-def reject_mixed_leases(plans: Iterable[Plan]) -> None:
-    """Raise :class:`ConfigurationError` when of two rules with one key only one has a lease for which it counts longer:
-    the other would not see all that the first has just admitted."""
-    found: dict[tuple[object, ...], tuple[str, Rule]] = {}
-    for plan in plans:
-        for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
-            place = (planned.stem, planned.declaration.kind, rule.algorithm, rule.window_ms)
-            where, other = found.setdefault(place, (plan.scope, rule))
-            if other.quota.window != rule.quota.window:
-                raise ConfigurationError(
-                    f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
-                    "one of them has a lease, and counts longer for it; give both a lease, or none"
-                )
 
 
 def _planned(

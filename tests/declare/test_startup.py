@@ -14,6 +14,7 @@ import redis.asyncio
 from flask import Flask
 
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -394,7 +395,7 @@ class TestSettings:
 
         MultiLimit(app)
 
-        settings = app.extensions["multilimit"].settings
+        settings = gate_of(app).settings
         assert (settings.enabled, settings.ipv6_prefix, settings.storage_timeout) == (False, 56, 0.5)
 
     @pytest.mark.parametrize("uri", ["rediss+x://user:secret@localhost", b"redis://:secret@localhost"])

@@ -12,6 +12,7 @@ from blinker import NamedSignal
 from docs.snippets import FIRST, run_example
 from flask_multilimit import signals
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.serve.gate import gate_of
 from support.folders import ROOT
 from support.tls import Certificates
 
@@ -53,7 +54,7 @@ def run(
         app = namespace.get("app")
         apps.append(app)
         if app is not None and "multilimit" in app.extensions:
-            limiters.append(app.extensions["multilimit"].limiter)
+            limiters.append(gate_of(app).limiter)
         if hasattr(namespace.get("limiter"), "close"):  # Flask-Limiter's has none
             limiters.append(namespace["limiter"])
         return namespace

@@ -19,6 +19,7 @@ from flask_multilimit import (
     hits_for,
     rate_limiter,
 )
+from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, commands, statuses, view
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class TestPeek:
 
     def test_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
         statuses(app, "/login", method="POST", headers={"X-User": "ann"})
-        multilimit_peeks = isinstance(app.extensions["multilimit"].limiter.storage, RedisStorage)
+        multilimit_peeks = isinstance(gate_of(app).limiter.storage, RedisStorage)
         with commands(redis_client) as seen, app.app_context():
             multilimit.peek("login", user="ann", ip="127.0.0.1")
 

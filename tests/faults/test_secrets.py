@@ -14,6 +14,7 @@ from flask import Flask
 
 from flask_multilimit import MultiLimit, MultiLimitError, rate_limiter
 from flask_multilimit.engine import GuardedStorage, Limiter, storage_from_uri
+from flask_multilimit.serve.gate import gate_of
 from operate.cli.conftest import SHOP, Command
 from support.bench import hits
 from support.sentinel import SERVICE, SentinelServer, port_of
@@ -119,7 +120,7 @@ def _of_app(uri: str) -> Iterator[str]:
     answer = app.test_client().get("/")
     assert answer.status_code == 500
     yield f"{answer.headers}{answer.text}{multilimit!r}{app.extensions!r}"
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()
 
 
 def _all_of(error: BaseException) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -288,8 +289,25 @@ class TestApps:
         with pytest.raises(ConfigurationError, match="'shop' has a MultiLimit already; use that one"):
             MultiLimit(limited_app)
 
-    def test_its_state_lies_in_the_extensions(self, limited_app: Flask) -> None:
-        assert limited_app.extensions["multilimit"].app is limited_app
+    def test_it_lies_in_the_extensions_of_each_app_that_it_serves(self) -> None:
+        one, other, multilimit = Flask("one"), Flask("other"), MultiLimit()
+
+        multilimit.init_app(one)
+        multilimit.init_app(other)
+
+        assert one.extensions["multilimit"] is other.extensions["multilimit"] is multilimit
+
+    def test_an_app_that_is_dropped_is_not_kept_by_the_extension(self) -> None:
+        app, multilimit = Flask("shop"), MultiLimit()
+        multilimit.init_app(app)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
+        app.test_client().get("/")
+
+        dropped = weakref.ref(app)
+        del app
+        gc.collect()
+
+        assert dropped() is None
 
 
 class TestMisplacedAboveTheRoute:

@@ -19,6 +19,7 @@ from flask_multilimit import (
     storage_failed,
     storage_recovered,
 )
+from flask_multilimit.serve.gate import gate_of
 from support.clock import Clock
 from support.doubles import RecordingStorage
 
@@ -50,7 +51,7 @@ def make(storage: RecordingStorage) -> Iterator[Callable[..., Flask]]:
 
     yield make
     for app in made:
-        app.extensions["multilimit"].limiter.close()
+        gate_of(app).limiter.close()
 
 
 def test_limits_stay_in_force_by_default(make: Callable[..., Flask], storage: RecordingStorage) -> None:

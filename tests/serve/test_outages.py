@@ -17,6 +17,7 @@ from flask_multilimit import (
     limits_checked,
     rate_limiter,
 )
+from flask_multilimit.serve.gate import gate_of
 from support.doubles import limited_service
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class TestStorageThatFails:
         app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
 
         assert app.test_client().get("/").status_code == 503
-        app.extensions["multilimit"].limiter.close()
+        gate_of(app).limiter.close()
 
 
 class TestSwitchedOff:

@@ -21,6 +21,7 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
+from flask_multilimit.serve.gate import gate_of
 from support.doubles import FOREIGN, limited_service
 
 if TYPE_CHECKING:
@@ -396,13 +397,13 @@ def test_made_up_methods_leave_nothing_behind(limited_app: Flask, client: FlaskC
         return "ok"
 
     client.get("/")
-    plans = len(limited_app.extensions["multilimit"]._plans)
+    plans = len(gate_of(limited_app).plans._endpoints)
 
     for number in range(20):
         client.open("/", method=f"MADE{number}")
         client.open("/nowhere", method=f"UP{number}")
 
-    assert len(limited_app.extensions["multilimit"]._plans) == plans
+    assert len(gate_of(limited_app).plans._endpoints) == plans
 
 
 def test_nor_do_they_on_a_route_that_takes_them_all(limited_app: Flask, client: FlaskClient) -> None:
@@ -414,10 +415,10 @@ def test_nor_do_they_on_a_route_that_takes_them_all(limited_app: Flask, client: 
         return "ok"
 
     client.get("/any")
-    plans = len(limited_app.extensions["multilimit"]._plans)
+    plans = len(gate_of(limited_app).plans._endpoints)
 
     assert [client.open("/any", method=f"MADE{number}").status_code for number in range(4)] == [200, 200, 429, 429]
-    assert len(limited_app.extensions["multilimit"]._plans) == plans
+    assert len(gate_of(limited_app).plans._endpoints) == plans
 
 
 def test_a_limited_view_called_by_another_counts_under_its_own_name(

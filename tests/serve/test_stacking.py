@@ -11,6 +11,7 @@ import pytest
 from flask import Flask, abort, current_app, request
 
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 from support.doubles import FOREIGN, without_wraps
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_ten_stacked_rules_are_one_command_on_a_real_server(
     assert responses == [200] * 9 + [429] * 3
     commands = [event["command"].split()[0] for event in seen if event["client_type"] != "lua"]
     assert [command for command in commands if command not in {"HELLO", "CLIENT", "SELECT"}] == ["EVALSHA"] * 12
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()
 
 
 def test_limiters_of_different_methods_are_one_check_of_those_that_serve_the_request(

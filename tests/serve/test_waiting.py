@@ -17,6 +17,7 @@ from flask_multilimit import (
     hits_for,
     rate_limiter,
 )
+from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def either(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def app(app: Flask, either: Any, sleeper: Sleeper) -> Flask:
     MultiLimit(app, storage=either)
-    app.extensions["multilimit"].limiter = sleeper.limiter(either)
+    gate_of(app).limiter = sleeper.limiter(either)
     return app
 
 

@@ -8,6 +8,7 @@ import pytest
 from flask import Flask, request
 
 from flask_multilimit import IP, USER, MultiLimit, Rule, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,7 @@ def app(request: pytest.FixtureRequest) -> Iterator[Flask]:
         uri = server.url
     app = make_app(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5)
     yield app
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from flask import Flask
 
 from engine.algorithms import workers
 from flask_multilimit import Limiter, MemoryStorage, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits
 from support.clock import Clock, microseconds
 
@@ -155,7 +156,7 @@ def test_the_queue_of_two_processes_is_one_and_fair_in_order_of_arrival(server: 
 def app_with(wait: float, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep) -> Flask:
     app = Flask("shop")
     MultiLimit(app)
-    app.extensions["multilimit"].limiter = Limiter(MemoryStorage(clock) if clock else "memory://", sleep=sleep)
+    gate_of(app).limiter = Limiter(MemoryStorage(clock) if clock else "memory://", sleep=sleep)
 
     @app.get("/")
     @rate_limiter(rules=[Rule(0.05, 1, algorithm="leaky_bucket", max_delay=1)], wait=wait)

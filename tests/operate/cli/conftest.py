@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flask_multilimit.serve.gate import gate_of
 from operate.cli import nursery
 
 if TYPE_CHECKING:
@@ -80,4 +81,4 @@ def shop(on_server: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskC
         monkeypatch.setenv(name, on_server.environment[name])
     app = runpy.run_path(str(SHOP))["app"]
     yield app.test_client()
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()

@@ -13,8 +13,18 @@ import pytest
 from flask import Flask
 from redis.crc import key_slot
 
-from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_decision, rate_limiter, testing
+from flask_multilimit import (
+    IP,
+    USER,
+    ClusterStorage,
+    ConfigurationError,
+    MultiLimit,
+    current_decision,
+    rate_limiter,
+    testing,
+)
 from flask_multilimit.engine.keys import beside, place_of
+from flask_multilimit.serve.gate import gate_of
 from operate.cli import nursery
 from support.folders import TESTS
 
@@ -50,7 +60,7 @@ def make(cluster: Cluster) -> Iterator[Callable[..., Flask]]:
 
     yield make
     for app in made:
-        app.extensions["multilimit"].limiter.close()
+        gate_of(app).limiter.close()
 
 
 def get(app: Flask, path: str, address: str = "203.0.113.7") -> Any:
@@ -93,7 +103,9 @@ def test_quotas_are_seen_used_up_and_made_whole_on_a_cluster(make: Callable[...,
         assert get(app, "/shop").status_code == 200
         testing.reset(app)
         assert get(app, "/shop").text == "2"
-    assert app.extensions["multilimit"].limiter.storage.keys("rate_limit:") == []
+    storage = gate_of(app).limiter.storage
+    assert isinstance(storage, ClusterStorage)
+    assert storage.keys("rate_limit:") == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +121,7 @@ def test_a_shard_that_fails_is_an_outage_like_any_other(
 ) -> None:
     app = make(ON_STORAGE_ERROR=policy, STORAGE_TIMEOUT=0.3)
     app.add_url_rule("/who", "who", rate_limiter(rules="99/minute")(lambda: str(current_decision.degraded)))
-    health = app.extensions["multilimit"].limiter.health
+    health = gate_of(app).limiter.health
     get(app, "/who")
     owner = next(server for server in cluster.servers if key_slot(b"who") in cluster.slots_of(server))
     owner.suspend()
@@ -123,7 +135,6 @@ def test_a_shard_that_fails_is_an_outage_like_any_other(
     assert [response.status_code for response in responses] == [status] * 5
     assert decided is None or {response.text for response in responses} == {decided}
     assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
-    assert app.extensions["multilimit"].limiter.check
     assert get(app, "/who").text == "None"
 
 
@@ -201,7 +212,7 @@ def test_a_failure_is_logged_without_the_subject_and_probed_in_its_slot(
     make: Callable[..., Flask], cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make({"hash_tag": "subject"}, APPLICATION_LIMITS=(), STORAGE_TIMEOUT=0.3)
-    health = app.extensions["multilimit"].limiter.health
+    health = gate_of(app).limiter.health
     get(app, "/shop")
     owner = cluster.owner("rate_limit:shop:ip:{203.0.113.7}:sliding_window:60000")
     owner.suspend()

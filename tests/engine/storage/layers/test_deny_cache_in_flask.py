@@ -20,6 +20,7 @@ from flask_multilimit import (
     shadow_rejected,
 )
 from flask_multilimit.engine.storage import layers_of
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.testing import exhaust, freeze, reset
 from support.asking import ask, commands, statuses, view
 
@@ -50,7 +51,7 @@ def limited(app: Flask, server: Server, redis_client: redis.Redis) -> Iterator[F
     app.add_url_rule("/", "index", rate_limiter(rules="2/hour")(view()))
     app.add_url_rule("/other", "other", rate_limiter(rules="2/hour")(view()))
     yield app
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_switched_off_each_request_is_asked_about(app: Flask, server: Server, re
         assert statuses(app, "/", "/") == [429, 429]
 
     assert seen == ["EVALSHA"] * 2
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()
 
 
 def test_a_client_is_told_what_the_server_would_tell(timed: Flask, redis_client: redis.Redis) -> None:
@@ -231,13 +232,13 @@ class TestWhereItStands:
     @staticmethod
     def layers(app: Flask, **options: Any) -> list[str]:
         MultiLimit(app, **options)
-        return [type(layer).__name__ for layer in layers_of(app.extensions["multilimit"].limiter._storage)]
+        return [type(layer).__name__ for layer in layers_of(gate_of(app).limiter._storage)]
 
     def test_outermost_around_a_server(self, app: Flask, server: Server) -> None:
         assert self.layers(app, storage=server.url) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
 
     def test_for_as_long_as_the_setting_says(self, limited: Flask) -> None:
-        outermost = next(layers_of(limited.extensions["multilimit"].limiter._storage))
+        outermost = next(layers_of(gate_of(limited).limiter._storage))
         assert isinstance(outermost, DenyCache)
         assert outermost.seconds == BOUND
 

@@ -18,6 +18,7 @@ from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.storage.local import server as local_server
 from flask_multilimit.engine.storage.local import storage as local
+from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ def test_nothing_is_made_before_the_first_check(place: Place) -> None:
     assert app.test_client().get("/").text == "None"
     assert app.test_client().get("/").status_code == 429
     assert place.directory.exists()
-    app.extensions["multilimit"].limiter.close()
+    gate_of(app).limiter.close()
 
 
 def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Callable[[str], None]) -> None:

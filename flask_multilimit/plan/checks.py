@@ -1,0 +1,53 @@
+"""What is wrong with plans though each limiter by itself is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..declare.decorators import limiter_above
+from ..declare.limiter import Declaration
+from ..declare.unwrap import functions_below
+from ..engine import ConfigurationError, Rule
+from .endpoint import Plan
+
+
+def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> None:
+    """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered ``view``."""
+    where = limiter_above(view)
+    if where is None or any(view in functions_below(other) for other in registered if other is not view):
+        return
+    raise ConfigurationError(
+        f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would not '
+        "be limited; put @app.route on top"
+    )
+
+
+def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
+    """Raise :class:`ConfigurationError` for a decorator that would limit nothing, as no route of its view takes one of
+    its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
+    serving = frozenset[Declaration]().union(*(plan.declarations for plan in plans.values()))
+    for (endpoint, _), plan in plans.items():
+        for declared in plan.stack.declarations if plan.stack else ():
+            if declared not in serving:
+                wanted = sorted(declared.methods) if declared.methods else "all but OPTIONS"
+                taken = ", ".join(sorted(method for other, method in plans if other == endpoint))
+                raise ConfigurationError(
+                    f'limiter on "{endpoint}": methods={wanted}: its routes take only {taken}, so nothing would be '
+                    "limited; give it a method that they take"
+                )
+
+
+def reject_mixed_leases(plans: Iterable[Plan]) -> None:
+    """Raise :class:`ConfigurationError` when of two rules with one key only one has a lease for which it counts longer:
+    the other would not see all that the first has just admitted."""
+    found: dict[tuple[object, ...], tuple[str, Rule]] = {}
+    for plan in plans:
+        for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
+            place = (planned.stem, planned.declaration.kind, rule.algorithm, rule.window_ms)
+            where, other = found.setdefault(place, (plan.scope, rule))
+            if other.quota.window != rule.quota.window:
+                raise ConfigurationError(
+                    f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
+                    "one of them has a lease, and counts longer for it; give both a lease, or none"
+                )

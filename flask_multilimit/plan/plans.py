@@ -1,0 +1,169 @@
+"""The plans of all endpoints of an app: built, checked, and looked up."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from flask import Flask, Request
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+
+from ..declare.decorators import Stack, rate_limiter
+from ..declare.dynamic import DynamicRules
+from ..declare.limiter import Declaration, reject_unknown_options
+from ..declare.subjects import Resolve, Subjects
+from ..engine import ConfigurationError
+from .checks import reject_misplaced, reject_mixed_leases, reject_unserved
+from .endpoint import Applied, Plan
+from .sources import UNMATCHED_SCOPE, Sources
+from .views import view_exemptions, view_stack
+
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+"""Request methods for which plans are kept; clients can make up any number of others."""
+
+
+class Plans:
+    """One set of plans, made from one set of sources.
+
+    A plan is made when it is first looked up; :meth:`build` makes and checks them all. To change what is in force,
+    build another set with the same ``dynamic``, and assign it.
+    """
+
+    def __init__(
+        self,
+        app: Flask,
+        sources: Sources,
+        *,
+        subjects: Subjects,
+        key_prefix: str,
+        dynamic: MutableMapping[int, DynamicRules] | None = None,
+    ) -> None:
+        self.app = app
+        self.sources = sources
+        self.key_prefix = key_prefix
+        self.dynamic: MutableMapping[int, DynamicRules] = {} if dynamic is None else dynamic
+        """The rules that callables give, by the identity of the callable: they remember the last good ones."""
+        self._subjects = subjects
+        self._endpoints: dict[tuple[str, str], Plan] = {}
+        self._unmatched: dict[str, Plan] = {}
+        self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
+
+    # Build
+
+    def build(self) -> None:
+        """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in any declaration
+        or setting of limits."""
+        self.sources.reject_unknown_names()
+        registered = list(self.app.view_functions.values())
+        for rule in self.app.url_map.iter_rules():
+            reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
+            for method in rule.methods or METHODS:
+                self.of_endpoint(rule.endpoint, method)
+        for method in METHODS:
+            self.of_unmatched(method)
+        reject_unserved(dict(self._endpoints))
+        reject_mixed_leases([*self._endpoints.values(), *self._unmatched.values()])
+
+    # Look up
+
+    def of_request(self, asked: Request) -> Plan | None:
+        """What applies to a request; ``None`` for one without an endpoint that is neither 404 nor 405, such as a
+        redirect of the router."""
+        if asked.endpoint is not None:
+            return self.of_endpoint(asked.endpoint, asked.method)
+        if isinstance(asked.routing_exception, (NotFound, MethodNotAllowed)):
+            return self.of_unmatched(asked.method)
+        return None
+
+    def of_endpoint(self, endpoint: str, method: str) -> Plan:
+        """What applies to ``endpoint`` when called with ``method``."""
+        plan = self._endpoints.get((endpoint, method))
+        if plan is None:
+            plan = self._made_for(endpoint, method)
+            # A route that names no methods takes any that a client makes up.
+            if method in METHODS or method in self.methods_of(endpoint):
+                self._endpoints[endpoint, method] = plan
+        return plan
+
+    def of_unmatched(self, method: str) -> Plan:
+        """What applies to a request that matches no route."""
+        known = known_method(method)
+        plan = self._unmatched.get(known)
+        if plan is None:
+            plan = self._unmatched[known] = self._made(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, None)
+        return plan
+
+    def of_service(self, stack: Stack, method: str | None) -> Plan:
+        """What applies to a function that is not the view of the request; ``method``: of the request, if any."""
+        known = known_method(method) if method and any(each.methods for each in stack.declarations) else None
+        plans = self._services.setdefault(stack, {})
+        if known not in plans:
+            plans[known] = self._made(stack.where, stack.declarations, known, None)
+        return plans[known]
+
+    def declared_here(self, scope: str, options: dict[str, Any]) -> Plan:
+        """The plan of one limiter that is declared where it is checked."""
+        declaration = _declared_here(scope, options)
+        return self._planned(scope, [declaration], None, None)
+
+    def standing(self, endpoint: str, method: str | None, resolve: Resolve) -> Sequence[Applied]:
+        """The limiters at ``endpoint`` that count the subjects which ``resolve`` knows, whatever conditions and costs
+        they depend on; without a ``method``, of all its methods."""
+        self.require_endpoint(endpoint)
+        methods = [method] if method else self.methods_of(endpoint)
+        plans = (self.of_endpoint(endpoint, each) for each in methods)
+        return [applied for plan in plans for applied in plan.apply(resolve, conditions=False)]
+
+    def methods_of(self, endpoint: str) -> list[str]:
+        """Those that the routes of ``endpoint`` take, sorted."""
+        return sorted({method for rule in self.app.url_map.iter_rules(endpoint) for method in rule.methods or ()})
+
+    def require_endpoint(self, endpoint: str) -> None:
+        """Raise :class:`ConfigurationError` when no endpoint has this name."""
+        if endpoint not in self.app.view_functions:
+            nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
+            raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
+
+    # Make one
+
+    def _made_for(self, endpoint: str, method: str) -> Plan:
+        view = self.app.view_functions.get(endpoint)
+        stack = view_stack(view, method)
+        own = stack.declarations if stack else ()
+        others = self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method))
+        reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
+        return self._made(endpoint, (*others, *own), method, reached)
+
+    def _made(self, scope: str, declarations: Iterable[Declaration], method: str | None, stack: Stack | None) -> Plan:
+        plan = self._planned(scope, declarations, method, stack)
+        if plan.needs_users:
+            self._subjects.require_users(plan.scope)
+        return plan
+
+    def _planned(
+        self, scope: str, declarations: Iterable[Declaration], method: str | None, stack: Stack | None
+    ) -> Plan:
+        serving = [each for each in declarations if method is None or each.serves(method)]
+        return Plan.of(self.app, scope, serving, prefix=self.key_prefix, stack=stack, dynamic=self.dynamic)
+
+    def _answers_options(self, endpoint: str) -> bool:
+        """Whether Flask answers OPTIONS by itself, so that the view is never reached."""
+        return any(getattr(rule, "provide_automatic_options", False) for rule in self.app.url_map.iter_rules(endpoint))
+
+
+def known_method(method: str) -> str:
+    """``method``, or ``""`` for all those that clients make up."""
+    return method if method in METHODS else ""
+
+
+def _declared_here(scope: str, options: dict[str, Any]) -> Declaration:
+    where = str(scope)
+    reject_unknown_options(f'limiter on "{where}"', options)
+    for option in ("methods", "with_defaults"):
+        if option in options:
+            raise ConfigurationError(f'limiter on "{where}": {option} is for declarations; here it has no meaning')
+    if callable(options.get("rules")):
+        raise ConfigurationError(f'limiter on "{where}": rules are given by a callable in declarations; here call it')
+    return rate_limiter(**options, scope=scope).at(where)

@@ -1,0 +1,46 @@
+"""What is declared on a view: also on the class of a class-based one, and on the method that serves the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+from flask.views import MethodView
+
+from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels
+
+
+def view_stack(view: Any, method: str) -> Stack | None:
+    """What is declared on a view and on the parts of a class-based one that serve ``method``, together."""
+    stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
+    if len(stacks) < 2:
+        return stacks[0] if stacks else None
+    return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
+
+
+def view_exemptions(view: Any, method: str) -> frozenset[Level]:
+    """The levels that a view, its class or its method are exempt from."""
+    return frozenset[Level]().union(*map(exempt_levels, _parts(view, method)))
+
+
+def _parts(view: Any, method: str) -> list[Any]:
+    """The view function, and of a class-based one all that a request comes through, outermost first."""
+    view_class = getattr(view, "view_class", None)
+    if view_class is None:
+        return [view]
+    return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
+
+
+def _handler(view_class: Any, name: str) -> Any:
+    """What serves the method, with our own among the ``method_decorators`` that flask-restful puts around it."""
+    if not issubclass(view_class, MethodView):
+        return None
+    handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
+    decorators = getattr(view_class, "method_decorators", ())
+    if isinstance(decorators, Mapping):
+        decorators = decorators.get(name, ())
+    for decorator in decorators if callable(handler) else ():
+        if isinstance(decorator, RateLimiter):
+            handler = decorator.on_method(handler)
+    return handler

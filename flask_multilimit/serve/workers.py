@@ -1,0 +1,29 @@
+"""A warning at the first request, when the processes that serve an app would each admit more than the limits say."""
+
+from __future__ import annotations
+
+from flask import Flask, request
+
+from ..config import Settings
+from ..engine import Limiter
+
+
+def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:
+    """Log a warning if the server of the current request has several worker processes, and they share no storage or
+    their number is unknown."""
+    if not request.environ.get("wsgi.multiprocess") or not settings.enabled:
+        return
+    if not limiter.storage.shared:
+        app.logger.warning(
+            "Several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them admits the "
+            "whole of every limit. Name what they share: local:// on one machine (pip install "
+            "'flask-multilimit[local]'), or a server, such as redis://localhost:6379/0.",
+            settings.storage_uri,
+        )
+    elif not (workers := limiter.health().workers).certain:
+        app.logger.warning(
+            "Nothing tells how many worker processes serve this app. While storage is away each of them admits "
+            "1/%d of every limit (%s). Set MULTILIMIT_WORKERS.",
+            workers.count,
+            workers.source,
+        )
