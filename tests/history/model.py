@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.algorithms.base import AHEAD
-from support.oracle import NEVER
+from support.oracle import Charge, Window
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,54 +19,41 @@ if TYPE_CHECKING:
     from history.operations import Operation
 
 
-class Unit(NamedTuple):
-    """One unit in a sliding window."""
-
-    at: int
-    id: bytes
-
-
-Units = tuple[Unit, ...]
+Charges = tuple[Charge, ...]
 
 
 class SlidingWindow:
-    """By brute force, as :class:`oracle.Oracle`, with the signatures of the Python twins."""
+    """The one of ``support.oracle``, with the signatures of the package's algorithms. Its state is the charges."""
 
     @staticmethod
-    def live(state: Units | None, quota: Quota, now: int) -> Units:
-        return tuple(unit for unit in state or () if now - quota.window < unit.at <= now + AHEAD)
-
-    @classmethod
-    def evaluate(cls, state: Units | None, quota: Quota, cost: int, now: int) -> tuple[int, int, int, Units]:
-        live = cls.live(state, quota, now)
-        remaining = quota.count - len(live)
-        if cost <= remaining:
-            return remaining, 0, 0, live
-        if cost > quota.count:
-            return remaining, NEVER, 0, live
-        leaving = sorted(unit.at + quota.window for unit in live)
-        return remaining, leaving[cost - remaining - 1] - now, 0, live
+    def evaluate(state: Charges | None, quota: Quota, cost: int, now: int) -> tuple[int, int, int, Charges]:
+        window = _window(state, quota)
+        return quota.count - window.used(now), window.wait(quota.count, cost, now), 0, window.live(now)
 
     @staticmethod
     def charge(
-        state: Units | None, quota: Quota, cost: int, now: int, seen: Units, check_id: bytes
-    ) -> tuple[Units, int]:
+        state: Charges | None, quota: Quota, cost: int, now: int, seen: Charges, check_id: bytes
+    ) -> tuple[Charges, int]:
         del state
-        return (*seen, *[Unit(now, check_id)] * cost), quota.window
+        return (*seen, Charge(now, cost, check_id)), quota.window
 
     @staticmethod
-    def reset_after(state: Units | None, quota: Quota, now: int, seen: Units) -> int:
+    def reset_after(state: Charges | None, quota: Quota, now: int, seen: Charges) -> int:
         del state
-        return max((unit.at + quota.window - now for unit in seen), default=0)
+        return _window(seen, quota).reset_after(now)
 
     @staticmethod
-    def refund(state: Units, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Units:
-        del quota, cost, until, now
-        return tuple(unit for unit in state if unit.id != check_id)
+    def refund(state: Charges, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Charges:
+        del cost, until, now
+        return _window(state, quota).without(check_id).charges
 
-    @classmethod
-    def recognise(cls, state: Units | None, quota: Quota, now: int, check_id: bytes) -> bool:
-        return any(unit.id == check_id for unit in cls.live(state, quota, now))
+    @staticmethod
+    def recognise(state: Charges | None, quota: Quota, now: int, check_id: bytes) -> bool:
+        return _window(state, quota).knows(check_id, now)
+
+
+def _window(state: Charges | None, quota: Quota) -> Window:
+    return Window(quota.window, state or (), AHEAD)
 
 
 def _algorithm_of(hit: Hit) -> type[SlidingWindow] | ModuleType | Any:

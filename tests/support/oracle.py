@@ -1,6 +1,7 @@
-"""The sliding window by brute force: every timestamp is kept, and every answer counted anew.
+"""The sliding window by brute force: every charge is kept, and every answer counted anew.
 
-Slow and without cleverness on purpose; what is fast must agree with it.
+Slow and without cleverness on purpose, and nothing of it is taken from the package; what is fast must agree with it.
+:class:`Window` is the definition. Every oracle and every model of the tests answers by it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,50 @@ NEVER = -1
 class Charge(NamedTuple):
     at: int
     cost: int
-    check_id: UUID
+    check_id: bytes = b""
+
+
+class Window(NamedTuple):
+    """What counts at ``now``: the charges in (now - length, now + ahead]. A value; times are microseconds."""
+
+    length: int
+    charges: tuple[Charge, ...] = ()
+    ahead: int = 0
+    """How far the clock may have stepped back since a charge that still counts."""
+
+    def live(self, now: int) -> tuple[Charge, ...]:
+        return tuple(charge for charge in self.charges if now - self.length < charge.at <= now + self.ahead)
+
+    def used(self, now: int) -> int:
+        return sum(charge.cost for charge in self.live(now))
+
+    def knows(self, check_id: bytes, now: int) -> bool:
+        return any(charge.check_id == check_id for charge in self.live(now))
+
+    def wait(self, count: int, cost: int, now: int) -> int:
+        """Until the first instant with room: now, or one at which some charge leaves the window."""
+        if cost == 0:  # asks only, also when the count has been lowered below what is used
+            return 0
+        if cost > count:
+            return NEVER
+        leaving = {charge.at + self.length for charge in self.live(now)}
+        return min(at for at in {now, *leaving} if self.used(at) + cost <= count) - now
+
+    def reset_after(self, now: int) -> int:
+        return max((charge.at + self.length - now for charge in self.live(now)), default=0)
+
+    def charged(self, charge: Charge) -> Window:
+        return self._replace(charges=(*self.charges, charge))
+
+    def without(self, check_id: bytes) -> Window:
+        return self._replace(charges=tuple(charge for charge in self.charges if charge.check_id != check_id))
 
 
 class Oracle:
     """Answers as a storage does, with the full reply, under a clock that does not step back."""
 
     def __init__(self) -> None:
-        self._charges: dict[str, list[Charge]] = {}
+        self._charges: dict[str, tuple[Charge, ...]] = {}
 
     def check(self, hits: Sequence[Hit], now: int, check_id: UUID) -> list[int]:
         if self._knows(hits, now, check_id):
@@ -36,7 +73,7 @@ class Oracle:
             return reply
         for hit in hits:
             if hit.cost:
-                self._charges.setdefault(hit.key, []).append(Charge(now, hit.cost, check_id))
+                self._charges[hit.key] = self._window(hit).charged(Charge(now, hit.cost, check_id.bytes)).charges
         return self._reply(hits, now, repeated=True)
 
     def peek(self, hits: Sequence[Hit], now: int) -> list[int]:
@@ -44,38 +81,22 @@ class Oracle:
 
     def refund(self, decision: Decision) -> None:
         for hit in decision.hits if decision.allowed else ():
-            kept = [charge for charge in self._charges.get(hit.key, []) if charge.check_id != decision.id]
-            self._charges[hit.key] = kept
+            self._charges[hit.key] = self._window(hit).without(decision.id.bytes).charges
 
     def reset(self, hits: Sequence[Hit]) -> None:
         for hit in hits:
             self._charges.pop(hit.key, None)
 
-    def _live(self, hit: Hit, at: int) -> list[Charge]:
-        return [charge for charge in self._charges.get(hit.key, []) if at - hit.rule.quota.window < charge.at <= at]
-
-    def _used(self, hit: Hit, at: int) -> int:
-        return sum(charge.cost for charge in self._live(hit, at))
+    def _window(self, hit: Hit) -> Window:
+        return Window(hit.rule.quota.window, self._charges.get(hit.key, ()))
 
     def _knows(self, hits: Sequence[Hit], now: int, check_id: UUID) -> bool:
-        return any(charge.check_id == check_id for hit in hits if hit.cost for charge in self._live(hit, now))
+        return any(self._window(hit).knows(check_id.bytes, now) for hit in hits if hit.cost)
 
     def _reply(self, hits: Sequence[Hit], now: int, *, repeated: bool = False) -> list[int]:
         reply = [now, 0]
         for hit in hits:
-            remaining = max(hit.rule.count - self._used(hit, now), 0)
-            retry_after = 0 if repeated else self._wait(hit, now)
-            reply += remaining, retry_after, self._reset_after(hit, now)
+            window, count = self._window(hit), hit.rule.count
+            retry_after = 0 if repeated else window.wait(count, hit.cost, now)
+            reply += max(count - window.used(now), 0), retry_after, window.reset_after(now)
         return reply
-
-    def _wait(self, hit: Hit, now: int) -> int:
-        """Until the first instant with room: now, or one at which some charge leaves the window."""
-        if hit.cost == 0:  # asks only, also when the count has been lowered below what is used
-            return 0
-        if hit.cost > hit.rule.count:
-            return NEVER
-        leaving = {charge.at + hit.rule.quota.window for charge in self._live(hit, now)}
-        return min(at for at in {now, *leaving} if self._used(hit, at) + hit.cost <= hit.rule.count) - now
-
-    def _reset_after(self, hit: Hit, now: int) -> int:
-        return max((charge.at + hit.rule.quota.window - now for charge in self._live(hit, now)), default=0)

@@ -16,6 +16,8 @@ from fractions import Fraction
 from math import floor
 from typing import Protocol
 
+from support.oracle import Charge, Window
+
 FOR_EVER = -1
 """A ``retry_after`` that no waiting can reach."""
 
@@ -69,20 +71,20 @@ class WithoutQueue:
 
 
 class SlidingWindow(WithoutQueue):
-    """At most ``count`` units in any window (now - window, now]: keeps the instant of every unit."""
+    """At most ``count`` units in any window (now - window, now]."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.most = terms, terms.count
-        self.charges: list[tuple[int, int]] = []
+        self.window = Window(terms.window)
 
     def _used(self, now: int) -> int:
-        return sum(cost for at, cost in self.charges if now - self.terms.window < at <= now)
+        return self.window.used(now)
 
     def conforms(self, now: int, cost: int) -> bool:
         return cost == 0 or self._used(now) + cost <= self.terms.count
 
     def charge(self, now: int, cost: int) -> None:
-        self.charges.append((now, cost))
+        self.window = self.window.charged(Charge(now, cost))
 
     def is_whole(self, now: int) -> bool:
         return self._used(now) == 0
@@ -93,10 +95,10 @@ class FixedWindow(SlidingWindow):
 
     def _used(self, now: int) -> int:
         used, end = 0, None
-        for at, cost in self.charges:
-            if end is None or at >= end:
-                used, end = 0, at + self.terms.window
-            used += cost
+        for charge in self.window.charges:
+            if end is None or charge.at >= end:
+                used, end = 0, charge.at + self.terms.window
+            used += charge.cost
         return used if end is not None and now < end else 0
 
 
