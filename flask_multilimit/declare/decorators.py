@@ -31,7 +31,7 @@ from .limiter import (
     warn_of_idle_rules,
 )
 from .subjects import LimitType, SubjectType
-from .unwrap import attributes_of, functions_below, innermost, name_of
+from .unwrap import attributes_of, full_name_of, functions_below
 
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""
@@ -185,7 +185,7 @@ def exempt_levels(target: object) -> frozenset[Level]:
     """The levels that a view or a blueprint is exempt from."""
     if isinstance(target, type):
         return cast("frozenset[Level]", getattr(target, _EXEMPT, frozenset()))
-    return frozenset[Level]().union(*_marks_below(target, _EXEMPT))
+    return cast("frozenset[Level]", _mark_below(target, _EXEMPT) or frozenset())
 
 
 def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
@@ -194,12 +194,8 @@ def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
 
 
 def declared_on(function: object) -> Stack | None:
-    """The stack that a call of ``function`` comes upon first, also below decorators that are not ours.
-
-    When two stacks lie below side by side, neither is that of ``function``: each is checked where it stands.
-    """
-    found = {id(stack): stack for stack in _marks_below(function, _MARK)}
-    return cast("Stack", next(iter(found.values()))) if len(found) == 1 else None
+    """The stack that a call of ``function`` meets first, also below other decorators that tell what they wrap."""
+    return cast("Stack | None", _mark_below(function, _MARK))
 
 
 def limiter_above(function: object) -> str | None:
@@ -312,10 +308,10 @@ def _gate(stack: Stack) -> Gate:
     return app.extensions.get(GATE) or gate_of_app(app, needed_by=f'"{stack.where}" is rate limited, but ')
 
 
-def _marks_below(target: object, mark: str) -> list[Any]:
-    """Each ``mark`` that a call of ``target`` comes upon first."""
-    found = functions_below(target, stop=lambda function: mark in attributes_of(function))
-    return [attributes_of(function)[mark] for function in found if mark in attributes_of(function)]
+def _mark_below(target: object, mark: str) -> Any:
+    """The ``mark`` that a call of ``target`` meets first."""
+    marked = (attributes_of(function) for function in functions_below(target))
+    return next((attributes[mark] for attributes in marked if mark in attributes), None)
 
 
 def _name_of(function: object) -> str:
@@ -329,4 +325,4 @@ def _name_of(function: object) -> str:
             f"@rate_limiter on {function!r}: decorate a function or a blueprint; of a class, its methods; "
             "of a staticmethod or classmethod, the function below it"
         )
-    return name_of(innermost(function))
+    return full_name_of(function)

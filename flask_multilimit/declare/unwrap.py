@@ -1,37 +1,31 @@
-"""What a decorated function is wrapped around, as far as the decorators let us see."""
+"""What a decorated function is wrapped around, as far as that is certain.
+
+A closure or an attribute that holds a function says nothing about that: the function may be called, called elsewhere,
+or never.
+"""
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator
-from types import FunctionType, MethodType
-from typing import Any
+from collections.abc import Iterator
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from typing import Any, cast
+
+_KEPT_OUTSIDE_OF_DICT = (property, GetSetDescriptorType, MemberDescriptorType)
 
 
-def functions_below(function: object, *, stop: Callable[[object], bool] = lambda _: False) -> Iterator[object]:
-    """``function``, and whatever it is wrapped around, down to where ``stop`` says so.
+def functions_below(function: object) -> Iterator[object]:
+    """``function``, and what it is wrapped around, outermost first.
 
-    Decorators keep it in ``__wrapped__`` (``functools.wraps``), in a closure or in an attribute.
+    Certain are: a bound method, ``functools.partial``, ``__wrapped__`` (which ``functools.wraps``, ``functools.cache``
+    and wrapt set), and the ``__call__`` of an object's class.
     """
-    seen: set[int] = set()
-    waiting = [function]
-    while waiting:
-        found = waiting.pop()
-        if id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            if not stop(found):
-                waiting += _wrapped_by(found)
-
-
-def innermost(function: object) -> object:
-    """The function itself, which has a name of its own, while all that one decorator makes may be called alike."""
-    seen: set[int] = set()
-    while id(function) not in seen and len(below := _wrapped_by(function)) == 1:
-        seen.add(id(function))
-        (function,) = below
-    return function
+    below = function
+    for below in _wrapped_in(function):
+        yield below
+    called = _of_class(below, "__call__")
+    if not isinstance(below, (type, FunctionType)) and isinstance(called, FunctionType):
+        yield from _wrapped_in(called)
 
 
 def name_of(function: object) -> str:
@@ -39,6 +33,15 @@ def name_of(function: object) -> str:
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{module}:{name}"
+
+
+def full_name_of(function: object) -> str:
+    """The name of what ``function`` is wrapped around.
+
+    All that a decorator without ``functools.wraps`` makes has one name. What each holds tells them apart:
+    ``module:decorator.<locals>.wrapper(module:function)``.
+    """
+    return _full_name_of(_innermost(function), frozenset())
 
 
 def attributes_of(target: object) -> dict[str, Any]:
@@ -50,30 +53,53 @@ def attributes_of(target: object) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _wrapped_by(function: object) -> list[object]:
+def _wrapped_in(function: object) -> Iterator[object]:
+    seen: set[int] = set()
+    below: object | None = function
+    while below is not None and id(below) not in seen:
+        seen.add(id(below))
+        yield below
+        below = _wrapped_by(below)
+
+
+def _wrapped_by(function: object) -> object | None:
     if isinstance(function, MethodType):
-        return [function.__func__]
+        return function.__func__
     if isinstance(function, functools.partial):
-        return [function.func]
-    if not _may_be_wrapped(function):
-        return []
+        return function.func
     attributes = attributes_of(function)
     if "__wrapped__" in attributes:
-        return [attributes["__wrapped__"]]
+        return cast("object", attributes["__wrapped__"])
+    if isinstance(_of_class(function, "__wrapped__"), _KEPT_OUTSIDE_OF_DICT):
+        return cast("object", getattr(function, "__wrapped__", None))
+    return None
+
+
+def _of_class(target: object, name: str) -> object | None:
+    """What the class of ``target`` says, without asking ``target``."""
+    return next((vars(each)[name] for each in type(target).__mro__ if name in vars(each)), None)
+
+
+def _innermost(function: object) -> object:
+    *_, found = _wrapped_in(function)
+    return found
+
+
+def _full_name_of(function: object, seen: frozenset[int]) -> str:
+    seen |= {id(function)}
+    held = [each for each in map(_innermost, _held_by(function)) if id(each) not in seen]
+    name = name_of(function)
+    return f"{name}({', '.join(_full_name_of(each, seen) for each in held)})" if held else name
+
+
+def _held_by(function: object) -> list[FunctionType | MethodType]:
+    """The functions that are attributes of an object, or that a function closes over and was given from elsewhere."""
     if isinstance(function, FunctionType):
-        return _enclosed(function)
-    return [value for value in attributes.values() if _may_be_wrapped(value)]
-
-
-def _enclosed(function: FunctionType) -> list[object]:
-    """What the inner function of a decorator closes over, but not what a function merely calls.
-
-    The former takes whatever arguments come, and was not defined beside what it wraps.
-    """
-    if not function.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        return []
-    contents = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-    return [value for value in contents if _may_be_wrapped(value) and not _defined_beside(value, function)]
+        held = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+        values = [value for value in held if not _defined_beside(value, function)]
+    else:
+        values = list(attributes_of(function).values())
+    return [value for value in values if isinstance(value, (FunctionType, MethodType))]
 
 
 def _defined_beside(value: object, function: FunctionType) -> bool:
@@ -82,14 +108,6 @@ def _defined_beside(value: object, function: FunctionType) -> bool:
     place, _, name = value.__qualname__.rpartition(".")
     other_place, _, other_name = function.__qualname__.rpartition(".")
     return place == other_place and name != other_name  # one name: a decorator applied twice
-
-
-def _may_be_wrapped(value: object) -> bool:
-    if isinstance(value, (FunctionType, MethodType, functools.partial)):
-        return True
-    return not isinstance(value, type) and isinstance(
-        inspect.getattr_static(type(value), "__call__", None), FunctionType
-    )
 
 
 def _filled(cell: Any) -> bool:

@@ -239,6 +239,15 @@ class TestWhatCounts:
         assert statuses(app, "/documents/b", 1) == [200]
         assert statuses(app, "/documents/a", 1, **from_address("203.0.113.7")) == [200]
 
+    def test_decorators(self, run: Run) -> None:
+        app = run(self.PAGE, "decorators")["app"]
+        fields = {path: app.test_client().get(path).headers["RateLimit-Policy"] for path in ("/wrapped", "/hidden")}
+        assert fields == {
+            "/wrapped": '"application-60s";q=1000;w=60, "ip-60s";q=5;w=60',
+            "/hidden": '"application-60s";q=1000;w=60, "default-60s";q=20;w=60, "ip-60s";q=5;w=60',
+        }
+        assert [statuses(app, "/wrapped", 5)[-1], statuses(app, "/hidden", 5)[-1]] == [429, 429]
+
 
 class TestLoginProtection:
     PAGE = "docs/how-to/login-protection.md"

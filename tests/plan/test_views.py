@@ -11,7 +11,7 @@ from flask import Blueprint, Flask, Response
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MemoryStorage, MultiLimit, rate_limiter
-from support.doubles import FOREIGN, RecordingStorage
+from support.doubles import OPEN, RecordingStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -369,7 +369,7 @@ class TestMisplacedAboveTheRoute:
         with pytest.raises(ConfigurationError, match="stands above"):
             client.get("/")
 
-    @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
+    @pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
     def test_is_an_error_also_with_another_decorator_between(
         self, limited_app: Flask, client: FlaskClient, foreign: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, abort, current_app, request
 
-from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, Rule, exempt, rate_limiter
 from flask_multilimit.serve.gate import gate_of
-from support.doubles import FOREIGN, without_wraps
+from support.doubles import FOREIGN, OPAQUE, OPEN, copying_attributes, limited_service, with_wraps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
     from support.clock import Clock
-    from support.doubles import RecordingStorage
+    from support.doubles import Decorator, RecordingStorage
     from support.servers import Server
 
 
@@ -70,7 +70,7 @@ def test_ten_stacked_rules_are_one_command_on_a_real_server(
 
     @app.get("/")
     @rate_limiter(type=LimitType.IP, rules=[Rule(time=window, count=window - 50) for window in range(60, 65)])
-    @without_wraps
+    @with_wraps
     @rate_limiter(type=LimitType.DEFAULT, rules=[Rule(time=window, count=window) for window in range(60, 65)])
     def view() -> str:
         return "ok"
@@ -118,8 +118,8 @@ def test_a_refusal_by_one_limiter_charges_none(limited_app: Flask, client: Flask
     assert client.get("/").headers["RateLimit"] == '"ip-1s";r=0;t=1, "default-100s";r=1;t=100'
 
 
-@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
-class TestForeignDecorators:
+@pytest.mark.parametrize("foreign", OPEN.values(), ids=OPEN.keys())
+class TestDecoratorsThatTellWhatTheyWrap:
     def test_between_two_limiters_leaves_one_check(
         self,
         limited_app: Flask,
@@ -178,7 +178,7 @@ class TestForeignDecorators:
         assert client.get("/").text == "ok"
         assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
 
-    @pytest.mark.parametrize("other", FOREIGN.values(), ids=FOREIGN.keys())
+    @pytest.mark.parametrize("other", OPEN.values(), ids=OPEN.keys())
     def test_two_kinds_at_every_place_leave_one_check(
         self,
         limited_app: Flask,
@@ -207,10 +207,160 @@ class TestForeignDecorators:
         assert storage.keys_asked[0][0] == "rate_limit:{endpoint}:default::sliding_window:60000"
 
 
+@pytest.mark.parametrize("opaque", OPAQUE.values(), ids=OPAQUE.keys())
+class TestDecoratorsThatTellNothing:
+    """What is below counts as a function that the view calls: where it stands, by its own name."""
+
+    def test_between_two_limiters_leave_each_its_own_check(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
+    ) -> None:
+        @rate_limiter(rules="10/minute")
+        @opaque
+        @rate_limiter(rules="100/hour")
+        def view() -> str:
+            return "ok"
+
+        limited_app.add_url_rule("/", "view", view)
+
+        assert client.get("/").text == "ok"
+        assert storage.windows == [[60], [3600]]
+
+    def test_outside_all_limiters_leave_every_other_limit_in_force(
+        self, app: Flask, storage: RecordingStorage, opaque: Decorator
+    ) -> None:
+        MultiLimit(app, storage=storage, application_limits="90/hour", default_limits="50 per 2 hours")
+
+        @opaque
+        @rate_limiter(rules="10/minute")
+        @rate_limiter(rules="11 per 2 minutes")
+        def view() -> str:
+            return "ok"
+
+        app.add_url_rule("/", "endpoint", view)
+
+        assert app.test_client().get("/").text == "ok"
+        assert storage.windows == [[3600, 7200], [60, 120]]
+        assert "{endpoint}" in storage.keys_asked[0][1]
+        assert "{endpoint}" not in storage.keys_asked[1][0]
+
+    def test_inside_all_limiters_change_nothing(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, opaque: Decorator
+    ) -> None:
+        @rate_limiter(rules="10/minute")
+        @opaque
+        def view() -> str:
+            return "ok"
+
+        limited_app.add_url_rule("/", "endpoint", view)
+
+        assert client.get("/").text == "ok"
+        assert storage.keys_asked == [["rate_limit:{endpoint}:default::sliding_window:60000"]]
+
+
+class TestWhatMerelyHoldsALimitedFunction:
+    """Only a guess would say that it wraps it: all limits that stand elsewhere hold, and are checked before."""
+
+    @pytest.fixture
+    def limited_app(self, app: Flask, storage: RecordingStorage) -> Flask:
+        app.config["MULTILIMIT_LIMITS"] = {"view": "70 per 3 hours"}
+        MultiLimit(app, storage=storage, application_limits="90/hour", default_limits="50 per 2 hours")
+        return app
+
+    def holders(self) -> dict[str, Callable[[Callable[[], str]], Callable[..., str]]]:
+        def closure(service: Callable[[], str]) -> Callable[..., str]:
+            def view(*_args: Any, **_kwargs: Any) -> str:
+                return service() if "mail" in request.args else "nothing sent"
+
+            return view
+
+        class Page:
+            def __init__(self, service: Callable[[], str]) -> None:
+                self.service = service
+
+            def __call__(self, **_arguments: Any) -> str:
+                return self.service() if "mail" in request.args else "nothing sent"
+
+        return {"closure": closure, "object": Page}
+
+    @pytest.mark.parametrize("kind", ["closure", "object"])
+    def test_keeps_its_own_limits(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, kind: str
+    ) -> None:
+        limited_app.add_url_rule("/", "view", self.holders()[kind](limited_service(rules="10/minute", scope="mail")))
+
+        assert [client.get("/").text, client.get("/?mail").text] == ["nothing sent", "done"]
+        before = [3600, 10800]
+        assert storage.windows == [before, before, [60]]
+        assert storage.keys_asked[-1] == ["rate_limit:{mail}:default::sliding_window:60000"]
+
+    @pytest.mark.parametrize("kind", ["closure", "object"])
+    def test_is_not_exempt_because_of_it(
+        self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage, kind: str
+    ) -> None:
+        limited_app.add_url_rule("/", "view", self.holders()[kind](exempt(lambda: "done")))
+
+        assert client.get("/").text == "nothing sent"
+        assert storage.windows == [[3600, 10800]]
+
+    def test_may_be_limited_itself_beside_a_routed_view(self, limited_app: Flask, client: FlaskClient) -> None:
+        @limited_app.get("/")
+        def view() -> str:
+            return "ok"
+
+        @rate_limiter(rules="10/minute")
+        def audit(*args: Any, **kwargs: Any) -> str:
+            return view(*args, **kwargs)
+
+        assert client.get("/").text == "ok"
+
+    def test_keeps_quotas_apart_that_delegate_to_one_function(
+        self, limited_app: Flask, storage: RecordingStorage
+    ) -> None:
+        def deliver(*_args: Any) -> str:
+            return "sent"
+
+        @rate_limiter(rules="1/minute")
+        def mail(*args: Any) -> str:
+            return deliver(*args)
+
+        @rate_limiter(rules="1/minute")
+        def text(*args: Any) -> str:
+            return deliver(*args)
+
+        with limited_app.app_context():
+            assert [mail(), text()] == ["sent", "sent"]
+        assert storage.keys_asked[0] != storage.keys_asked[1]
+
+
+def test_a_decorator_that_copies_attributes_tells_what_it_wraps(
+    limited_app: Flask, client: FlaskClient, storage: RecordingStorage
+) -> None:
+    view = copying_attributes(rate_limiter(rules="10/minute")(lambda: "ok"))
+    limited_app.add_url_rule("/", "endpoint", rate_limiter(rules="100/hour")(view))
+
+    assert client.get("/").text == "ok"
+    assert storage.windows == [[3600, 60]]
+
+
+def test_an_object_whose_call_is_limited_is_a_view_of_one_check(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, application_limits="90/hour", default_limits="50 per 2 hours")
+
+    class Page:
+        @rate_limiter(rules="10/minute")
+        def __call__(self) -> str:
+            return "ok"
+
+    app.add_url_rule("/", "page", Page())
+
+    assert app.test_client().get("/").text == "ok"
+    assert storage.windows == [[3600, 60]]
+
+
 def test_what_stands_outside_the_outermost_limiter_runs_before_the_check(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     def login_required(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if "user" not in request.args:
                 abort(401)
@@ -259,6 +409,7 @@ def test_a_decorator_that_calls_twice_is_charged_once(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     def retrying(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             view(*args, **kwargs)
             return view(*args, **kwargs)
@@ -292,6 +443,7 @@ def test_async_views_below_a_decorator_that_awaits(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     def awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             return await view(*args, **kwargs)
 
@@ -313,6 +465,7 @@ def test_async_views_below_a_decorator_that_uses_ensure_sync(
     limited_app: Flask, client: FlaskClient, storage: RecordingStorage
 ) -> None:
     def synchronous(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return current_app.ensure_sync(view)(*args, **kwargs)
 
@@ -343,7 +496,7 @@ def test_async_functions_below_a_decorator_that_does_not_await(
     with limited_app.app_context():
         assert asyncio.run(_awaited(service)) == "sent"
 
-    assert storage.windows == [[60, 3600]]
+    assert storage.windows == ([[60], [3600]] if foreign in OPAQUE.values() else [[60, 3600]])
 
 
 async def _awaited(function: Callable[[], Any]) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import wrapt
 
 from flask_multilimit import MemoryStorage, StorageError, rate_limiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from flask_multilimit import Decision, Hit
@@ -107,11 +110,38 @@ def partial(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.partial(function)
 
 
-FOREIGN: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+@wrapt.decorator  # type: ignore[untyped-decorator, unused-ignore]
+def with_wrapt(wrapped: Callable[..., Any], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return wrapped(*args, **kwargs)
+
+
+def copying_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As decorators did before ``functools.wraps`` kept what it wraps."""
+    wrapper = without_wraps(function)
+    vars(wrapper).update({name: value for name, value in vars(function).items() if name != "__wrapped__"})
+    return wrapper
+
+
+def without_arguments(function: Callable[[], Any]) -> Callable[[], Any]:
+    def wrapper() -> Any:
+        return function()
+
+    return wrapper
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+OPEN: dict[str, Decorator] = {
     "functools.wraps": with_wraps,
-    "no wraps": without_wraps,
-    "class instance": Instance,
     "updated class instance": UpdatedInstance,
     "functools.partial": partial,
+    "functools.cache": functools.cache,
+    "wrapt": with_wrapt,
 }
-"""Decorators that are not ours, of every make."""
+"""Decorators that are not ours and tell what they are wrapped around."""
+OPAQUE: dict[str, Decorator] = {
+    "no wraps": without_wraps,
+    "class instance": Instance,
+    "fixed arguments": without_arguments,
+}
+"""Those that tell nothing."""
+FOREIGN = OPEN | OPAQUE
