@@ -20,7 +20,7 @@ from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.storage import Clocked
 from .operate.listing import prefixes_of, slot_of, stored_keys
-from .operate.standing import kinds_of, plan_of, standing_of
+from .operate.standing import plan_of, standing_of, type_names_of
 from .plan.endpoint import Applied, hits_of
 from .serve.gate import AppGate, gate_of
 
@@ -206,7 +206,7 @@ def _target(target: Flask | FlaskClient) -> tuple[Flask, str]:
 
 
 def _of_test_client(address: str) -> dict[str, str]:
-    return {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.kind: EVERYONE.value}
+    return {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
 
 
 def _require_hits(
@@ -219,18 +219,19 @@ def _require_hits(
 ) -> None:
     if applied:
         return
-    kinds = kinds_of(plan_of(gate, endpoint, method))
-    if not kinds:
+    limited_by = type_names_of(plan_of(gate, endpoint, method))
+    if not limited_by:
         raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
+    arguments = " or ".join(map(_argument, limited_by))
     raise ConfigurationError(
-        f'{what}: no limit at "{endpoint}" counts {" or ".join(given)}; it is limited by {", ".join(kinds)}, so give '
-        f"{' or '.join(_argument(kind) for kind in kinds)}"
+        f'{what}: no limit at "{endpoint}" counts {" or ".join(given)}; it is limited by {", ".join(limited_by)}, '
+        f"so give {arguments}"
     )
 
 
-def _argument(kind: str) -> str:
+def _argument(type_name: str) -> str:
     known = {"ip": 'ip="..."', "user": 'user="..."', "default": "everyone=True", "user+ip": 'user="...", ip="..."'}
-    return known.get(kind, f'subjects={{"{kind}": "..."}}')
+    return known.get(type_name, f'subjects={{"{type_name}": "..."}}')
 
 
 def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:

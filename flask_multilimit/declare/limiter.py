@@ -17,7 +17,7 @@ from ..engine.decision import OnStorageError, check_cost, check_hash_tag
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
-from .subjects import RESERVED_NAMES, LimitType, SubjectType, kind_of
+from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
 
 if sys.version_info >= (3, 14):  # annotations may be names that only type checkers know, and evaluated they are errors
@@ -80,9 +80,9 @@ class Declaration:
         return replace(self, scope=self.scope or scope, name=self.name or scope)
 
     @property
-    def kind(self) -> str:
+    def type_name(self) -> str:
         """What a key and the names of its rules call the type."""
-        return kind_of(self.type, self.name)
+        return type_name_of(self.type, self.name)
 
     @property
     def fixed_rules(self) -> tuple[Rule, ...]:
@@ -103,7 +103,7 @@ class Declaration:
 
     def __str__(self) -> str:
         rules = "rules by request" if callable(self.rules) else "; ".join(map(str, self.rules))
-        return f"{self.name or self.kind} limiter ({rules})"
+        return f"{self.name or self.type_name} limiter ({rules})"
 
 
 OPTIONS = tuple(each.name for each in fields(Declaration) if each.name != "where")
@@ -128,7 +128,7 @@ def reject_shared_keys(
     for declaration in declarations:
         for rule in declaration.fixed_rules:
             key, counted_as = declaration.key or prefix, declaration.scope or scope
-            place = (key, counted_as, declaration.hash_tag, declaration.kind, rule.algorithm, rule.window_ms)
+            place = (key, counted_as, declaration.hash_tag, declaration.type_name, rule.algorithm, rule.window_ms)
             if place in owners:
                 raise ConfigurationError(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} and a rule of the {owners[place]} '
@@ -306,10 +306,10 @@ def _check_type(type_: object, name: object) -> None:
 
 def type_from_text(text: str) -> SubjectType:
     """The type that configuration writes as ``ip``, ``user``, ``default``, ``global`` or several: ``user+ip``."""
-    names = {name.lower(): kind for name, kind in LimitType.__members__.items()}
+    names = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
     parts = [part.strip().lower() for part in text.split("+")]
     for part in parts:
         if part not in names:
             raise ConfigurationError(f"type={brief(text)}: use {', '.join(names)}, or several joined by +")
-    kinds = tuple(names[part] for part in parts)
-    return kinds[0] if len(kinds) == 1 else cast("SubjectType", kinds)
+    types = tuple(names[part] for part in parts)
+    return types[0] if len(types) == 1 else cast("SubjectType", types)

@@ -45,15 +45,15 @@ LONGEST_ADDRESS = 64
 """Characters; an IPv6 address with a zone has fewer. (A proxy that is trusted too far hands on anything.)"""
 
 ANONYMOUS = "anonymous"
-RESERVED_NAMES = frozenset({*(kind.value for kind in LimitType), "global", ANONYMOUS})
+RESERVED_NAMES = frozenset({*(each.value for each in LimitType), "global", ANONYMOUS})
 """What a type of one's own cannot be called."""
 
 
 class Subject(NamedTuple):
     """The resolved value of a type."""
 
-    kind: str
-    """How a key names the type."""
+    type: str
+    """As in keys: see :func:`type_name_of`."""
     value: str
 
 
@@ -64,11 +64,11 @@ Resolve = Callable[[SubjectType, str | None], Subject | None]
 """The subject of a type; the second argument is the name of the limiter. ``None``: the limiter does not apply."""
 
 
-def kind_of(type_: SubjectType, name: str | None) -> str:
+def type_name_of(type_: SubjectType, name: str | None) -> str:
     """How keys and rule names call the type."""
     parts = type_ if isinstance(type_, tuple) else (type_,)
-    kinds = [part.value for part in parts if isinstance(part, LimitType)]
-    return "+".join(kinds) if len(kinds) == len(parts) else str(name)
+    names = [part.value for part in parts if isinstance(part, LimitType)]
+    return "+".join(names) if len(names) == len(parts) else str(name)
 
 
 def subjects_given(
@@ -85,7 +85,7 @@ def subjects_given(
     if user is not None:
         given[LimitType.USER.value] = str(user)
     if everyone:
-        given[EVERYONE.kind] = EVERYONE.value
+        given[EVERYONE.type] = EVERYONE.value
     return given
 
 
@@ -126,9 +126,10 @@ class Subjects:
         """
 
         def resolve(type_: SubjectType, name: str | None) -> Subject | None:
-            kind = kind_of(type_, name)
-            if kind in subjects:
-                return Subject(kind, network_of(subjects[kind], self._ipv6_prefix) if kind == "ip" else subjects[kind])
+            called = type_name_of(type_, name)
+            if called in subjects:
+                value = subjects[called]
+                return Subject(called, network_of(value, self._ipv6_prefix) if called == "ip" else value)
             if isinstance(type_, tuple):
                 return self._together(type_, name, resolve)
             if type_ is LimitType.USER and ANONYMOUS in subjects:
@@ -149,7 +150,7 @@ class Subjects:
     def _together(types: tuple[SingleType, ...], name: str | None, resolve: Resolve) -> Subject | None:
         """JSON keeps the parts apart, whatever they contain."""
         parts = [resolve(type_, name) for type_ in types]
-        return None if None in parts else Subject(kind_of(types, name), json.dumps(parts))
+        return None if None in parts else Subject(type_name_of(types, name), json.dumps(parts))
 
     def _address(self) -> str:
         try:

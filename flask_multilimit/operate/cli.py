@@ -22,7 +22,7 @@ from ..engine.rules import UNITS
 from ..plan.endpoint import Applied, hits_of
 from ..serve.gate import AppGate, gate_of
 from . import console
-from .doctor import Finding, Level, examine
+from .doctor import Finding, Severity, examine
 from .listing import (
     ListedEndpoint,
     ListedKey,
@@ -33,7 +33,7 @@ from .listing import (
     stored_keys,
     unmatched_of,
 )
-from .standing import kinds_of, method_of, plan_of, standing_of
+from .standing import method_of, plan_of, standing_of, type_names_of
 
 SCHEMA = 1
 """Of what ``--json`` writes: docs/reference/cli.md. Fields may be added; a changed meaning is a new number."""
@@ -86,10 +86,10 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     subjects = {}
     for given in value:
-        kind, equals, subject = given.partition("=")
-        if not (kind and equals):
+        type_name, equals, subject = given.partition("=")
+        if not (type_name and equals):
             raise click.BadParameter(f"{given!r}: write TYPE=VALUE, such as api_key=abc", context, parameter)
-        subjects[kind] = subject
+        subjects[type_name] = subject
     return subjects
 
 
@@ -177,9 +177,15 @@ def _rows(listed: ListedLimiter) -> list[tuple[str, str, str, str, str]]:
     declared = listed.planned.declaration
     options = "; ".join(_options(listed))
     if listed.planned.dynamic is not None:
-        return [(declared.name or declared.kind, declared.kind, "by request", "", options)]
+        return [(declared.name or declared.type_name, declared.type_name, "by request", "", options)]
     return [
-        (name, declared.kind, _rule_text(rule), rule.algorithm, "; ".join(filter(None, (_parameters(rule), options))))
+        (
+            name,
+            declared.type_name,
+            _rule_text(rule),
+            rule.algorithm,
+            "; ".join(filter(None, (_parameters(rule), options))),
+        )
         for name, rule in listed.planned.rules
     ]
 
@@ -225,7 +231,7 @@ def _endpoint_as_json(endpoint: ListedEndpoint) -> dict[str, Any]:
 def _limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
     declared = listed.planned.declaration
     of_limiter = {
-        "type": declared.kind,
+        "type": declared.type_name,
         "from": declared.where,
         "scope": listed.scope,
         "hash_tag": declared.hash_tag,
@@ -239,7 +245,7 @@ def _limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
         "by_request": listed.planned.dynamic is not None,
     }
     if listed.planned.dynamic is not None:
-        return [{"name": declared.name or declared.kind, **_rule_as_json(None), **of_limiter}]
+        return [{"name": declared.name or declared.type_name, **_rule_as_json(None), **of_limiter}]
     return [{"name": name, **_rule_as_json(rule), **of_limiter} for name, rule in listed.planned.rules]
 
 
@@ -275,11 +281,11 @@ def check_command(
     with _for_people():
         gate = _gate()
         applied = standing_of(gate, endpoint, method, given)
-        kinds = kinds_of(plan_of(gate, endpoint, method))
+        limited_by = type_names_of(plan_of(gate, endpoint, method))
         hits = hits_of(applied)
         decision = _limiter(gate).peek(hits) if hits else None
         method = method or method_of(gate, endpoint)
-    not_asked = [kind for kind in kinds if kind not in {each.declaration.kind for each in applied}]
+    not_asked = [name for name in limited_by if name not in {each.declaration.type_name for each in applied}]
     if as_json:
         _print_json(**_standing_as_json(endpoint, method, decision, applied, not_asked))
         return
@@ -296,7 +302,7 @@ def _standing_lines(
         rows = [_standing_row(status, _subject_of(status.hit, applied)) for status in decision.statuses]
         lines += ["", *console.columns(rows, headings=headings)]
     if not_asked:
-        options = ", ".join(f"{kind} ({_option_for(kind)})" for kind in not_asked)
+        options = ", ".join(f"{name} ({_option_for(name)})" for name in not_asked)
         lines += ["", *console.paragraph(f"Not asked, as nobody is given: {options}.")]
     return lines
 
@@ -324,14 +330,14 @@ def _subject_of(hit: Hit, applied: Sequence[Applied]) -> str:
 
 
 def _readable(subject: Subject) -> str:
-    if "+" in subject.kind:  # several together, as JSON
+    if "+" in subject.type:  # several together, as JSON
         return " + ".join(_readable(Subject(*part)) for part in json.loads(subject.value))
     return subject.value or "(empty)"
 
 
-def _option_for(kind: str) -> str:
-    return {"ip": "--ip", "user": "--user"}.get(kind) or (
-        "all of its parts" if "+" in kind else f"--subject {kind}=..."
+def _option_for(type_name: str) -> str:
+    return {"ip": "--ip", "user": "--user"}.get(type_name) or (
+        "all of its parts" if "+" in type_name else f"--subject {type_name}=..."
     )
 
 
@@ -352,7 +358,7 @@ def _status_as_json(status: RuleStatus, applied: Sequence[Applied]) -> dict[str,
     subject = next(each.subject for each in applied if status.hit in each.hits)
     return {
         "name": status.name,
-        "type": subject.kind,
+        "type": subject.type,
         "subject": subject.value,
         **_rule_as_json(status.rule),
         "cost": status.hit.cost,
@@ -398,9 +404,9 @@ def reset_command(
         applied = standing_of(gate, endpoint, method, given)
         hits = hits_of(applied)
         if not hits:
-            kinds = ", ".join(kinds_of(plan_of(gate, endpoint, method))) or "none"
+            limited_by = ", ".join(type_names_of(plan_of(gate, endpoint, method))) or "none"
             raise click.ClickException(
-                f'No limit at "{endpoint}" counts {" or ".join(given)}. Types that limit it: {kinds}.'
+                f'No limit at "{endpoint}" counts {" or ".join(given)}. Types that limit it: {limited_by}.'
             )
         if not yes:
             rows = [(hit.name, _subject_of(hit, applied), _rule_text(hit.rule)) for hit in hits]
@@ -486,8 +492,8 @@ def doctor_command(as_json: bool) -> None:
         findings.append(finding)
         if not as_json:
             _print(_finding_lines(finding))
-    wrong = sum(finding.level is Level.WRONG for finding in findings)
-    warnings = sum(finding.level is Level.WARNING for finding in findings)
+    wrong = sum(finding.level is Severity.WRONG for finding in findings)
+    warnings = sum(finding.level is Severity.WARNING for finding in findings)
     if as_json:
         _print_json(healthy=not wrong, findings=[_finding_as_json(finding) for finding in findings])
     else:
@@ -496,11 +502,11 @@ def doctor_command(as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-_MARKS: dict[Level, tuple[str, dict[str, Any]]] = {
-    Level.OK: ("ok", {"fg": "green"}),
-    Level.HINT: ("hint", {"fg": "cyan"}),
-    Level.WARNING: ("warning", {"fg": "yellow", "bold": True}),
-    Level.WRONG: ("WRONG", {"fg": "red", "bold": True}),
+_MARKS: dict[Severity, tuple[str, dict[str, Any]]] = {
+    Severity.OK: ("ok", {"fg": "green"}),
+    Severity.HINT: ("hint", {"fg": "cyan"}),
+    Severity.WARNING: ("warning", {"fg": "yellow", "bold": True}),
+    Severity.WRONG: ("WRONG", {"fg": "red", "bold": True}),
 }
 _BESIDE = 24
 """Columns that the mark and the name of a finding take."""
@@ -510,7 +516,7 @@ def _finding_lines(finding: Finding) -> list[str]:
     text, style = _MARKS[finding.level]
     lines = console.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
     lines[0] = click.style(f"{text:<9}", **style) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
-    if finding.remedy and finding.level is not Level.OK:
+    if finding.remedy and finding.level is not Severity.OK:
         lines += console.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
     return lines
 

@@ -60,7 +60,7 @@ PROXY_HINTS = {
 """Variables of the environment that speak for a proxy in front of the app."""
 
 
-class Level(str, Enum):
+class Severity(str, Enum):
     """How much a finding matters."""
 
     OK = "ok"
@@ -77,7 +77,7 @@ class Finding:
     """One thing looked at."""
 
     name: str
-    level: Level
+    level: Severity
     text: str
     remedy: str = ""
 
@@ -88,7 +88,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         endpoints = endpoints_of(gate)
     except ConfigurationError as error:
         endpoints = []
-        yield Finding("declarations", Level.WRONG, str(error), "Correct it: until then the app's requests fail.")
+        yield Finding("declarations", Severity.WRONG, str(error), "Correct it: until then the app's requests fail.")
     else:
         yield from _declarations(gate, endpoints)
         yield from _addresses(gate, endpoints)
@@ -103,7 +103,7 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
     if not gate.settings.enabled:
         yield Finding(
             "enabled",
-            Level.WARNING,
+            Severity.WARNING,
             f"{PREFIX}ENABLED is False: nothing is limited.",
             "Leave the setting out in production.",
         )
@@ -111,12 +111,12 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
     open_ = [endpoint.name for endpoint in endpoints if not endpoint.limiters]
     text = f"{plural(len(limited), 'endpoint')} limited"
     if not open_:
-        yield Finding("declarations", Level.OK, f"{text}, none without limits.")
+        yield Finding("declarations", Severity.OK, f"{text}, none without limits.")
         return
     names = ", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
     yield Finding(
         "declarations",
-        Level.HINT,
+        Severity.HINT,
         f"{text}, {len(open_)} without any limit: {names}.",
         f"If that is not meant, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all.",
     )
@@ -129,7 +129,7 @@ def _addresses(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Findi
     if fix is not None and fix.x_for:
         yield Finding(
             "addresses",
-            Level.OK,
+            Severity.OK,
             f"ProxyFix takes the client's address from {plural(fix.x_for, 'proxy', 'proxies')}.",
         )
         return
@@ -141,9 +141,13 @@ def _addresses(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Findi
     hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
     if hints or fix is not None:
         seen = f" {', '.join(hints)} is set, so there is likely a proxy." if hints else ""
-        yield Finding("addresses", Level.WARNING, f"{what}.{seen} All clients would share the proxy's quota.", remedy)
+        yield Finding(
+            "addresses", Severity.WARNING, f"{what}.{seen} All clients would share the proxy's quota.", remedy
+        )
     else:
-        yield Finding("addresses", Level.HINT, f"{what}. Whether a proxy stands in front cannot be seen here.", remedy)
+        yield Finding(
+            "addresses", Severity.HINT, f"{what}. Whether a proxy stands in front cannot be seen here.", remedy
+        )
 
 
 def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
@@ -158,13 +162,13 @@ def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
 def _users(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
     if _limits_by(LimitType.USER, gate, endpoints):
         nobody = "by its address" if gate.settings.anonymous_user == "ip" else "in one quota for all"
-        yield Finding("users", Level.OK, f"There is a way to know the user. Who is not logged in counts {nobody}.")
+        yield Finding("users", Severity.OK, f"There is a way to know the user. Who is not logged in counts {nobody}.")
 
 
-def _limits_by(kind: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) -> bool:
+def _limits_by(wanted: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) -> bool:
     limiters = [each for endpoint in endpoints for each in endpoint.limiters]
     types = [listed.planned.declaration.type for listed in (*limiters, *unmatched_of(gate))]
-    return any(kind in type_ if isinstance(type_, tuple) else kind is type_ for type_ in types)
+    return any(wanted in type_ if isinstance(type_, tuple) else wanted is type_ for type_ in types)
 
 
 # The storage
@@ -175,7 +179,7 @@ def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding
     try:
         clients = _clients(storage)
     except StorageError as error:
-        yield Finding("storage", Level.WRONG, f"{str(error).rstrip('.')}.", _remedy(error, _MEND))
+        yield Finding("storage", Severity.WRONG, f"{str(error).rstrip('.')}.", _remedy(error, _MEND))
         return
     if not clients:
         yield from _in_this_process(storage)
@@ -189,21 +193,21 @@ def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding
 
 def _on_this_machine(storage: LocalStorage) -> Finding:
     text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
-    return Finding("sharing", Level.OK, f"{text} It ends, and forgets, with the last of them.")
+    return Finding("sharing", Severity.OK, f"{text} It ends, and forgets, with the last of them.")
 
 
 def _in_this_process(storage: Any) -> Iterator[Finding]:
     if storage.shared:
-        yield Finding("storage", Level.OK, f"{type(storage).__name__}, of which this command knows no more.")
+        yield Finding("storage", Severity.OK, f"{type(storage).__name__}, of which this command knows no more.")
         return
     text = "memory://, in each process by itself, gone when it ends."
     remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
     workers = _workers()
     if workers:
         text = f"{text} {workers} asks for several workers: each of them admits the whole of every limit."
-        yield Finding("storage", Level.WARNING, text, remedy)
+        yield Finding("storage", Severity.WARNING, text, remedy)
     else:
-        yield Finding("storage", Level.HINT, text, remedy)
+        yield Finding("storage", Severity.HINT, text, remedy)
 
 
 def _workers() -> str | None:
@@ -238,7 +242,7 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
     if info["role"] == "slave":
         yield Finding(
             "role",
-            Level.WRONG,
+            Severity.WRONG,
             f"{address} is a replica: it takes no charges.",
             f"Point {PREFIX}STORAGE_URI at the primary.",
         )
@@ -251,12 +255,12 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
 def _mute(address: str, error: Exception) -> Finding:
     """Its user may do no more than limit, which is enough."""
     text = f"{address} answers, but lets this user look at nothing: {error}."
-    return Finding("storage", Level.HINT, text, "For all that is looked at here, allow it +ping +info +config|get.")
+    return Finding("storage", Severity.HINT, text, "For all that is looked at here, allow it +ping +info +config|get.")
 
 
 def _unreachable(address: str, error: Exception) -> Finding:
     text = f"No answer from {address}: {type(error).__name__}: {error}"
-    return Finding("storage", Level.WRONG, text, _remedy(storage_error(error), _MEND))
+    return Finding("storage", Severity.WRONG, text, _remedy(storage_error(error), _MEND))
 
 
 class _Info:
@@ -270,13 +274,13 @@ class _Info:
 
 
 def _version(address: str, info: _Info) -> Finding:
-    kinds = {"valkey_version": "Valkey", "dragonfly_version": "Dragonfly", "redis_version": "Redis"}
-    field = next((field for field in kinds if info[field]), "redis_version")
+    products = {"valkey_version": "Valkey", "dragonfly_version": "Dragonfly", "redis_version": "Redis"}
+    field = next((field for field in products if info[field]), "redis_version")
     version = str(info[field] or "of unknown version")
-    text = f"{kinds[field]} {version} at {address}."
+    text = f"{products[field]} {version} at {address}."
     if field == "redis_version" and _numbers(version) and _numbers(version) < OLDEST_SERVER:
-        return Finding("storage", Level.WRONG, text, "Use Redis 5 or later, or Valkey.")
-    return Finding("storage", Level.OK, text)
+        return Finding("storage", Severity.WRONG, text, "Use Redis 5 or later, or Valkey.")
+    return Finding("storage", Severity.OK, text)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -296,11 +300,11 @@ def _latency(trips: list[float], timeout: float) -> Finding:
     remedy = "Every limited request takes one round trip: put the server nearer to the app."
     most, near = timeout / 2, f" {PREFIX}STORAGE_TIMEOUT is {timeout:g} s."
     if slowest > most:
-        return Finding("latency", Level.WARNING, text + near, remedy)
+        return Finding("latency", Severity.WARNING, text + near, remedy)
     if trips[0] > most:
         first = f" The first, which had to connect: {_milliseconds(trips[0])}."
-        return Finding("latency", Level.WARNING, text + first + near, "Leave more time to connect: set it higher.")
-    return Finding("latency", Level.HINT, text, remedy) if median > SLOW else Finding("latency", Level.OK, text)
+        return Finding("latency", Severity.WARNING, text + first + near, "Leave more time to connect: set it higher.")
+    return Finding("latency", Severity.HINT, text, remedy) if median > SLOW else Finding("latency", Severity.OK, text)
 
 
 def _milliseconds(seconds: float) -> str:
@@ -318,10 +322,10 @@ def _clock(client: Any) -> Finding:
     ahead = min(samples)[1]
     text = f"The server's is {duration(abs(ahead))} {'ahead of' if ahead >= 0 else 'behind'} this machine's."
     if abs(ahead) < CLOCK_TOLERANCE:
-        return Finding("clock", Level.OK, text)
+        return Finding("clock", Severity.OK, text)
     return Finding(
         "clock",
-        Level.WARNING,
+        Severity.WARNING,
         f"{text} Limits hold all the same: the server's alone decides. Dates in header fields are off.",
         "Run NTP on both.",
     )
@@ -331,16 +335,16 @@ def _eviction(info: _Info) -> Finding:
     policy, most = str(info["maxmemory_policy"] or ""), info["maxmemory"]
     evicted = int(info["evicted_keys"] or 0)
     if not policy or most is None:
-        return Finding("eviction", Level.HINT, "The server does not tell its maxmemory-policy.", _KEEP_ALL)
+        return Finding("eviction", Severity.HINT, "The server does not tell its maxmemory-policy.", _KEEP_ALL)
     if not most:
-        return Finding("eviction", Level.OK, "No maxmemory: nothing is evicted.")
+        return Finding("eviction", Severity.OK, "No maxmemory: nothing is evicted.")
     if policy == "noeviction":
-        return Finding("eviction", Level.OK, "noeviction: a full server refuses to charge rather than forget.")
+        return Finding("eviction", Severity.OK, "noeviction: a full server refuses to charge rather than forget.")
     which = "every key" if policy.startswith("allkeys") else "every key with a TTL, as all of ours are,"
     text = f"maxmemory-policy is {policy}: when memory is full, {which} may be dropped, and with it a limit."
     if evicted:
         text += f" {plural(evicted, 'key')} evicted since the server started."
-    return Finding("eviction", Level.WARNING, text, _KEEP_ALL)
+    return Finding("eviction", Severity.WARNING, text, _KEEP_ALL)
 
 
 _KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction, and memory enough."
@@ -360,16 +364,16 @@ def _lazy_freeing(client: Any, endpoints: list[ListedEndpoint]) -> Finding:
     if most < MANY_ENTRIES:
         return Finding(
             "lazy freeing",
-            Level.OK,
+            Severity.OK,
             f"Not needed: no key holds more than {plural(most, 'entry', 'entries')}.",
         )
     setting = _setting(client, "lazyfree-lazy-expire")
     text = f"A key of yours can hold {most} entries, and lazyfree-lazy-expire is {setting or 'not known'}."
     if setting == "yes":
-        return Finding("lazy freeing", Level.OK, text)
+        return Finding("lazy freeing", Severity.OK, text)
     return Finding(
         "lazy freeing",
-        Level.HINT,
+        Severity.HINT,
         f"{text} When it expires, the server stands still while it frees them.",
         "CONFIG SET lazyfree-lazy-expire yes; or an algorithm that keeps a number, such as sliding_window_counter.",
     )
@@ -385,17 +389,17 @@ def _persistence(client: Any, info: _Info) -> Finding:
     if info["rdb_last_bgsave_status"] == "err" and _setting(client, "stop-writes-on-bgsave-error") != "no":
         return Finding(
             "persistence",
-            Level.WRONG,
+            Severity.WRONG,
             "The last snapshot failed, so the server refuses writes, and with them charges.",
             "Look at its disk and its log; or CONFIG SET stop-writes-on-bgsave-error no.",
         )
     if info["aof_enabled"]:
-        return Finding("persistence", Level.OK, "Append-only file: a restart keeps the limits.")
+        return Finding("persistence", Severity.OK, "Append-only file: a restart keeps the limits.")
     if _setting(client, "save"):
-        return Finding("persistence", Level.OK, "Snapshots: a restart forgets what was charged since the last.")
+        return Finding("persistence", Severity.OK, "Snapshots: a restart forgets what was charged since the last.")
     return Finding(
         "persistence",
-        Level.HINT,
+        Severity.HINT,
         "None, or not told: after a restart of the server every quota is whole.",
         "Long windows (days) deserve appendonly yes; short ones hardly.",
     )
@@ -413,13 +417,13 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
         after = limiter.peek(hits)
     except StorageError as error:
         if type(error.__cause__).__name__ not in {"ConnectionError", "TimeoutError", "AuthenticationError"}:
-            yield Finding("script", Level.WRONG, str(error), _remedy(error, _ASK_US))
+            yield Finding("script", Severity.WRONG, str(error), _remedy(error, _ASK_US))
         return
     if _is_right(hits, checked, peeked, after):
         text = f"Loads and runs: {len(hits)} rules checked, charged and reset, one of each algorithm."
-        yield Finding("script", Level.OK, text)
+        yield Finding("script", Severity.OK, text)
     else:
-        yield Finding("script", Level.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
+        yield Finding("script", Severity.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
 
 
 _MEND = "Mend what it says: until then each process limits alone."

@@ -161,15 +161,15 @@ def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
 def _rules_by_place(gate: AppGate) -> dict[Place, Rule]:
     limiters = [each for endpoint in endpoints_of(gate) for each in endpoint.limiters]
     return {
-        (listed.planned.stem, kind, rule.algorithm, str(rule.window_ms)): rule
+        (listed.planned.stem, type_name, rule.algorithm, str(rule.window_ms)): rule
         for listed in (*limiters, *unmatched_of(gate))
-        for kind in _kinds_in_keys(listed.planned.declaration.kind)
+        for type_name in _types_in_keys(listed.planned.declaration.type_name)
         for _, rule in listed.planned.rules
     }
 
 
-def _kinds_in_keys(kind: str) -> tuple[str, ...]:
-    return (kind, ANONYMOUS) if kind == LimitType.USER.value else (kind,)
+def _types_in_keys(type_name: str) -> tuple[str, ...]:
+    return (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
 
 
 def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:

@@ -36,9 +36,9 @@ def method_of(gate: AppGate, endpoint: str) -> str:
     return "GET" if "GET" in taken or not taken else min(taken)
 
 
-def kinds_of(plan: Plan) -> tuple[str, ...]:
+def type_names_of(plan: Plan) -> tuple[str, ...]:
     """The types that limit there, each once."""
-    return tuple(dict.fromkeys(limiter.declaration.kind for limiter in plan.limiters))
+    return tuple(dict.fromkeys(limiter.declaration.type_name for limiter in plan.limiters))
 
 
 def _made_up_request(gate: AppGate, plan: Plan, method: str, given: Mapping[str, str]) -> Any:

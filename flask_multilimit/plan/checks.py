@@ -44,7 +44,7 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
     found: dict[tuple[object, ...], tuple[str, Rule]] = {}
     for plan in plans:
         for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
-            place = (planned.stem, planned.declaration.kind, rule.algorithm, rule.window_ms)
+            place = (planned.stem, planned.declaration.type_name, rule.algorithm, rule.window_ms)
             where, other = found.setdefault(place, (plan.scope, rule))
             if other.quota.window != rule.quota.window:
                 raise ConfigurationError(

@@ -37,15 +37,15 @@ class PlannedLimiter:
         """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
         escaped = escape_subject(subject.value)
         if self.dynamic is None:
-            return _remembered_hits(self, subject.kind, escaped, cost)
-        known = f"{subject.kind}:{escaped}"
+            return _remembered_hits(self, subject.type, escaped, cost)
+        known = f"{subject.type}:{escaped}"
         rules = self.dynamic(known) if asking else self.dynamic.of(known)
         return self.make_hits(
-            tuple((_name(self.declaration, rule), rule) for rule in rules), subject.kind, escaped, cost
+            tuple((_name(self.declaration, rule), rule) for rule in rules), subject.type, escaped, cost
         )
 
-    def make_hits(self, rules: Iterable[tuple[str, Rule]], kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
-        stem = stem_of_subject(self.stem, kind, subject, self.declaration.hash_tag)
+    def make_hits(self, rules: Iterable[tuple[str, Rule]], type_name: str, subject: str, cost: int) -> tuple[Hit, ...]:
+        stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
         return tuple(
             Hit(
                 f"{stem}{rule.algorithm}:{rule.window_ms}",
@@ -60,8 +60,8 @@ class PlannedLimiter:
 
 
 @lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # a cost of True or 1.0 is none, though equal to 1
-def _remembered_hits(limiter: PlannedLimiter, kind: str, subject: str, cost: int) -> tuple[Hit, ...]:
-    return limiter.make_hits(limiter.rules, kind, subject, cost)
+def _remembered_hits(limiter: PlannedLimiter, type_name: str, subject: str, cost: int) -> tuple[Hit, ...]:
+    return limiter.make_hits(limiter.rules, type_name, subject, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def _planned(
 
 
 def _name(declaration: Declaration, rule: Rule) -> str:
-    return rule.name or f"{declaration.name or declaration.kind.replace('+', '-')}-{rule.window}"
+    return rule.name or f"{declaration.name or declaration.type_name.replace('+', '-')}-{rule.window}"
 
 
 def _unique(wanted: str, taken: set[str]) -> str:
@@ -246,5 +246,5 @@ def _unique(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _mentions(type_: Any, kind: LimitType) -> bool:
-    return kind in type_ if isinstance(type_, tuple) else type_ is kind
+def _mentions(type_: Any, wanted: LimitType) -> bool:
+    return wanted in type_ if isinstance(type_, tuple) else type_ is wanted

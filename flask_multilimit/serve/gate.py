@@ -124,10 +124,10 @@ class AppGate:
 
     def _resolver_here(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:
-            return self.subjects.given({declaration.kind: subject})
+            return self.subjects.given({declaration.type_name: subject})
         if declaration.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(
-                f'limiter on "{declaration.where}": outside of a request nobody tells the {declaration.kind}; '
+                f'limiter on "{declaration.where}": outside of a request nobody tells the {declaration.type_name}; '
                 "pass subject="
             )
         return self.subjects.resolve
@@ -158,7 +158,7 @@ class AppGate:
     def _tell(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
         if not (limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers):
             return
-        subjects = {each.subject.kind: each.subject.value for each in applied}
+        subjects = {each.subject.type: each.subject.value for each in applied}
         arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
         notify(limits_checked, self.app, **arguments)
         if decision.shadowed:
