@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
-from flask_multilimit.operate.doctor import Level, _latency
+from flask_multilimit.operate.doctor import Severity, _latency
 from operate.cli.conftest import SHOP, Command, Run
 from support.sentinel import SERVICE, SentinelServer, port_of
 from support.servers import Server
@@ -148,13 +148,13 @@ def test_a_mistake_is_told_with_its_remedy(as_limiter: Callable[[str], Command])
 @pytest.mark.parametrize(
     ("connecting", "slowest", "level", "remedy"),
     [
-        (0.04, 0.002, Level.OK, ""),
-        (0.06, 0.002, Level.WARNING, "Leave more time to connect: set it higher."),
-        (0.06, 0.07, Level.WARNING, "Every limited request takes one round trip: put the server nearer to the app."),
+        (0.04, 0.002, Severity.OK, ""),
+        (0.06, 0.002, Severity.WARNING, "Leave more time to connect: set it higher."),
+        (0.06, 0.07, Severity.WARNING, "Every limited request takes one round trip: put the server nearer to the app."),
     ],
 )
 def test_the_first_trip_which_has_to_connect_is_told_apart(
-    connecting: float, slowest: float, level: Level, remedy: str
+    connecting: float, slowest: float, level: Severity, remedy: str
 ) -> None:
     found = _latency([connecting, *[0.001] * 6, slowest], 0.1)
 
