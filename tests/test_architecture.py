@@ -40,6 +40,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"cli"},
         {"command_line"},
     ),
+    "operate/cli": ({"base"}, {"doctor", "keys", "limits", "subjects"}),
     "engine": (
         {"errors", "algorithms", "forks"},
         {"rules", "keys"},

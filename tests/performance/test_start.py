@@ -22,4 +22,4 @@ def test_what_only_the_command_line_and_tests_need_is_not_loaded() -> None:
     loaded = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True).stdout.split()
 
     assert {"extension", "limiter", "memory"} <= set(loaded)
-    assert not {"cli", "doctor", "listing", "screen", "standing", "testing"} & set(loaded)
+    assert not {"cli", "doctor", "listing", "console", "standing", "testing"} & set(loaded)

@@ -1,0 +1,61 @@
+"""``flask multilimit doctor``: what is wrong, and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .. import console
+from ..doctor import Finding, Severity, examine
+from .base import as_json, command, current_gate, write, write_json
+
+
+@command("doctor", short_help="Look for what is wrong, with its remedy.")
+@as_json
+def doctor_command(as_json: bool) -> None:
+    """Look for what is wrong with limits and storage, and tell the remedy. Exit code 1 when something is wrong."""
+    findings = []
+    for finding in examine(current_gate()):
+        findings.append(finding)
+        if not as_json:
+            write(_finding_lines(finding))
+    wrong = sum(finding.level is Severity.WRONG for finding in findings)
+    warnings = sum(finding.level is Severity.WARNING for finding in findings)
+    if as_json:
+        write_json(healthy=not wrong, findings=[_finding_as_json(finding) for finding in findings])
+    else:
+        write(["", _summary(wrong, warnings)])
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+_MARKS: dict[Severity, tuple[str, dict[str, Any]]] = {
+    Severity.OK: ("ok", {"fg": "green"}),
+    Severity.HINT: ("hint", {"fg": "cyan"}),
+    Severity.WARNING: ("warning", {"fg": "yellow", "bold": True}),
+    Severity.WRONG: ("WRONG", {"fg": "red", "bold": True}),
+}
+_BESIDE = 24
+"""Columns that the mark and the name of a finding take."""
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    text, style = _MARKS[finding.level]
+    lines = console.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
+    lines[0] = click.style(f"{text:<9}", **style) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
+    if finding.remedy and finding.level is not Severity.OK:
+        lines += console.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
+    return lines
+
+
+def _summary(wrong: int, warnings: int) -> str:
+    if wrong:
+        return click.style(f"{console.plural(wrong, 'thing')} wrong.", fg="red", bold=True)
+    if warnings:
+        return click.style(f"Nothing wrong, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
+    return click.style("All is well.", fg="green", bold=True)
+
+
+def _finding_as_json(finding: Finding) -> dict[str, Any]:
+    return {"name": finding.name, "level": finding.level.value, "text": finding.text, "remedy": finding.remedy or None}

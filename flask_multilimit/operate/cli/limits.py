@@ -1,0 +1,139 @@
+"""``flask multilimit limits``: who is limited by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from ...engine import Rule
+from .. import console
+from ..listing import ListedEndpoint, ListedLimiter, endpoints_of, unmatched_of
+from .base import as_json, command, current_gate, for_people, rule_as_json, rule_text, write, write_json
+
+
+@command("limits", short_help="List every endpoint with its limits.")
+@as_json
+def limits_command(as_json: bool) -> None:
+    """List every endpoint with its limits, and where each comes from.
+
+    Functions that are no views are not listed: what limits them is known when they are called.
+    """
+    with for_people():
+        endpoints, unmatched = endpoints_of(current_gate()), unmatched_of(current_gate())
+    if as_json:
+        write_json(
+            endpoints=[_endpoint_as_json(endpoint) for endpoint in endpoints],
+            unmatched=[row for listed in unmatched for row in _limits_as_json(listed)],
+        )
+        return
+    write(_limits_lines(endpoints, unmatched))
+
+
+def _limits_lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]) -> list[str]:
+    limited = [endpoint for endpoint in endpoints if endpoint.limiters]
+    listed = [each for endpoint in limited for each in endpoint.limiters] + list(unmatched)
+    titles = ("NAME", "TYPE", "RULE", "ALGORITHM", "OPTIONS")
+    rows = [row for each in listed for row in _rows(each)]
+    sizes = console.sizes_of([titles, *rows], indent=4)
+    lines = [click.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
+    for endpoint in limited:
+        lines += ["", *_routes(endpoint), *_by_origin(endpoint.limiters, sizes)]
+    if unmatched:
+        title = click.style("no route", bold=True)
+        lines += ["", f"{title}  requests that match none (404), or not its methods (405)"]
+        lines += _by_origin(unmatched, sizes)
+    bare = [endpoint for endpoint in endpoints if not endpoint.limiters]
+    if bare:
+        lines += ["", click.style(f"WITHOUT LIMITS: {console.plural(len(bare), 'endpoint')}", fg="yellow", bold=True)]
+        routes = [
+            (endpoint.name, ", ".join(route.methods), route.path) for endpoint in bare for route in endpoint.routes
+        ]
+        lines += console.columns(routes, indent=2)
+    return lines[1:] if lines and not lines[0] else lines
+
+
+def _routes(endpoint: ListedEndpoint) -> list[str]:
+    name = click.style(endpoint.name, bold=True)
+    routes = [f"{', '.join(route.methods)} {route.path}" for route in endpoint.routes]
+    return [f"{name}  {routes[0]}", *(f"{' ' * len(endpoint.name)}  {route}" for route in routes[1:])]
+
+
+def _by_origin(listed: Iterable[ListedLimiter], sizes: list[int]) -> list[str]:
+    lines, origin = [], None
+    for each in listed:
+        if each.planned.declaration.where != origin:
+            origin = each.planned.declaration.where
+            lines.append(click.style(f"  from {origin}", fg="cyan"))
+        lines += console.aligned(_rows(each), sizes, 4)
+    return lines
+
+
+def _rows(listed: ListedLimiter) -> list[tuple[str, str, str, str, str]]:
+    declared = listed.planned.declaration
+    options = "; ".join(_options(listed))
+    if listed.planned.dynamic is not None:
+        return [(declared.name or declared.type_name, declared.type_name, "by request", "", options)]
+    return [
+        (
+            name,
+            declared.type_name,
+            rule_text(rule),
+            rule.algorithm,
+            "; ".join(filter(None, (_parameters(rule), options))),
+        )
+        for name, rule in listed.planned.rules
+    ]
+
+
+def _parameters(rule: Rule) -> str:
+    burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
+    delay = f"queue {console.duration(rule.max_delay)}" if rule.max_delay else ""
+    lease = f"lease {rule.lease}" if rule.lease is not None else ""
+    return "; ".join(filter(None, (burst, delay, lease)))
+
+
+def _options(listed: ListedLimiter) -> list[str]:
+    declared = listed.planned.declaration
+    conditions = [name for name in ("exempt_when", "charge_when", "on_rejected") if getattr(declared, name)]
+    options = [
+        ("SHADOW: never refuses", declared.shadow),
+        (f"only {', '.join(listed.methods or ())}", listed.methods is not None),
+        (f"scope {declared.scope}", declared.scope is not None),
+        ("slot by subject", declared.hash_tag == "subject"),
+        ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
+        (f"waits {console.duration(declared.wait)}", declared.wait),
+        (", ".join(conditions), conditions),
+        (f"key {declared.key}", declared.key is not None),
+    ]
+    return [text for text, holds in options if holds]
+
+
+def _endpoint_as_json(endpoint: ListedEndpoint) -> dict[str, Any]:
+    return {
+        "endpoint": endpoint.name,
+        "routes": [{"path": route.path, "methods": list(route.methods)} for route in endpoint.routes],
+        "limits": [row for listed in endpoint.limiters for row in _limits_as_json(listed)],
+    }
+
+
+def _limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
+    declared = listed.planned.declaration
+    of_limiter = {
+        "type": declared.type_name,
+        "from": declared.where,
+        "scope": listed.scope,
+        "hash_tag": declared.hash_tag,
+        "methods": None if listed.methods is None else list(listed.methods),
+        "cost": None if callable(declared.cost) else declared.cost,
+        "shadow": declared.shadow,
+        "wait": declared.wait,
+        "exempt_when": declared.exempt_when is not None,
+        "charge_when": declared.charge_when is not None,
+        "key": declared.key,
+        "by_request": listed.planned.dynamic is not None,
+    }
+    if listed.planned.dynamic is not None:
+        return [{"name": declared.name or declared.type_name, **rule_as_json(None), **of_limiter}]
+    return [{"name": name, **rule_as_json(rule), **of_limiter} for name, rule in listed.planned.rules]
