@@ -28,8 +28,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "declare": (
         {"subjects", "unwrap"},
-        {"limiter", "dynamic"},
-        {"decorators"},
+        {"limiter"},
+        {"decorators", "dynamic"},
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
     "serve": ({"messages", "record", "workers"}, {"responses"}, {"gate"}),

@@ -27,6 +27,7 @@ from .limiter import (
     Declaration,
     Message,
     Reaction,
+    RulesNow,
     reject_shared_keys,
     warn_of_idle_rules,
 )
@@ -101,7 +102,7 @@ class RateLimiter:
 def rate_limiter(
     *,
     type: SubjectType = LimitType.DEFAULT,  # noqa: A002 - the field's word
-    rules: Rules | Callable[[], Rules] | None = None,
+    rules: Rules | Callable[[], RulesNow] | None = None,
     key: str | None = None,
     scope: str | None = None,
     hash_tag: HashTag = "scope",
@@ -123,8 +124,9 @@ def rate_limiter(
         that returns the subject of this request, or ``None`` when the limiter does not apply to it; or a tuple of
         these, which together are one subject.
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
-        that returns them for the current request. Left out, one ``Rule()``: 100 in 60 seconds. When the callable
-        raises or returns nonsense, the last good rules of that subject stay in force.
+        that returns them for the current request: ``None``, ``""`` or ``[]`` for no limit now, 0 so that nothing
+        passes. Left out, one ``Rule()``: 100 in 60 seconds. When the callable raises or returns nonsense, the last
+        good rules of that limiter and subject stay in force.
     :param key: what its keys begin with; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from flask import Flask
 
 from ..engine import Rule
-from ..engine.rules import Rules, rules_from
+from ..engine.rules import NOTHING, Rules, rules_from
 from ..signals import notify, rules_failed
+from .limiter import RulesNow
 
 T = TypeVar("T")
 
 REMEMBERED = 1024
-"""Subjects whose last good rules are kept, for each callable that gives rules."""
+"""Subjects whose last good rules are kept, for each limiter whose rules a callable gives."""
 
 
 class DynamicRules:
-    """Asks ``give_rules``. When it raises or returns nonsense, the last good rules stay in force: those of the same
-    subject, else the latest of any, else one ``Rule()``. Logged and signalled once, until it works again; when it fails
-    for some subjects only, once for each of them."""
+    """Asks ``give_rules`` for one limiter in its place. When it raises or returns nonsense, the last good rules stay in
+    force: those of the same subject, else the latest of any, else one ``Rule()``. Logged and signalled once, until it
+    works again; when it fails for some subjects only, once for each of them."""
 
-    def __init__(self, app: Flask, where: str, give_rules: Callable[[], Rules]) -> None:
+    def __init__(self, app: Flask, where: str, give_rules: Callable[[], RulesNow]) -> None:
         self._app = app
         self._where = where
         self._give_rules = give_rules
@@ -44,11 +45,14 @@ class DynamicRules:
 
     def of(self, subject: str) -> tuple[Rule, ...]:
         """For ``subject``, whoever asks: what held last in this process, else what the callable says to who asks."""
-        return self._good.get(subject) or self._ask(subject) or self._latest
+        rules = self._good.get(subject)
+        if rules is None:
+            rules = self._ask(subject)
+        return self._latest if rules is None else rules
 
     def _ask(self, subject: str) -> tuple[Rule, ...] | None:
         try:
-            return rules_from(self._give_rules())
+            return _rules_from(self._give_rules())
         except Exception as error:
             self._report(subject, error)
             return None
@@ -70,6 +74,14 @@ class DynamicRules:
                 'limiter on "%s": its rules failed, the last good ones stay in force: %r', self._where, error
             )
             notify(rules_failed, self._app, where=self._where, error=error)
+
+
+def _rules_from(given: object) -> tuple[Rule, ...]:
+    if type(given) is int and given == 0:
+        return (NOTHING,)
+    if isinstance(given, Iterable) and not isinstance(given, (str, Rule)):
+        given = tuple(given)
+    return () if given in (None, "", ()) else rules_from(cast("Rules", given))
 
 
 def _remember(known: OrderedDict[str, T], subject: str, value: T) -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from ..config import check_prefix
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Rule
@@ -29,6 +29,9 @@ else:
 
 Message = str | Callable[[Decision], Any]
 """Text (also a lazy translation), or a callable of the decision that returns it."""
+RulesNow = Rules | Literal[0] | None
+"""What a callable returns for the current request: rules; ``None``, ``""`` or ``[]`` for no limit now; 0 to let nothing
+pass."""
 Cost = int | Callable[[], int]
 Reaction = Callable[[Decision], Any]
 """Called with the decision of a refusal; may return a response to send instead of the 429 page."""
@@ -44,7 +47,7 @@ class Declaration:
     where: str
     """Where it was declared, for errors and listings."""
     type: SubjectType = LimitType.DEFAULT
-    rules: tuple[Rule, ...] | Callable[[], Rules] = (Rule(),)
+    rules: tuple[Rule, ...] | Callable[[], RulesNow] = (Rule(),)
     key: str | None = None
     scope: str | None = None
     hash_tag: HashTag = "scope"

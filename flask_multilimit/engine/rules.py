@@ -223,6 +223,9 @@ class Rule(BaseModel):
         return f"{self.time}s" if isinstance(self.time, int) else f"{self.window_ms}ms"
 
 
+NOTHING = Rule.model_construct(time=60, count=0)
+"""The rule by which nothing passes. It is only ever meant: a count of 0 that somebody writes is an error."""
+
 Rules = Rule | str | Iterable[Rule | str]
 """Wherever rules are taken: one, several, or text with several joined by ``;`` or ``,``."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Hashable, Iterable, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -128,12 +128,12 @@ class Plan:
         *,
         prefix: str,
         stack: Stack | None,
-        dynamic: MutableMapping[int, DynamicRules] | None = None,
+        dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
     ) -> Plan:
         """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
         ``scope`` alone would lie in several slots.
 
-        ``dynamic`` keeps what is one for all plans of an app: the rules that one callable gives, by its identity.
+        ``dynamic`` keeps what the plans of an app share: the rules by request of each limiter in its place.
         """
         declarations = tuple(declarations)
         reject_shared_keys(scope, declarations, prefix=prefix, scope=scope)
@@ -223,12 +223,13 @@ def _planned(
     scope: str,
     prefix: str,
     taken: set[str],
-    dynamic: MutableMapping[int, DynamicRules],
+    dynamic: MutableMapping[Hashable, DynamicRules],
 ) -> PlannedLimiter:
     stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag)
     if callable(declaration.rules):
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
-        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(id(declaration.rules), rules_by_request))
+        place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
+        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request))
     rules = tuple((_unique(_name(declaration, rule), taken), rule) for rule in declaration.rules)
     return PlannedLimiter(declaration, stem, rules, None)
 

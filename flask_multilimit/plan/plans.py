@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -38,13 +38,13 @@ class Plans:
         *,
         subjects: Subjects,
         key_prefix: str,
-        dynamic: MutableMapping[int, DynamicRules] | None = None,
+        dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
     ) -> None:
         self.app = app
         self.sources = sources
         self.key_prefix = key_prefix
-        self.dynamic: MutableMapping[int, DynamicRules] = {} if dynamic is None else dynamic
-        """The rules that callables give, by the identity of the callable: they remember the last good ones."""
+        self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
+        """The rules by request of each limiter in its place: they remember the last good ones."""
         self._subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._unmatched: dict[str, Plan] = {}

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, request
+from flask import Blueprint, Flask, request
 
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter, rules_failed
 from support.asking import ask, statuses, view
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from support.doubles import RecordingStorage
+    from support.servers import Server
 
 PLANS = {"free": "1/minute", "gold": "3/minute; 100/hour"}
 
@@ -93,7 +94,17 @@ def test_that_meet_a_fixed_rule_in_one_key_leave_the_stricter_in_force(app: Flas
 
 @pytest.mark.parametrize(
     "answer",
-    [RuntimeError("database away"), 5, "", [], "5/fortnight", [Rule(1, 1), None], {"rules": "5/minute"}, object()],
+    [
+        RuntimeError("database away"),
+        5,
+        False,
+        "  ",
+        [""],
+        "5/fortnight",
+        [Rule(1, 1), None],
+        {"rules": "5/minute"},
+        object(),
+    ],
     ids=repr,
 )
 class TestFailure:
@@ -139,6 +150,92 @@ class TestFailure:
 
         assert len(failures) == 2
         assert [get(limited, "f", "free") for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "", [], (), iter(())], ids=["None", "no text", "no list", "no tuple", "none left"]
+)
+def test_may_say_that_there_is_no_limit_now(
+    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], answer: Any
+) -> None:
+    MultiLimit(app, storage=storage, application_limits="100/day")
+    answers = iter(["1/minute", answer, "1/minute"])
+    app.add_url_rule("/", "view", rate_limiter(rules=lambda: next(answers))(view()))
+
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert storage.windows == [[86400, 60], [86400], [86400, 60]]
+    assert failures == []
+
+
+def test_may_say_that_nothing_passes(app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]) -> None:
+    multilimit = MultiLimit(app, storage=storage)
+    answers = iter([0, "1/minute", 0, RuntimeError("database away"), 0])
+
+    @app.get("/")
+    @rate_limiter(rules=lambda: _returned(next(answers)))
+    def index() -> str:
+        return "ok"
+
+    refused, admitted, *others = [ask(app) for _ in range(4)]
+
+    assert [refused.status_code, admitted.status_code] == [429, 200]
+    assert "Retry-After" not in refused.headers
+    assert refused.headers["RateLimit-Policy"] == '"default-60s";q=0;w=60'
+    assert [other.status_code for other in others] == [429, 429]
+    assert len(failures) == 1
+    with app.app_context():
+        decision = multilimit.peek("index", everyone=True)
+        assert decision is not None
+        assert decision.hits[0].rule.count == 0
+
+
+def _returned(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def test_nothing_passes_on_a_real_server_either(app: Flask, server: Server) -> None:
+    MultiLimit(app, storage=server.url)
+    app.add_url_rule("/", "view", rate_limiter(rules=lambda: 0)(view()))
+
+    assert statuses(app, "/", "/") == [429, 429]
+
+
+def test_of_one_callable_are_kept_for_each_limiter(app: Flask, storage: RecordingStorage) -> None:
+    multilimit = MultiLimit(app, storage=storage)
+    broken = False
+
+    def by_endpoint() -> str:
+        if broken:
+            raise RuntimeError("database away")
+        return {"login": "1/minute", "feed": "1000/minute"}[str(request.endpoint)]
+
+    for name in ("login", "feed"):
+        app.add_url_rule(f"/{name}", name, rate_limiter(rules=by_endpoint)(view()))
+    assert statuses(app, "/login", "/feed") == [200, 200]
+
+    broken = True
+
+    assert statuses(app, "/login", "/feed") == [429, 200]
+    with app.app_context():
+        counts = {}
+        for name in ("login", "feed"):
+            decision = multilimit.peek(name, everyone=True)
+            assert decision is not None
+            counts[name] = decision.hits[0].rule.count
+    assert counts == {"login": 1, "feed": 1000}
+
+
+def test_of_one_callable_for_a_blueprint_are_kept_for_each_endpoint(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    answers: list[Any] = ["1/minute", "1000/minute"]
+    shop = rate_limiter(rules=lambda: answers.pop(0))(Blueprint("shop", "shop"))
+    for name in ("login", "feed"):
+        shop.add_url_rule(f"/{name}", name, view())
+    app.register_blueprint(shop)
+
+    assert statuses(app, "/login", "/feed", "/login", "/feed") == [200, 200, 429, 200]
 
 
 def test_from_the_start_is_never_unlimited(limited: Flask, tiers: Tiers, storage: RecordingStorage) -> None:
