@@ -1,0 +1,169 @@
+"""What others rely on byte for byte: the keys in storage, what goes over the wire, and what comes back."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from bench import SECOND, Bench, hits
+
+from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOW = 1_750_000_003_141_592
+
+THREE = hits_for(
+    [Rule(10, 5), Rule(60, 100, algorithm="fixed_window"), Rule(1.5, 3, algorithm="gcra", burst=2)],
+    scope="api.update",
+    type="ip",
+    subject="203.0.113.7",
+)
+KEYS = (
+    "rate_limit:{api.update}:ip:203.0.113.7:sliding_window:10000",
+    "rate_limit:{api.update}:ip:203.0.113.7:fixed_window:60000",
+    "rate_limit:{api.update}:ip:203.0.113.7:gcra:1500",
+)
+
+
+def test_the_keys_of_each_algorithm() -> None:
+    assert tuple(hit.key for hit in THREE) == KEYS
+    for name in ALGORITHMS:
+        (hit,) = hits_for(Rule(2, 3, algorithm=name), scope="mail out", type="user", subject="ada:1", prefix="x:")
+        assert hit.key == f"x:{{mail%20out}}:user:ada%3A1:{name}:2000"
+    (tagged,) = hits_for(Rule(2, 3), scope="mail", type="user", subject="ada", hash_tag="subject")
+    assert tagged.key == "rate_limit:mail:user:{ada}:sliding_window:2000"
+
+
+class Recorder:
+    """A server that keeps each command, and answers as if all quotas were untouched."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"unix://{path}"
+        self.commands: list[bytes] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    while data := connection.recv(65536):
+                        connection.sendall(b"".join(self._answer(command) for command in commands_in(data)))
+        except OSError:
+            return  # closed
+
+    def _answer(self, command: list[bytes]) -> bytes:
+        name = command[0].upper()
+        if name == b"UNLINK":
+            self.commands.append(b" ".join(command))
+            return b":1\r\n"
+        if name != b"EVALSHA":  # the greeting of a client, or a script to keep
+            return b"+OK\r\n"
+        self.commands.append(b"|".join([b"SHA" if len(part) == 40 else part for part in command]))
+        numbers = [NOW, 0, *[9, 0, 7] * int(command[2])]
+        return b"*%d\r\n" % len(numbers) + b"".join(b":%d\r\n" % number for number in numbers)
+
+
+def commands_in(data: bytes) -> Iterator[list[bytes]]:
+    """Those that came in one piece, as they do on a local socket."""
+    while data:
+        head, _, data = data.partition(b"\r\n")
+        command = []
+        for _ in range(int(head[1:])):
+            length, _, data = data.partition(b"\r\n")
+            command.append(data[: int(length[1:])])
+            data = data[int(length[1:]) + 2 :]
+        yield command
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(tmp_path / "s")
+    yield recorder
+    recorder.close()
+
+
+PACKED = b"".join(
+    [
+        bytes.fromhex("00000000d0126341 0000000000001440 000000000000f03f 0000000000001440 0000000000000000 0000000000000000"),
+        b"sliding_window\0",
+        bytes.fromhex("00000000389c8c41 0000000000005940 000000000000f03f 0000000000005940 0000000000000000 0000000000000000"),
+        b"fixed_window\0",
+        bytes.fromhex("0000000060e33641 0000000000000840 000000000000f03f 0000000000000040 0000000000000000 0000000000000000"),
+        b"gcra\0",
+    ]
+)
+CALLED = b"|".join([b"EVALSHA|SHA|3", *[key.encode() for key in KEYS], PACKED])
+
+
+def test_what_goes_over_the_wire(recorder: Recorder) -> None:
+    limiter = Limiter(recorder.url)
+
+    decision = limiter.check(THREE)
+    limiter.peek(THREE)
+    limiter.check(THREE, check_id=UUID(int=1))
+    many = limiter.check_many([THREE, THREE])
+    limiter.refund(decision)
+    limiter.reset(THREE)
+    limiter.close()
+
+    instants = b"|".join([b"%d" % (NOW + 7)] * 3)
+    assert recorder.commands == [
+        CALLED + b"|" + decision.check_id,
+        CALLED + b"|" + bytes(16) + b"|peek|",
+        CALLED + b"|" + UUID(int=1).bytes + b"|repeat|",
+        CALLED + b"|" + many[0].check_id + b"|",
+        CALLED + b"|" + many[1].check_id + b"|",
+        CALLED + b"|" + decision.check_id + b"|||" + instants,
+        b"UNLINK " + b" ".join(key.encode() for key in KEYS),
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_comes_back(bench: Bench, algorithm: str) -> None:
+    start, burst = bench.clock.now, 2 if algorithm in {"gcra", "token_bucket", "leaky_bucket"} else None
+    both = hits([Rule(10, 2, algorithm=algorithm, burst=burst), Rule(100, 9)])
+
+    replies = [list(ask(both).reply) for ask in (bench.limiter.check, bench.limiter.check, bench.limiter.check)]
+
+    window = 10 * SECOND
+    lasts, wait = {
+        "sliding_window": ([window, window, window], window),
+        "fixed_window": ([window, window, window], window),
+        "sliding_window_counter": ([2 * window] * 3, window + window // 2),
+    }.get(algorithm, ([window // 2, window, window], window // 2))
+    assert replies == [
+        [start, 1, 0, 1, 0, lasts[0], 8, 0, 100 * SECOND],
+        [start, 1, 0, 0, 0, lasts[1], 7, 0, 100 * SECOND],
+        [start, 0, 0, 0, wait, lasts[2], 7, 0, 100 * SECOND],
+    ]
+
+
+def test_a_queue_says_how_long_to_wait_and_in_a_refusal_how_long_it_would_be(bench: Bench) -> None:
+    queue = Rule(10, 10, algorithm="leaky_bucket", max_delay=2)
+    both = hits([queue, Rule(100, 2)])
+
+    replies = [list(bench.limiter.check(both).reply)[1:4] for _ in range(3)]
+
+    assert replies == [[1, 0, 2], [1, SECOND, 1], [0, 2 * SECOND, 1]]
+
+
+def test_a_check_id_is_a_random_uuid(bench: Bench) -> None:
+    assert re.fullmatch(r"\w{8}-\w{4}-4\w{3}-[89ab]\w{3}-\w{12}", str(bench.limiter.check(hits()).id))
