@@ -16,6 +16,7 @@ from typing import Any
 
 from flask_multilimit.engine import Limiter, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, Quota
+from flask_multilimit.engine.reply import RETRY_AFTER
 
 COUNT = 100
 WINDOW = 60_000_000
@@ -90,7 +91,7 @@ def attack(limiter: Limiter, rule: Rule, move: Callable[[int], int]) -> list[int
             admitted.append(now)
             at = max(at, window - 1) if len(admitted) < rule.count else at
         else:
-            at += decision.reply[3]
+            at += decision.reply[RETRY_AFTER]
     return admitted
 
 

@@ -13,7 +13,7 @@ from .declare.decorators import EXTENSION, GATE
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Limiter
-from .engine.decision import OnStorageError
+from .engine.hits import OnStorageError
 from .engine.rules import Rules
 from .engine.storage import (
     Clocked,
@@ -198,9 +198,12 @@ class MultiLimit:
         applied = _standing(gate, endpoint, method, given)
         gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
 
-    def refund(self, decision: Decision) -> None:
-        """Give back what a check has charged: ``multilimit.refund(current_decision)``. See :meth:`Limiter.refund`."""
-        _gate().limiter.refund(decision)
+    def refund(self, decision: Decision) -> Decision:
+        """Give back what a check has charged: ``multilimit.refund(current_decision)``. See :meth:`Limiter.refund`.
+
+        Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
+        """
+        return _gate().refund(decision)
 
     @property
     def limiter(self) -> Limiter:

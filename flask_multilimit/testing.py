@@ -239,7 +239,7 @@ def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:
     used = 0
     while (decision := gate.limiter.peek(hits)).allowed:
         units = min(status.remaining for status in decision.statuses)
-        units = max(min(units, *(hit.rule.twin.MAX_COST for hit in hits)), 1)
+        units = max(min(units, *(hit.rule.implementation.MAX_COST for hit in hits)), 1)
         used += units
         if used > MOST_UNITS:
             raise ConfigurationError(

@@ -42,8 +42,9 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "operate/cli": ({"base"}, {"doctor", "keys", "limits", "subjects"}),
     "engine": (
-        {"errors", "algorithms", "forks"},
+        {"errors", "algorithms", "clock", "forks", "reply"},
         {"rules", "keys"},
+        {"hits"},
         {"decision"},
         {"storage"},
         {"limiter"},

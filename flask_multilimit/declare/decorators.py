@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, 
 from flask import Blueprint, Flask, current_app
 
 from ..engine import ConfigurationError
-from ..engine.decision import OnStorageError
+from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
 from .limiter import (

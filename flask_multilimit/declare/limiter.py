@@ -13,8 +13,8 @@ from typing import Any, Literal, cast, get_args
 
 from ..config import check_prefix
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Rule
-from ..engine.decision import OnStorageError, check_cost, check_hash_tag
 from ..engine.errors import brief
+from ..engine.hits import OnStorageError, check_cost, check_hash_tag
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of

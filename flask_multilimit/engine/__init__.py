@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .decision import Decision, Hit, RuleStatus, hits_for
+from .decision import Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
+from .hits import Hit, hits_for
 from .limiter import Limiter
 from .rules import Rule
 from .storage import (

@@ -24,13 +24,15 @@ class StorageError(MultiLimitError):
     """
 
     remedy: str = ""
-    """What whoever runs the server can do about it, where that is known."""
-    only_this: bool = False
-    """Whether the server answers others: a key of another kind, say, fails the checks of that key alone."""
-    unanswered: bool = False
-    """Whether no answer came at all, in time or ever: asked once more, a server that only stumbled may give one."""
+    """What the operator can do about it, where that is known."""
+    key_specific: bool = False
+    """Whether only checks of these keys fail, for instance because a key holds a value of another type. The storage as
+    a whole works, so the guard does not open its breaker."""
+    no_reply: bool = False
+    """Whether the storage did not reply at all, or not in time. Then the guard asks once more before it opens its
+    breaker."""
     check_id: UUID | None = None
-    """Of the check that may have been charged."""
+    """The id of the check that may have been charged; a check that is repeated with it is charged once."""
 
 
 def with_remedy(error: StorageError) -> str:

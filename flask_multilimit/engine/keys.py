@@ -66,6 +66,11 @@ def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> s
     return f"{stem}{type_}:{{{subject or _NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
 
 
+def key_of(stem: str, algorithm: str, window_ms: int) -> str:
+    """The whole key; ``stem`` is that of the subject."""
+    return f"{stem}{algorithm}:{window_ms}"
+
+
 def place_of(key: str) -> str:
     """What ``key`` says of its limit, and not of the subject, who is somebody: for logs."""
     before, brace, after = key.partition("}")

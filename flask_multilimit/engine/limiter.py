@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
+from threading import Lock
 from typing import Any
 from uuid import UUID
 
-from .decision import Decision, Hit, Hits
+from .decision import NOTHING, Decision
 from .errors import ConfigurationError
+from .forks import tell_child
+from .hits import Hit, Hits
 from .storage import GuardedStorage, Health, Storage, layers_of, storage_from
+
+MOST_REFUNDS = 10_000
+"""Checks whose refunds a limiter remembers; beyond, it forgets the oldest."""
 
 
 class Limiter:
@@ -37,6 +44,7 @@ class Limiter:
         self._storage = storage_from(storage)
         self._sleep = sleep
         self._monotonic = monotonic
+        self._refunds = _Refunds()
 
     @property
     def storage(self) -> Storage:
@@ -94,19 +102,21 @@ class Limiter:
             self._sleep(decision.delay)
         return decision
 
-    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> None:
+    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """Take back what the check behind ``decision`` has charged, all of it or ``hits``; one round trip.
 
         Exact for ``sliding_window`` and, within the windows they count, ``fixed_window`` and
         ``sliding_window_counter``. The other algorithms do not know whose units they are: they take back what of
         the charge has not come back by itself since, which is exact when nobody came in between and else less.
-        A refused check has charged nothing, and what was refunded is not refunded again.
+        A refused check has charged nothing, and what this limiter has refunded it does not refund again (of the last
+        10,000 checks). Returns the decision as it stands now.
         """
-        keys = None if hits is None else {hit.key for hit in hits}
-        charges = [charge for charge in decision.charges if keys is None or charge.hit.key in keys]
-        if charges:
-            decision.refunded |= {charge.hit.key for charge in charges}
+        wanted = {hit.key for hit in (decision.hits if hits is None else hits)}
+        charges = [charge for charge in decision.charges if charge.hit.key in wanted]
+        before, after = self._refunds.add(decision.check_id, [charge.hit.key for charge in charges])
+        if charges := [charge for charge in charges if charge.hit.key not in before]:
             self._storage.refund(decision.id, charges)
+        return decision.after_refund(after)
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Make the quotas of ``hits`` whole again, at once and for everyone who shares them."""
@@ -119,3 +129,26 @@ class Limiter:
     def close(self) -> None:
         """Give back the connections the storage has opened itself."""
         self._storage.close()
+
+
+class _Refunds:
+    """What has been refunded, so that nothing is refunded twice. Thread-safe, fork-safe."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[bytes, frozenset[str]] = OrderedDict()
+        self._lock = Lock()
+        tell_child(self)
+
+    def add(self, check_id: bytes, keys: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Note a refund of ``keys``; return all keys of the check that were refunded before, and that are now."""
+        with self._lock:
+            before = self._keys.get(check_id, NOTHING)
+            after = before.union(keys)
+            if after:
+                self._keys[check_id] = after
+            if len(self._keys) > MOST_REFUNDS:
+                self._keys.popitem(last=False)
+            return before, after
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()

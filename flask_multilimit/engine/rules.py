@@ -167,7 +167,7 @@ class Rule(BaseModel):
         return self
 
     def _check_terms_of_lease(self, lease: int) -> None:
-        most = min(self.count, self.twin.MAX_COST)
+        most = min(self.count, self.implementation.MAX_COST)
         if lease > most:
             raise ValueError(f"lease={lease} is more than {self.algorithm} ever admits at once, which is {most} units")
         if self.time < SHORTEST_LEASED:
@@ -185,7 +185,7 @@ class Rule(BaseModel):
 
     def _quota(self, lease_ms: int) -> Quota:
         max_delay = None if self.max_delay is None else round(self.max_delay * 1_000_000)
-        return self.twin.quota((self.window_ms + lease_ms) * 1000, self.count, self.burst, max_delay)
+        return self.implementation.quota((self.window_ms + lease_ms) * 1000, self.count, self.burst, max_delay)
 
     @property
     def lease_ms(self) -> int:
@@ -198,7 +198,11 @@ class Rule(BaseModel):
 
     @property
     def _longest_lease_ms(self) -> int:
-        if "lease" not in self.twin.PARAMETERS or self.algorithm == "fixed_window" or self.time < SHORTEST_LEASED:
+        if (
+            "lease" not in self.implementation.PARAMETERS
+            or self.algorithm == "fixed_window"
+            or self.time < SHORTEST_LEASED
+        ):
             return 0
         return min(self.window_ms // 10, LONGEST_LEASE_MS)
 
@@ -208,8 +212,8 @@ class Rule(BaseModel):
         return round(self.time * 1000)
 
     @property
-    def twin(self) -> Algorithm:
-        """The Python twin of the algorithm."""
+    def implementation(self) -> Algorithm:
+        """The algorithm in Python."""
         return ALGORITHMS[self.algorithm]
 
     def __str__(self) -> str:

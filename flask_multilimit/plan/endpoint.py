@@ -14,8 +14,8 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_scattered_keys, reject_shared_keys
 from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule
-from ..engine.decision import Hits
-from ..engine.keys import escape_subject, stem_of, stem_of_subject
+from ..engine.hits import Hits
+from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
 
 HITS_REMEMBERED = 1024
 """Subjects whose hits are kept ready, of all limiters together."""
@@ -48,7 +48,7 @@ class PlannedLimiter:
         stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
         return tuple(
             Hit(
-                f"{stem}{rule.algorithm}:{rule.window_ms}",
+                key_of(stem, rule.algorithm, rule.window_ms),
                 rule,
                 cost,
                 name,

@@ -15,7 +15,8 @@ from ..declare.decorators import Stack, gate_of_app
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import LimitType, Resolve, Subjects
 from ..engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
-from ..engine.decision import PEEKED
+from ..engine.hits import PEEKED
+from ..engine.reply import head
 from ..plan.endpoint import Applied, AppliedLimits, Plan
 from ..plan.plans import Plans
 from ..signals import limits_checked, notify, request_rejected, shadow_rejected
@@ -188,11 +189,17 @@ class AppGate:
         for decision, reserved in record.reserved:
             unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
             if unwanted:
-                self._refund(decision, chain.from_iterable(unwanted))
+                self._give_back(decision, chain.from_iterable(unwanted))
 
-    def _refund(self, decision: Decision, hits: Iterable[Hit]) -> None:
+    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
+        """As :meth:`Limiter.refund`; the record of this request has the result in place of ``decision``."""
+        refunded = self.limiter.refund(decision, hits)
+        self._records.replace(refunded)
+        return refunded
+
+    def _give_back(self, decision: Decision, hits: Iterable[Hit]) -> None:
         try:
-            self.limiter.refund(decision, hits)
+            self.refund(decision, hits)
         except StorageError as error:
             # The response stands; the charge stands too, until it leaves its window.
             self.app.logger.error("What %s charged could not be given back: %s", decision.id, error)
@@ -206,7 +213,7 @@ def gate_of(app: Flask) -> AppGate:
 def _unasked(applied: AppliedLimits) -> Decision:
     """The decision where nothing is limited: everything passes, and no quota has been touched."""
     hits = applied.hits
-    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), (0, 0))
+    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")
 
 
 def _require_response(reserved: Sequence[Applied]) -> None:

@@ -67,6 +67,13 @@ class Records:
         record.decisions.append(decision)
         return record
 
+    def replace(self, decision: Decision) -> None:
+        """Put ``decision`` in the place of the one with its id, if that is on the record of the current request."""
+        asked = request_if_any()
+        record: Record | None = g.get(self._name) if asked is None else self.of(asked)
+        if record is not None:
+            record.decisions = [decision if each.check_id == decision.check_id else each for each in record.decisions]
+
 
 def _name_for(app: Flask) -> str:
     return f"flask_multilimit_record_{id(app)}"

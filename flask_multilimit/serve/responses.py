@@ -17,7 +17,8 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..engine import Decision, Hit, MultiLimitError, RuleStatus, StorageError
-from ..engine.decision import worked_out
+from ..engine.hits import memoized
+from ..engine.reply import Reply, retry_afters, standings_of
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
     return tuple(
         [
             (hit.name, hit.rule.count, hit.rule.time, _whole_seconds(wait) if wait > 0 else None)
-            for hit, wait in zip(decision.hits, decision.reply[3::3], strict=True)
+            for hit, wait in zip(decision.hits, retry_afters(decision.reply), strict=True)
             if wait and not hit.shadow
         ]
     )
@@ -170,7 +171,7 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
     if settings.headers == "off" or (refusal is None and settings.headers_on != "always"):
         return
     if settings.headers == "standard" and len(decisions) == 1 and not decisions[0].refunded:
-        lasting = worked_out(decisions[0].hits, _lasting)
+        lasting = memoized(decisions[0].hits, _lasting)
         if not lasting.has_shadow:
             _add_plain(response.headers, decisions[0].reply, lasting)
             return
@@ -206,12 +207,10 @@ def _kept_once(lasting: _Lasting) -> _Lasting:
     return lasting
 
 
-def _add_plain(headers: Headers, reply: Sequence[int], lasting: _Lasting) -> None:
+def _add_plain(headers: Headers, reply: Reply, lasting: _Lasting) -> None:
     """What :func:`_add_fields` would add for ``standard``, without making statuses, which takes most of the time."""
     items = []
-    for start, remaining, retry_after, reset_after in zip(
-        lasting.starts, reply[2::3], reply[3::3], reply[4::3], strict=True
-    ):
+    for start, (remaining, retry_after, reset_after) in zip(lasting.starts, standings_of(reply), strict=True):
         wait, left = retry_after or reset_after, remaining if remaining > 0 else 0
         # `_whole_seconds`, written out: at every request, once a rule.
         items.append(f"{start}{left};t={-(-wait // 1_000_000)}" if wait >= 0 else f"{start}{left}")

@@ -16,10 +16,10 @@ from support.clock import microseconds
 if TYPE_CHECKING:
     from support.bench import Bench
 
-WITNESSES = [name for name, twin in ALGORITHMS.items() if twin.WITNESS]
+REMEMBERING = [name for name, twin in ALGORITHMS.items() if twin.REMEMBERS_IDS]
 """Algorithms that keep the ids of checks, and so recognise one of them."""
 
-keeps_ids = pytest.mark.parametrize("algorithm", WITNESSES)
+keeps_ids = pytest.mark.parametrize("algorithm", REMEMBERING)
 
 
 # Refund
@@ -101,7 +101,7 @@ def test_a_late_refund_gives_back_nothing_that_others_have_charged(bench: Bench,
 
     bench.limiter.refund(decision)
 
-    assert bench.limiter.peek(plan).remaining <= (0 if algorithm in WITNESSES else 1)
+    assert bench.limiter.peek(plan).remaining <= (0 if algorithm in REMEMBERING else 1)
     bench.clock.advance(1000)
     assert exhaust(bench.limiter, plan) == 5
 
@@ -225,7 +225,7 @@ def test_a_refused_check_is_asked_anew_when_repeated(bench: Bench, algorithm: st
 
 @keeps_ids
 def test_one_rule_that_keeps_ids_speaks_for_all_others(bench: Bench, algorithm: str) -> None:
-    others = [rule(name, 60, 9) for name in ALGORITHMS if name not in WITNESSES]
+    others = [rule(name, 60, 9) for name in ALGORITHMS if name not in REMEMBERING]
     plan = hits([*others, rule("sliding_window", 10, 5), rule(algorithm, 20, 9)])
     check_id = uuid4()
     first = bench.limiter.check(plan, check_id=check_id)
@@ -302,3 +302,33 @@ def test_a_reset_of_what_was_never_charged_is_harmless(bench: Bench) -> None:
     bench.limiter.reset(())
 
     assert bench.limiter.peek(hits()).remaining == 5
+
+
+def test_a_refund_tells_what_is_left_now_and_leaves_the_decision_as_it_was(bench: Bench, algorithm: str) -> None:
+    plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=2)
+    decision = bench.limiter.check(plan)
+
+    after = bench.limiter.refund(decision, plan[:1])
+
+    assert [status.remaining for status in decision.statuses] == [3, 7]
+    assert [status.remaining for status in after.statuses] == [5, 7]
+    assert [charge.hit for charge in after.charges] == [plan[1]]
+
+
+def test_a_refund_in_parts_takes_back_each_part_once(bench: Bench, algorithm: str) -> None:
+    plan = hits([rule(algorithm), rule(algorithm, 60, 9)], cost=2)
+    bench.limiter.check(plan)
+    decision = bench.limiter.check(plan)
+
+    for part in (plan[:1], plan[:1], plan, None):
+        decision = bench.limiter.refund(decision, part)
+
+    assert [status.remaining for status in bench.limiter.peek(plan).statuses] == [3, 7]
+    assert decision.charges == ()
+
+
+def test_nobody_can_write_to_a_decision(bench: Bench) -> None:
+    decision = bench.limiter.check(hits())
+
+    with pytest.raises(AttributeError):
+        decision.decided_by = "allow"  # type: ignore[misc]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from bench import SECOND, Bench, hits
 
 from flask_multilimit.engine import Limiter, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.bench import Bench, hits
+from support.clock import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,7 @@ class Recorder:
         if name != b"EVALSHA":  # the greeting of a client, or a script to keep
             return b"+OK\r\n"
         self.commands.append(b"|".join([b"SHA" if len(part) == 40 else part for part in command]))
-        numbers = [NOW, 0, *[9, 0, 7] * int(command[2])]
+        numbers = [NOW, 1, 0, *[9, 0, 7] * int(command[2])]
         return b"*%d\r\n" % len(numbers) + b"".join(b":%d\r\n" % number for number in numbers)
 
 
@@ -102,11 +103,17 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 
 PACKED = b"".join(
     [
-        bytes.fromhex("00000000d0126341 0000000000001440 000000000000f03f 0000000000001440 0000000000000000 0000000000000000"),
+        bytes.fromhex(
+            "00000000d0126341 0000000000001440 000000000000f03f 0000000000001440 0000000000000000 0000000000000000"
+        ),
         b"sliding_window\0",
-        bytes.fromhex("00000000389c8c41 0000000000005940 000000000000f03f 0000000000005940 0000000000000000 0000000000000000"),
+        bytes.fromhex(
+            "00000000389c8c41 0000000000005940 000000000000f03f 0000000000005940 0000000000000000 0000000000000000"
+        ),
         b"fixed_window\0",
-        bytes.fromhex("0000000060e33641 0000000000000840 000000000000f03f 0000000000000040 0000000000000000 0000000000000000"),
+        bytes.fromhex(
+            "0000000060e33641 0000000000000840 000000000000f03f 0000000000000040 0000000000000000 0000000000000000"
+        ),
         b"gcra\0",
     ]
 )

@@ -70,7 +70,7 @@ def test_a_count_is_kept(count: int) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_can_be_asked_for_by_its_name(algorithm: str) -> None:
     assert Rule(algorithm=algorithm).algorithm == algorithm
-    assert Rule(algorithm=algorithm).twin is ALGORITHMS[algorithm]
+    assert Rule(algorithm=algorithm).implementation is ALGORITHMS[algorithm]
 
 
 @pytest.mark.parametrize("name", ["a", "ip-50s", "A.b_c:d*e/f", "x" * 64])

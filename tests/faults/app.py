@@ -29,7 +29,7 @@ def limited() -> str:
 @app.get("/free")
 @rate_limiter(rules="1000000/minute")
 def free() -> str:
-    return str(current_decision.degraded)
+    return str(current_decision.decided_by)
 
 
 @app.get("/pid")

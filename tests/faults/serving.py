@@ -66,12 +66,12 @@ class Seen:
     @property
     def recovery(self) -> float:
         """Seconds from the end of the fault to the last request that was not decided by the storage."""
-        last = max((each.start for each in self.all if each.path == "/free" and each.text != "None"), default=0)
+        last = max((each.start for each in self.all if each.path == "/free" and each.text != "storage"), default=0)
         return max(last - self.ended, 0.0)
 
     @property
     def recovered(self) -> bool:
-        return [each.text for each in self.all if each.path == "/free"][-1] == "None"
+        return [each.text for each in self.all if each.path == "/free"][-1] == "storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Service:
             time.sleep(0.1)
             now = time.monotonic()
             if now - seen.ended > 0.6 and not any(
-                each.text != "None" for each in seen.all if each.path == "/free" and each.start > now - 0.5
+                each.text != "storage" for each in seen.all if each.path == "/free" and each.start > now - 0.5
             ):
                 return
 

@@ -18,6 +18,7 @@ from redis.crc import key_slot
 
 from flask_multilimit.engine import Decision, GuardedStorage, Limiter, StorageError, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits, rule
 from support.cluster import Cluster
 
@@ -326,10 +327,10 @@ def test_a_storage_is_back_when_all_servers_are_that_a_failed_check_needs(
         owners[2 - back_first].resume()
         cluster.until(lambda: changes[-1:] == ["working"], "recovery")
 
-        assert (during.allowed, during.degraded) == (True, "allow")
+        assert (during.allowed, during.decided_by) == (True, "allow")
         assert while_one_is_away == ["failed"]
         assert changes == ["failed", "working"]
-        assert limiter.check(plan).degraded is None
+        assert limiter.check(plan).decided_by not in FALLBACKS
         limiter.close()
 
 
@@ -444,7 +445,7 @@ def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host:
                 limiter.check(PLAN)
 
         assert "do not agree" in caught.value.remedy
-        assert not caught.value.only_this
+        assert not caught.value.key_specific
         assert liar.asked <= 3 * 20
         limiter.close()
 

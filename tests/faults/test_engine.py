@@ -74,7 +74,7 @@ def test_fault(fault: Fault, world: World, limiter: Limiter, changes: list[Healt
             decision = limiter.check(plan)
             took.append(time.monotonic() - start)
             admitted += decision.allowed
-            assert (decision.degraded == "local") is fault.noticed
+            assert (decision.decided_by == "local") is fault.noticed
         failed = limiter.health()
     finally:
         fault.end(world)
@@ -116,7 +116,7 @@ def test_a_server_that_stumbles_is_not_taken_for_dead(world: World, changes: lis
 
     decision = limiter.check(plan)
 
-    assert (decision.allowed, decision.degraded, changes) == (True, None, [])
+    assert (decision.allowed, decision.decided_by, changes) == (True, "storage", [])
     assert limiter.peek(plan).remaining in ({8} if algorithm == "sliding_window" else {7, 8})
     limiter.close()
 
@@ -130,7 +130,7 @@ def test_connections_cut_in_silence_are_no_outage(world: World, changes: list[He
     world.proxy.silence()
     decision = limiter.check(hits("10/hour"))
 
-    assert (decision.remaining, decision.degraded, changes) == (5, None, [])
+    assert (decision.remaining, decision.decided_by, changes) == (5, "storage", [])
     limiter.close()
 
 
@@ -158,7 +158,7 @@ def test_who_waits_in_vain_is_told_why(world: World, caplog: pytest.LogCaptureFi
     taken.subscribe("news")
     limiter = Limiter(GuardedStorage(storage, workers=1))
 
-    assert limiter.check(hits()).degraded == "local"
+    assert limiter.check(hits()).decided_by == "local"
     assert "Too many connections (as many checks are under way as max_connections" in caplog.text
     taken.close()
     until(lambda: is_working(limiter))
@@ -170,7 +170,7 @@ def test_an_outage_ends_for_a_single_connection_too(world: World, changes: list[
     limiter.check(plan)
     world.proxy.begin("reset")
     for _ in range(3):
-        assert limiter.check(plan).degraded == "local"
+        assert limiter.check(plan).decided_by == "local"
     world.proxy.end()
     until(lambda: is_working(limiter) and len(changes) == 2)
 
@@ -182,7 +182,7 @@ def test_the_way_back_is_one_probe_and_one_charge_for_each_check(world: World, c
     limiter, plan, many = guarded(world.proxy.url, changes, timeout=5), hits("100000/hour"), 1000
     limiter.check(plan)
     world.proxy.begin("says", reply=b"-LOADING Redis is loading the dataset in memory\r\n")
-    while_away = [limiter.check(plan).degraded for _ in range(many)]
+    while_away = [limiter.check(plan).decided_by for _ in range(many)]
     world.admin.config_resetstat()
 
     world.proxy.end()
@@ -190,10 +190,10 @@ def test_the_way_back_is_one_probe_and_one_charge_for_each_check(world: World, c
     deadline = time.monotonic() + RECOVERY
     while not is_working(limiter):
         assert time.monotonic() < deadline
-        after.append(limiter.check(plan).degraded)
+        after.append(limiter.check(plan).decided_by)
 
     assert set(while_away) == {"local"}
-    assert after == sorted(after, key=lambda degraded: degraded is None), "some were decided here after it was back"
+    assert after == sorted(after, key=lambda decided_by: decided_by == "storage"), "decided here after it was back"
     assert world.admin.info("commandstats")["cmdstat_evalsha"]["calls"] == 1 + many + len(after)
     assert limiter.peek(plan).remaining == 100_000 - 1 - many - len(after)
     limiter.close()
@@ -207,7 +207,7 @@ def test_two_first_failures_at_once_are_one_outage(world: World, changes: list[H
     def ask() -> None:
         together.wait(10)
         start = time.monotonic()
-        assert limiter.check(hits("10/hour")).degraded == "local"
+        assert limiter.check(hits("10/hour")).decided_by == "local"
         took.append(time.monotonic() - start)
 
     try:

@@ -21,6 +21,7 @@ from flask_multilimit.engine import (
     StorageError,
     storage_from_uri,
 )
+from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits, rule
 from support.sentinel import SERVICE, SentinelServer, Trio, port_of, until
 from support.servers import Server
@@ -311,7 +312,7 @@ class Load:
                 with self._lock:
                     self.slowest = max(self.slowest, time.monotonic() - start)
                     self.admitted[name] += decision.allowed
-                    if decision.degraded:
+                    if decision.decided_by in FALLBACKS:
                         self.locally_decided_at = start
 
 
@@ -349,7 +350,7 @@ def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -
         assert load.locally_decided_at - announced < BACK
         assert load.admitted["scarce"] <= 200 + LOST_AT_MOST
         assert load.admitted["plenty"] - LOST_AT_MOST <= used <= load.admitted["plenty"]
-        assert not limiter.peek(Load.SCARCE).degraded
+        assert limiter.peek(Load.SCARCE).decided_by == "storage"
         assert new.client().info("replication")["role"] == "master"
         assert fails == at_once == [True, True]
         for each in (limiter, *idle):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from flask_multilimit.engine.reply import retry_afters
 from history.model import World
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _windows_of(history: History) -> dict[str, _Window]:
     windows: dict[str, _Window] = {}
     for check in sorted((each for each in history.operations if each.kind in {"check", "repeat"}), key=_instant_of):
         charged = check.charged
-        for hit, retry_after in zip(check.hits, check.reply[3::3], strict=True):
+        for hit, retry_after in zip(check.hits, retry_afters(check.reply), strict=True):
             if hit.rule.algorithm != "sliding_window":
                 continue
             window = windows.setdefault(hit.key, _Window(hit, [], []))

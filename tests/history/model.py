@@ -82,7 +82,7 @@ class World(NamedTuple):
         refusals = [0 if again else outcome[1] for outcome in found]
         allowed = all(hit.shadow or not refusal for hit, refusal in zip(hits, refusals, strict=True))
         delay = max((outcome[2] for hit, outcome in zip(hits, found, strict=True) if not hit.shadow), default=0)
-        reply = [now, delay if allowed else ~delay]
+        reply = [now, int(allowed), delay]
         for hit, outcome, refusal in zip(hits, found, refusals, strict=True):
             algorithm, state, remaining = _algorithm_of(hit), states.get(hit.key), outcome[0]
             if allowed and not again and operation.kind != "peek" and hit.cost and not refusal:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from flask_multilimit.engine.reply import NOW, retry_afters
+
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
     from flask_multilimit.engine.decision import Charge
@@ -29,18 +31,19 @@ class Operation:
     @property
     def at(self) -> int:
         """The instant of a check or a peek, in microseconds of the server's clock."""
-        return self.reply[0]
+        return self.reply[NOW]
 
     @property
     def allowed(self) -> bool:
-        return all(hit.shadow or retry_after == 0 for hit, retry_after in zip(self.hits, self.reply[3::3], strict=True))
+        answers = zip(self.hits, retry_afters(self.reply), strict=True)
+        return all(hit.shadow or retry_after == 0 for hit, retry_after in answers)
 
     @property
     def charged(self) -> tuple[Hit, ...]:
         """What this check has charged, unless its id was charged before."""
         if self.kind not in {"check", "repeat"} or not self.allowed:
             return ()
-        answers = zip(self.hits, self.reply[3::3], strict=True)
+        answers = zip(self.hits, retry_afters(self.reply), strict=True)
         return tuple(hit for hit, retry_after in answers if hit.cost and retry_after == 0)
 
     def __str__(self) -> str:

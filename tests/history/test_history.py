@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.reply import retry_afters
 from flask_multilimit.engine.storage.redis import scripts
 from history import worker
 from history.broken import DEFECTS, TREMBLING
@@ -100,7 +101,7 @@ def assert_it_could_have_gone_wrong(history: History) -> None:
 
 
 def refused_by(algorithm: str, check: Operation) -> bool:
-    answers = zip(check.hits, check.reply[3::3], strict=True)
+    answers = zip(check.hits, retry_afters(check.reply), strict=True)
     return any(hit.rule.algorithm == algorithm and retry_after > 0 for hit, retry_after in answers)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
-from flask_multilimit.engine.decision import Hits
+from flask_multilimit.engine.hits import Hits
 from history.broken import broken_script
 from history.operations import Operation
 

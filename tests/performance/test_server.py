@@ -8,7 +8,7 @@ import pytest
 
 from flask_multilimit.engine import DenyCache, Limiter, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.decision import Hits
+from flask_multilimit.engine.hits import Hits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

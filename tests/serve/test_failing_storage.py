@@ -45,7 +45,7 @@ def make(storage: RecordingStorage) -> Iterator[Callable[..., Flask]]:
         MultiLimit(app, storage=storage)
         made.append(app)
         first = rate_limiter(rules="2/minute", **(options or {}))
-        app.add_url_rule("/", "view", first(lambda: str(current_decision.degraded)))
+        app.add_url_rule("/", "view", first(lambda: str(current_decision.decided_by)))
         app.add_url_rule("/other", "other", rate_limiter(rules="2/minute")(lambda: "ok"))
         return app
 
@@ -147,7 +147,7 @@ def test_it_is_told_when_it_is_over_and_nothing_was_forgotten(
         assert back.wait(10)
 
     response = client.get("/")
-    assert (response.text, response.headers["RateLimit"]) == ("None", '"default-60s";r=0;t=60')
+    assert (response.text, response.headers["RateLimit"]) == ("memory", '"default-60s";r=0;t=60')
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from flask_multilimit import Decision, Hit, LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import Settings
-from flask_multilimit.engine.decision import Hits
+from flask_multilimit.engine.hits import Hits
+from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.responses import describe
 from support.clock import Clock
 from support.doubles import limited_service
@@ -152,7 +153,7 @@ def test_of_several_quotas_of_one_name_the_tightest_is_told(limited_app: Flask, 
 )
 def test_one_check_is_told_of_like_the_last_of_several(numbers: list[tuple[int, int, int]], shadows: bool) -> None:
     hits = Hits(Hit(str(i), Rule(60 + i, 9), name=f"r{i}", shadow=shadows and i == 1) for i in range(len(numbers)))
-    decision = Decision.from_parts(bytes(16), hits, [0, 0, *chain.from_iterable(numbers)])
+    decision = Decision(bytes(16), hits, [*head(0), *chain.from_iterable(numbers)])
     told = []
 
     for decisions in ([decision], [decision, decision]):

@@ -72,7 +72,7 @@ class Algorithm(Protocol):
         """Lua files that the script needs before ``NAME.lua``, which several algorithms may share."""
 
     @property
-    def WITNESS(self) -> bool:  # noqa: N802
+    def REMEMBERS_IDS(self) -> bool:  # noqa: N802
         """Whether the state keeps check ids, so that a repeated check can be recognised."""
 
     def quota(self, window: int, count: int, burst: int | None, max_delay: int | None, /) -> Quota:
@@ -95,4 +95,4 @@ class Algorithm(Protocol):
         """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""
 
     def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
-        """Whether ``check_id`` was charged here, and still counts. Asked only where ``WITNESS``."""
+        """Whether ``check_id`` was charged here, and still counts. Asked only where ``REMEMBERS_IDS``."""

@@ -10,7 +10,7 @@ from .base import AHEAD, COUNTED, NEVER, Outcome, Quota, plain_quota, recognise_
 
 PARAMETERS = frozenset({"lease"})
 MAX_COST = COUNTED
-WITNESS = False
+REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
 
 State = tuple[int, int]

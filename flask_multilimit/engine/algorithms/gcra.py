@@ -11,7 +11,7 @@ from .rate import charge, drop_future, evaluate, refund, reset_after
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
-WITNESS = False
+REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 recognise = recognise_nothing
@@ -20,7 +20,7 @@ __all__ = [
     "INCLUDES",
     "MAX_COST",
     "PARAMETERS",
-    "WITNESS",
+    "REMEMBERS_IDS",
     "charge",
     "drop_future",
     "evaluate",

@@ -16,7 +16,7 @@ from .rate import charge, drop_future, refund, reset_after
 
 PARAMETERS = frozenset({"burst", "max_delay"})
 MAX_COST = COUNTED
-WITNESS = False
+REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 METER = -1
@@ -31,7 +31,7 @@ __all__ = [
     "INCLUDES",
     "MAX_COST",
     "PARAMETERS",
-    "WITNESS",
+    "REMEMBERS_IDS",
     "charge",
     "drop_future",
     "evaluate",

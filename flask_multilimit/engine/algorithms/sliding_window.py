@@ -18,7 +18,7 @@ PARAMETERS = frozenset({"lease"})
 MAX_COST = 10_000
 """Each unit is one entry: a larger cost would make a single check a long one."""
 
-WITNESS = True
+REMEMBERS_IDS = True
 INCLUDES = ()
 
 quota = plain_quota

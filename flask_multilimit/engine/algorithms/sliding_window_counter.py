@@ -13,7 +13,7 @@ from .base import AHEAD, COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_qu
 
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
-WITNESS = False
+REMEMBERS_IDS = False
 INCLUDES = (
     "numbers",
     "span",

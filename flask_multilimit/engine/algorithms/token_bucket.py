@@ -10,7 +10,7 @@ from .rate import charge, drop_future, evaluate, refund, reset_after
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
-WITNESS = False
+REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 recognise = recognise_nothing
@@ -19,7 +19,7 @@ __all__ = [
     "INCLUDES",
     "MAX_COST",
     "PARAMETERS",
-    "WITNESS",
+    "REMEMBERS_IDS",
     "charge",
     "drop_future",
     "evaluate",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from ..decision import Charge, Decision, Hit
+from ..decision import Charge, Decision
+from ..hits import Hit
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,11 @@ from uuid import UUID
 
 from ..algorithms import Quota, sliding_window
 from ..algorithms.sliding_window import Unit, charge_units
-from ..decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
+from ..clock import monotonic_microseconds
+from ..decision import NOTHING, Charge, Decision, decision_of
 from ..forks import mind_forks
+from ..hits import PEEKED, Hit, memoized, new_id
+from ..reply import ALLOWED, DELAY, NOW, head, joined, standings_of, start_of
 from ..rules import Rule
 from .base import StoredKey
 
@@ -23,10 +26,6 @@ SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
 NOTHING_DUE = sys.maxsize
 """In place of the instant when to look again, as long as there are no keys."""
-
-
-def monotonic_microseconds() -> int:
-    return monotonic_ns() // 1000
 
 
 class MemoryStorage:
@@ -59,13 +58,13 @@ class MemoryStorage:
                 self._sweep(now, SWEEPS * len(hits))
             if check_id is not None:
                 return self._check_again(hits, now, check_id.bytes)
-            plan, new = worked_out(hits, _plan_of), new_id()
+            plan, new = memoized(hits, _plan_of), new_id()
             if plan.units and now >= self._latest:
                 reply = plan.reply.copy()
-                reply[0] = now
+                reply[NOW] = now
                 if charge_units(self._states, plan.units, now, new, reply):
                     self._latest = now
-                    return Decision(new, hits, reply)
+                    return decision_of((new, hits, reply, "memory", NOTHING, None))
             return self._answer(hits, now, new, charging=True)
         finally:
             lock.release()
@@ -121,18 +120,17 @@ class MemoryStorage:
         return self._answer(hits, now, check_id, charging=True)
 
     def _answer(self, hits: tuple[Hit, ...], now: int, check_id: bytes, *, charging: bool) -> Decision:
-        states, rules, steps = self._states, self._rules, worked_out(hits, _plan_of).steps
-        allowed, delay, outcomes = True, 0, []
+        states, rules, steps = self._states, self._rules, memoized(hits, _plan_of).steps
+        reply, outcomes = head(now), []
         for key, quota, cost, shadow, evaluate, _, _, _ in steps:
             outcome = evaluate(states.get(key), quota, cost, now)
             outcomes.append(outcome)
             if (outcome[1] or outcome[2]) and not shadow:
-                allowed = allowed and not outcome[1]
-                delay = max(delay, outcome[2])
-        asking, charging = charging, charging and allowed
+                reply[ALLOWED] = reply[ALLOWED] if not outcome[1] else 0
+                reply[DELAY] = max(reply[DELAY], outcome[2])
+        asking, charging = charging, charging and reply[ALLOWED] > 0
         if charging and now > self._latest:
             self._latest = now
-        reply = [now, delay if allowed else ~delay]
         for (key, quota, cost, _, _, charge, reset_after, rule), outcome in zip(steps, outcomes, strict=True):
             remaining, retry_after, _, seen = outcome
             if charging and cost and not retry_after:
@@ -143,20 +141,22 @@ class MemoryStorage:
             else:
                 state = states.get(key)
                 if asking and state is not None:
-                    state = states[key] = rule.twin.drop_future(state, quota, now)
+                    state = states[key] = rule.implementation.drop_future(state, quota, now)
                 reply += (remaining, retry_after, reset_after(state, quota, now, seen))
-        return Decision(check_id, hits, reply)
+        return Decision(check_id, hits, reply, "memory")
 
     def _refund(self, charge: Charge, now: int, check_id: bytes) -> None:
         hit = charge.hit
         state = self._states.get(hit.key)
         if state is None:
             return
-        self._states[hit.key] = hit.rule.twin.refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id)
+        self._states[hit.key] = hit.rule.implementation.refund(
+            state, hit.rule.quota, hit.cost, charge.until, now, check_id
+        )
 
     def _already_charged(self, hits: tuple[Hit, ...], now: int, check_id: bytes) -> bool:
         return any(
-            hit.cost and hit.rule.twin.recognise(self._states.get(hit.key), hit.rule.quota, now, check_id)
+            hit.cost and hit.rule.implementation.recognise(self._states.get(hit.key), hit.rule.quota, now, check_id)
             for hit in hits
         )
 
@@ -174,8 +174,8 @@ class MemoryStorage:
 
     def _forget(self, key: str, now: int) -> None:
         state, rule = self._states[key], self._rules[key]
-        twins, quota = rule.twin, rule.longest_quota
-        reset_after = twins.reset_after(state, quota, now, twins.evaluate(state, quota, 0, now)[3])
+        algorithm, quota = rule.implementation, rule.longest_quota
+        reset_after = algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
         if reset_after > 0:
             self._look_again(now + reset_after, key)
         else:
@@ -200,24 +200,24 @@ class _Plan(NamedTuple):
 
 
 def _plan_of(hits: tuple[Hit, ...]) -> _Plan:
-    reply = [0, 0, *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
+    reply = [*head(0), *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
     return _Plan(tuple(map(_step, hits)), _units(hits), reply)
 
 
 def _step(hit: Hit) -> _Step:
     rule = hit.rule
-    twin = rule.twin
-    return hit.key, rule.quota, hit.cost, hit.shadow, twin.evaluate, twin.charge, twin.reset_after, rule
+    algorithm = rule.implementation
+    steps = algorithm.evaluate, algorithm.charge, algorithm.reset_after
+    return (hit.key, rule.quota, hit.cost, hit.shadow, *steps, rule)
 
 
 def _units(hits: tuple[Hit, ...]) -> tuple[Unit, ...] | None:
-    if any(hit.rule.twin is not sliding_window or hit.cost != 1 for hit in hits):
+    if any(hit.rule.implementation is not sliding_window or hit.cost != 1 for hit in hits):
         return None
-    return tuple((hit.key, hit.rule.quota.window, hit.rule.count, 2 + 3 * i) for i, hit in enumerate(hits))
+    return tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(i)) for i, hit in enumerate(hits))
 
 
 def _as_allowed(decision: Decision) -> Decision:
     """The answer to a repeated check: what was charged is allowed, also when the last unit was its own."""
-    reply = list(decision.reply)
-    reply[3::3] = [0] * len(decision.hits)
-    return Decision.from_parts(decision.check_id, decision.hits, reply)
+    standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(decision.reply)]
+    return decision._replace(reply=joined(decision.at, decision.reply[DELAY], standings))

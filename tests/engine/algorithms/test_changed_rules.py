@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.algorithms.base import AHEAD
+from flask_multilimit.engine.reply import RESET_AFTER, RETRY_AFTER
 from support.bench import exhaust, hits
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def test_a_rule_may_change_at_any_time_and_keeps_its_promises(
 
         assert 0 <= decision.remaining <= rule.quota.burst
         assert decision.allowed or cost > 0
-        wait, start = decision.reply[3], bench.clock.now
+        wait, start = decision.reply[RETRY_AFTER], bench.clock.now
         if wait > 0:
             bench.clock.now = start + wait - 1
             assert not bench.limiter.peek(plan).allowed
@@ -241,7 +242,7 @@ def test_a_rule_that_gets_a_lease_counts_what_was_charged_without_one_for_as_lon
         bench.clock.now = instant
         bench.limiter.check(others)  # lets memory forget what it may
         seen = bench.limiter.peek(leased)
-        assert (seen.remaining, seen.reply[4]) == (4, whole - instant)
+        assert (seen.remaining, seen.reply[RESET_AFTER]) == (4, whole - instant)
     bench.clock.now = whole
     assert (bench.limiter.check(leased).remaining, bench.limiter.peek(without).remaining) == (4, 4)
 

@@ -14,6 +14,7 @@ import pytest
 from engine.algorithms.test_oracles import Model, assert_answers_as_the_oracles
 from flask_multilimit.engine import ConfigurationError, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS, rate
+from flask_multilimit.engine.reply import RESET_AFTER
 from support.bench import hits
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def test_the_shortest_and_longest_windows_with_the_smallest_and_largest_counts_a
 ) -> None:
     rule = Rule(window, count, algorithm=algorithm, burst=count if algorithm == "gcra" else None)
     model = Model()
-    most = min(count, rule.twin.MAX_COST)
+    most = min(count, rule.implementation.MAX_COST)
     microseconds = rule.window_ms * 1000
     gaps = [0, 0, 1, microseconds // 3, microseconds // 2, 1, microseconds - 1, 1, microseconds]
 
@@ -104,11 +105,11 @@ def test_a_billion_units_charged_in_a_thousand_checks_add_up_without_any_roundin
         remaining -= cost
         assert decision.allowed
         exact = Fraction((PRIME - remaining) * rule.window_ms * 1000, PRIME)
-        assert (decision.remaining, decision.reply[4]) == (remaining, ceil(exact))
+        assert (decision.remaining, decision.reply[RESET_AFTER]) == (remaining, ceil(exact))
 
     last = bench.limiter.check(hits(rule, cost=remaining))
 
-    assert (last.allowed, last.remaining, last.reply[4]) == (True, 0, rule.window_ms * 1000)
+    assert (last.allowed, last.remaining, last.reply[RESET_AFTER]) == (True, 0, rule.window_ms * 1000)
 
 
 def test_a_million_single_charges_are_the_same_state_as_one_of_a_million() -> None:

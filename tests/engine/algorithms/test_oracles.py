@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.algorithms.oracles import FOR_EVER, Answer, Oracle, answer, oracle_for
 from flask_multilimit.engine import Decision, Hit, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.reply import DELAY, RESET_AFTER, RETRY_AFTER, standings_of
 
 if TYPE_CHECKING:
     from engine.algorithms.conftest import Fresh
@@ -65,7 +66,7 @@ class Step:
 
     def gap(self, last: Decision | None, interval: int) -> int:
         """Microseconds to wait: near an instant the last reply has promised, or a share of an interval."""
-        promised = {"retry": 3, "reset": 4}.get(self.kind)
+        promised = {"retry": RETRY_AFTER, "reset": RESET_AFTER}.get(self.kind)
         if promised and last is not None and last.reply[promised] > 0:
             return max(last.reply[promised] + round(self.amount * 2) - 1, 0)
         return round(self.amount * interval)
@@ -74,7 +75,7 @@ class Step:
         if self.cost <= 1:
             return round(self.cost)
         share = (self.cost - 1) * rule.quota.burst
-        return min(ceil(share), rule.twin.MAX_COST)
+        return min(ceil(share), rule.implementation.MAX_COST)
 
 
 steps = st.lists(
@@ -117,8 +118,10 @@ class Model:
 
 
 def answers_of(decision: Decision) -> list[Answer]:
-    reply = decision.reply
-    return [Answer(reply[i + 1] == 0, max(reply[i], 0), reply[i + 1], reply[i + 2]) for i in range(2, len(reply), 3)]
+    return [
+        Answer(retry_after == 0, max(remaining, 0), retry_after, reset_after)
+        for remaining, retry_after, reset_after in standings_of(decision.reply)
+    ]
 
 
 def assert_answers_as_the_oracles(bench: Bench, model: Model, hits: tuple[Hit, ...]) -> Decision:
@@ -127,7 +130,7 @@ def assert_answers_as_the_oracles(bench: Bench, model: Model, hits: tuple[Hit, .
     assert answers_of(decision) == expected, f"costs {[hit.cost for hit in hits]} -> {decision.reply}"
     assert decision.allowed == (delay >= 0)
     if decision.allowed:
-        assert decision.reply[1] == delay
+        assert decision.reply[DELAY] == delay
     return decision
 
 

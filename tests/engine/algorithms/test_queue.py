@@ -13,6 +13,7 @@ from flask import Flask
 
 from engine.algorithms import workers
 from flask_multilimit import Limiter, MemoryStorage, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine.reply import DELAY
 from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits
 from support.clock import Clock, microseconds
@@ -65,7 +66,7 @@ def test_turns_come_no_faster_than_the_rate_whenever_requests_arrive(bench: Benc
         bench.clock.advance(gap)
         decision = bench.limiter.check(hits(EVERY_HALF_SECOND))
         if decision.allowed:
-            turns.append(decision.at + decision.reply[1])
+            turns.append(decision.at + decision.reply[DELAY])
 
     assert len(turns) == 10  # the seventh finds the queue full
     assert all(later - earlier >= microseconds(0.5) for earlier, later in pairwise(turns))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
 from support.clock import Clock
 from support.oracle import Oracle
 
@@ -151,8 +152,9 @@ class History:
             return self.plan[step.which % len(self.plan)].quota.window
         if step.what in {"retry", "reset"} and self.decisions:
             reply = self.decisions[-1][0].reply
-            due = [instant for instant in reply[3 if step.what == "retry" else 4 :: 3] if instant > 0] or [0]
-            return due[step.which % len(due)] + reply[0] - self.clock.now
+            times = retry_afters(reply) if step.what == "retry" else reset_afters(reply)
+            due = [instant for instant in times if instant > 0] or [0]
+            return due[step.which % len(due)] + reply[NOW] - self.clock.now
         return {"second": 1_000_000, "back": -30_000_000, "slip": -200_000 // (step.which + 1)}.get(step.what, 0)
 
     def _ask(self, step: Ask) -> None:
@@ -204,7 +206,7 @@ def _shown(decision: Decision) -> list[int]:
     return [
         number
         for status, (retry_after, reset_after) in zip(
-            decision.statuses, zip(decision.reply[3::3], decision.reply[4::3], strict=True), strict=True
+            decision.statuses, zip(retry_afters(decision.reply), reset_afters(decision.reply), strict=True), strict=True
         )
         for number in (status.remaining, retry_after, reset_after)
     ]

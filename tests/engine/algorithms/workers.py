@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
+from flask_multilimit.engine.reply import DELAY
 
 QUEUE = Rule(1, 1000, algorithm="leaky_bucket", max_delay=60)
 
@@ -34,7 +35,7 @@ def queue_up(url: str, times: int) -> list[tuple[int, int]]:
     limiter = patient(url)
     decisions = [limiter.check(hits_for(QUEUE, scope="queue")) for _ in range(times)]
     limiter.close()
-    return [(decision.at, decision.reply[1]) for decision in decisions]
+    return [(decision.at, decision.reply[DELAY]) for decision in decisions]
 
 
 def check_mixed(url: str, threads: int, times: int) -> list[bool]:

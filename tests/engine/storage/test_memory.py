@@ -13,7 +13,7 @@ import pytest
 
 from flask_multilimit.engine import Limiter, MemoryStorage, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.decision import Hit, Hits
+from flask_multilimit.engine.hits import Hit, Hits
 from support.bench import exhaust, hits, rule
 from support.clock import Clock
 

@@ -159,7 +159,7 @@ def _host(given: Any) -> str:
 def _failure(address: Address, error: Exception) -> StorageError:
     failure = storage_error(error)
     failure.__cause__ = error
-    failure.only_this = False
+    failure.key_specific = False
     if type(error) is ResponseError and "cluster support disabled" in str(error):
         failure.remedy = f"{address[0]}:{address[1]} is a server by itself: name it redis://host:port"
     return failure

@@ -20,11 +20,13 @@ from uuid import UUID
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
-from ...decision import Charge, Decision, Hit, Hits, delay_in, worked_out
+from ...decision import Charge, Decision
 from ...errors import StorageError
+from ...hits import Hit, Hits, memoized
+from ...reply import DELAY, Standing, joined, standing_of
 from ..base import StoredKey
 from ..redis.failures import code_of
-from ..redis.storage import RedisStorage, has_witness
+from ..redis.storage import RedisStorage, remembers_ids
 from .nodes import Address, Nodes, NodesOfClient, NodesOfUri
 from .slots import Slots, redirection_of
 
@@ -50,7 +52,7 @@ class Group:
     @classmethod
     def of(cls, slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
         hits = Hits(plan[place] for place in places)
-        return cls(slot, hits, tuple(places), has_witness(hits))
+        return cls(slot, hits, tuple(places), remembers_ids(hits))
 
     def apart(self, plan: Sequence[Hit]) -> list[Group]:
         """Each hit by itself."""
@@ -103,7 +105,7 @@ class ClusterStorage:
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         self._deadline.begin()
-        groups = worked_out(hits, groups_of)
+        groups = memoized(hits, groups_of)
         if len(groups) > 1:
             return self._check_groups(hits, groups, check_id)
         try:
@@ -115,7 +117,7 @@ class ClusterStorage:
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.begin()
-        return _joined(hits, list(self._answers(hits, worked_out(hits, groups_of), self._peek)))
+        return _joined(hits, list(self._answers(hits, memoized(hits, groups_of), self._peek)))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         """One after the other, each within the deadline: a slot may move in the midst of them."""
@@ -242,7 +244,7 @@ class ClusterStorage:
 
     def _successor(self, slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
         """Who has ``slot`` after ``address`` has failed. Raises ``failure`` when nobody else has, or may be asked."""
-        if failure.only_this or _code_of(failure) in {"TRYAGAIN", "NOPERM"}:
+        if failure.key_specific or _code_of(failure) in {"TRYAGAIN", "NOPERM"}:
             raise failure
         self._slots.doubt(address)
         with suppress(StorageError):
@@ -343,15 +345,13 @@ def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:
     """One decision of those of all groups, at the instant of the first hit's."""
     if len(answers) == 1:
         return answers[0][1]
-    standing: dict[int, Sequence[int]] = {}
+    standings: dict[int, Standing] = {}
     instants: dict[int, int] = {}
     for group, answer in answers:
         for i, place in enumerate(group.places):
-            standing[place] = answer.reply[2 + 3 * i : 5 + 3 * i]
+            standings[place] = standing_of(answer.reply, i)
             instants[place] = answer.at
-    reply = [instants[0], max(delay_in(answer.reply) for _, answer in answers)]
-    for place in range(len(hits)):
-        reply += standing[place]
-    joined = Decision.from_parts(answers[0][1].check_id, hits, reply)
-    joined.ahead = tuple(instants[place] - instants[0] for place in range(len(hits)))
-    return joined
+    delay = max(answer.reply[DELAY] for _, answer in answers)
+    reply = joined(instants[0], delay, [(standings[place], hit.shadow) for place, hit in enumerate(hits)])
+    ahead = tuple(instants[place] - instants[0] for place in range(len(hits)))
+    return Decision(answers[0][1].check_id, hits, reply, ahead=ahead)

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from threading import Lock
 from uuid import UUID
 
-from ...decision import Charge, Decision, Hit, new_id, worked_out
+from ...clock import monotonic_microseconds
+from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError
 from ...forks import tell_child
+from ...hits import Hit, memoized, new_id
+from ...reply import aged, passing_times, retry_afters
 from ..base import Storage
-from ..memory import monotonic_microseconds
 
 DENY_SECONDS = 1.0
 """For which a refusal is believed at most, unless another number is given."""
@@ -51,12 +53,8 @@ class _Denial:
     def again(self, hits: tuple[Hit, ...], now: int) -> Decision:
         """The same refusal at ``now``: times have passed, but what refused then does not allow before the storage says
         so."""
-        elapsed = now - self.answered
-        reply = self.reply.copy()
-        reply[0] += elapsed
-        for i in self.times:
-            reply[i] = reply[i] - elapsed if reply[i] > elapsed else 1
-        return Decision(new_id(), hits, reply)
+        reply = aged(self.reply, self.times, now - self.answered)
+        return decision_of((new_id(), hits, reply, "deny_cache", NOTHING, None))
 
 
 class DenyCache:
@@ -100,7 +98,7 @@ class DenyCache:
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         if check_id is not None:
             return self.wrapped.check(hits, check_id)
-        keys = worked_out(hits, _keys_of)
+        keys = memoized(hits, _keys_of)
         now = self._clock()
         denial = self._denials.get(keys)
         if (
@@ -111,7 +109,7 @@ class DenyCache:
         ):
             return denial.again(hits, now)
         decision = self.wrapped.check(hits)
-        if not decision.allowed and decision.degraded is None:
+        if not decision.allowed and decision.decided_by not in FALLBACKS:
             self._remember(keys, decision, asked=now)
         return decision
 
@@ -155,8 +153,7 @@ class DenyCache:
         if answered >= until:
             return
         reply = list(decision.reply)
-        times = tuple([i for i in range(3, len(reply)) if i % 3 != 2 and reply[i] > 0])
-        denial = _Denial(decision.hits, reply, times, _shard_of(key), asked, answered, int(until))
+        denial = _Denial(decision.hits, reply, passing_times(reply), _shard_of(key), asked, answered, int(until))
         with self._lock:
             self._denials.pop(keys, None)  # so that it is the newest
             self._denials[keys] = denial
@@ -178,7 +175,7 @@ def _longest_refusal(decision: Decision) -> tuple[float, str]:
     """Microseconds, and the key."""
     return max(
         (math.inf if retry_after < 0 else retry_after, hit.key)
-        for hit, retry_after in zip(decision.hits, decision.reply[3::3], strict=True)
+        for hit, retry_after in zip(decision.hits, retry_afters(decision.reply), strict=True)
         if retry_after and not hit.shadow
     )
 

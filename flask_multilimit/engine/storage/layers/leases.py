@@ -22,12 +22,14 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from uuid import UUID
 
-from ...decision import Charge, Decision, Hit, Hits, new_id, worked_out
+from ...clock import monotonic_microseconds
+from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import tell_child
+from ...hits import Hit, Hits, memoized, new_id
+from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
 from ..base import Storage
-from ..memory import monotonic_microseconds
 
 MOST_LEASES = 1024
 """Quotas of which a process has leases; for another it gives back the one that was renewed longest ago."""
@@ -131,9 +133,9 @@ class _Question:
     def oversized(self, answer: Decision) -> list[int]:
         """The hits that ask for too much: those that are refused, though they might not be for what they need
         themselves; and all, where not the storage has decided, for only that grants anything in advance."""
-        if answer.degraded:
+        if answer.decided_by in FALLBACKS:
             return list(self.costs)
-        refusals = zip(self.places, answer.reply[3::3], strict=True)
+        refusals = zip(self.places, retry_afters(answer.reply), strict=True)
         return [i for i, retry_after in refusals if retry_after and i in self.costs]
 
 
@@ -154,7 +156,7 @@ class LeasingStorage:
         tell_child(self)
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        leased = worked_out(hits, _leased)
+        leased = memoized(hits, _leased)
         if not leased or check_id is not None:
             return self.wrapped.check(hits, check_id)
         with self._lock:
@@ -168,25 +170,25 @@ class LeasingStorage:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         """What is left here counts as left."""
         decision = self.wrapped.peek(hits)
-        leased = worked_out(hits, _leased)
+        leased = memoized(hits, _leased)
         if not leased:
             return decision
-        reply = list(decision.reply)
+        standings = list(standings_of(decision.reply))
         with self._lock:
             now = self._clock()
             for i in leased:
-                lease, place = self._leases.get(hits[i].key), 2 + 3 * i
+                lease = self._leases.get(hits[i].key)
                 if lease is not None and lease.has(1, hits[i].rule, now):
-                    reply[place] += lease.units
-                    if lease.units >= hits[i].cost:
-                        reply[place + 1] = 0
-        peeked = Decision.from_parts(decision.check_id, hits, reply)
-        peeked.degraded = decision.degraded
-        return peeked
+                    remaining, retry_after, reset_after = standings[i]
+                    retry_after = 0 if lease.units >= hits[i].cost else retry_after
+                    standings[i] = remaining + lease.units, retry_after, reset_after
+        shadows = [hit.shadow for hit in hits]
+        reply = joined(decision.at, decision.reply[DELAY], zip(standings, shadows, strict=True))
+        return decision._replace(reply=reply)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         """One by one, when leases may save the round trips."""
-        if ids is not None or not any(worked_out(hits, _leased) for hits in many):
+        if ids is not None or not any(memoized(hits, _leased) for hits in many):
             return self.wrapped.check_many(many, ids)
         return [self.check(hits) for hits in many]
 
@@ -326,25 +328,24 @@ class LeasingStorage:
 
     def _answer(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
         """Under the lock: note what has been granted, and put the reply together."""
-        now, reply = self._clock(), list(answer.reply[:2])
-        standing = dict(zip(question.places, zip(*(answer.reply[n::3] for n in (2, 3, 4)), strict=True), strict=True))
+        now, failed = self._clock(), answer.decided_by in FALLBACKS
+        reply = head(answer.at, answer.reply[DELAY], allowed=answer.allowed)
+        standings = dict(zip(question.places, standings_of(answer.reply), strict=True))
         for i, hit in enumerate(question.hits):
             if i in question.spent:
-                reply += question.spent[i].standing(None if answer.degraded else answer.at, now)
+                reply += question.spent[i].standing(None if failed else answer.at, now)
                 continue
-            remaining, retry_after, reset_after = standing[i]
+            remaining, retry_after, reset_after = standings[i]
             lease = question.claimed.get(i)
-            if lease is not None and answer.allowed and not answer.degraded:
+            if lease is not None and answer.allowed and not failed:
                 units = question.costs.get(i, hit.cost)
                 lease.units = units - hit.cost
                 lease.grant = _granted(answer, units, remaining, reset_after, hit.rule, asked_at, now)
                 remaining += lease.units
-            elif lease is not None and (retry_after or answer.degraded):
+            elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after
-        decision = Decision(answer.check_id, question.hits, reply)
-        decision.degraded = answer.degraded
-        return decision
+        return Decision(answer.check_id, question.hits, reply, answer.decided_by)
 
 
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:
@@ -356,7 +357,7 @@ def _part(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
     """Those at ``places``; kept with ``hits``, for the same are asked again and again."""
     if len(places) == len(hits):
         return hits
-    parts = worked_out(hits, _no_parts)
+    parts = memoized(hits, _no_parts)
     if places not in parts:
         parts[places] = Hits(hits[i] for i in places)
     return parts[places]
@@ -396,7 +397,7 @@ def _decided_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> 
     grant = spent[0].grant
     assert grant is not None
     at = grant.earliest(now)
-    reply = [at, 0]
+    reply = head(at)
     for i in range(len(hits)):
         reply += spent[i].standing(at, now)
-    return Decision(new_id(), hits, reply)
+    return Decision(new_id(), hits, reply, "lease")

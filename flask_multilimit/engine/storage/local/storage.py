@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from ...decision import Charge, Decision, Hit
+from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
+from ...hits import Hit
 from ..base import StoredKey
 from ..redis.storage import RedisStorage
 from ..redis.uri import redacted
@@ -114,7 +115,7 @@ class LocalStorage:
         try:
             return ask(*arguments)
         except StorageError as error:
-            if not error.only_this:
+            if not error.key_specific:
                 self._server.found = False  # whoever asks next looks whether it is there
             raise
 

@@ -5,9 +5,8 @@
 -- ARGV     as in prelude.lua, and
 -- ARGV[3]  mode: "peek" charges nothing; "repeat" is a check whose reply may have been lost; "" or nothing is a check
 --
--- Replies with integers: now, delay, and for each hit remaining, retry_after, reset_after. Times are in
--- microseconds; a retry_after of 0 says the hit allows, NEVER that no waiting helps; of a refusal the delay is
--- minus what it would be, minus 1.
+-- Replies with integers, as engine/reply.py says: now, allowed, delay, and for each hit remaining, retry_after,
+-- reset_after. Times are in microseconds; a retry_after of 0 says the hit allows, NEVER that waiting does not help.
 local id, mode = ARGV[2], ARGV[3]
 
 -- The charges of a check are written together, so any hit that remembers its id speaks for all.
@@ -19,7 +18,7 @@ if mode == 'repeat' then
   end
 end
 
-local reply = { now, 0, 0, 0, 0 }
+local reply = { now, 1, 0, 0, 0, 0 }
 local allowed = true
 for i = 1, #hits do
   local hit = hits[i]
@@ -29,33 +28,33 @@ for i = 1, #hits do
   end
   if not hit.shadow then
     allowed = allowed and retry_after == 0
-    if delay > reply[2] then
-      reply[2] = delay
+    if delay > reply[3] then
+      reply[3] = delay
     end
   end
   -- Until reset_after is known, what was seen has its place: a table less.
-  reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = remaining, retry_after, seen
+  reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = remaining, retry_after, seen
 end
 
 if not allowed then
-  reply[2] = -1 - reply[2]
+  reply[2] = 0
 end
 
 local charging = allowed and not repeated and mode ~= 'peek'
 local made
 for i = 1, #hits do
-  local hit, seen = hits[i], reply[3 * i + 2]
+  local hit, seen = hits[i], reply[3 * i + 3]
   local name = hit.algorithm
-  if charging and hit.cost > 0 and reply[3 * i + 1] == 0 then
-    reply[3 * i] = reply[3 * i] - hit.cost
-    reply[3 * i + 2] = algorithms[name].charge(hit, now, seen, id)
+  if charging and hit.cost > 0 and reply[3 * i + 2] == 0 then
+    reply[3 * i + 1] = reply[3 * i + 1] - hit.cost
+    reply[3 * i + 3] = algorithms[name].charge(hit, now, seen, id)
   else
     made = made or {}
     made[name] = made[name] or algorithms[name].others()
     if mode ~= 'peek' and not repeated then
       made[name].drop_future(hit, now)
     end
-    reply[3 * i + 2] = made[name].reset_after(hit, now, seen)
+    reply[3 * i + 3] = made[name].reset_after(hit, now, seen)
   end
 end
 

@@ -80,9 +80,9 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     code = code_of(error)
     where = f" ({server})" if server else ""
     made = StorageError(f"the rate limit storage gave no answer{where}: {type(error).__name__}: {error}")
-    made.only_this = code in ONLY_THIS
-    made.unanswered = not code and isinstance(error, _UNANSWERED)
-    made.remedy = REMEDIES.get(code) or _remedy_of(error, unanswered=made.unanswered)
+    made.key_specific = code in ONLY_THIS
+    made.no_reply = not code and isinstance(error, _UNANSWERED)
+    made.remedy = REMEDIES.get(code) or _remedy_of(error, unanswered=made.no_reply)
     return made
 
 

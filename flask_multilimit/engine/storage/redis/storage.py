@@ -16,8 +16,10 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from ...decision import PEEKED, Charge, Decision, Hit, new_id, worked_out
+from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
+from ...hits import PEEKED, Hit, memoized, new_id
+from ...reply import is_well_formed
 from ..base import StoredKey
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
@@ -78,7 +80,7 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
-                packed, safe_to_repeat = worked_out(hits, _packed_check)
+                packed, safe_to_repeat = memoized(hits, _packed_check)
                 command = packed + new + b"\r\n"
                 return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
             self._deadline.start(started)
@@ -149,7 +151,7 @@ class RedisStorage:
                 return self._ask(CHECK, hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
-            if type(failure.__cause__) is not RedisConnectionError or not has_witness(hits):
+            if type(failure.__cause__) is not RedisConnectionError or not remembers_ids(hits):
                 failure.check_id = UUID(bytes=check_id)
                 raise
         try:
@@ -194,7 +196,7 @@ class RedisStorage:
         commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
         end = b"$%d\r\n%b\r\n" % (len(mode), mode)
         commands += [
-            b"%b$16\r\n%b\r\n%b" % (worked_out(hits, _packed_for_id_and_mode), id_, end)
+            b"%b$16\r\n%b\r\n%b" % (memoized(hits, _packed_for_id_and_mode), id_, end)
             for hits, id_ in zip(many, ids, strict=True)
         ]
         return self._wire.ask_all(commands, self._deadline.started)
@@ -259,7 +261,7 @@ def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
 
 def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
     """The whole command up to its last argument, the id; and whether that will be recognised."""
-    return _packed(hits, and_more=1) + b"$16\r\n", has_witness(hits)
+    return _packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits)
 
 
 def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
@@ -272,14 +274,11 @@ def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
-    try:
-        if len(reply) == 2 + 3 * len(hits) and type(sum(reply)) is int:  # of whole numbers
-            return Decision(check_id, hits, reply)
-    except TypeError:
-        pass
+    if is_well_formed(reply, len(hits)):
+        return decision_of((check_id, hits, reply, "storage", NOTHING, None))
     raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
 
 
-def has_witness(hits: tuple[Hit, ...]) -> bool:
+def remembers_ids(hits: tuple[Hit, ...]) -> bool:
     """Whether a check of ``hits`` that is repeated under its id can be recognised."""
-    return any(hit.cost and hit.rule.twin.WITNESS and not hit.shadow for hit in hits)
+    return any(hit.cost and hit.rule.implementation.REMEMBERS_IDS and not hit.shadow for hit in hits)

@@ -120,7 +120,7 @@ def test_a_shard_that_fails_is_an_outage_like_any_other(
     decided: str | None,
 ) -> None:
     app = make(ON_STORAGE_ERROR=policy, STORAGE_TIMEOUT=0.3)
-    app.add_url_rule("/who", "who", rate_limiter(rules="99/minute")(lambda: str(current_decision.degraded)))
+    app.add_url_rule("/who", "who", rate_limiter(rules="99/minute")(lambda: str(current_decision.decided_by)))
     health = gate_of(app).limiter.health
     get(app, "/who")
     owner = next(server for server in cluster.servers if key_slot(b"who") in cluster.slots_of(server))
@@ -135,7 +135,7 @@ def test_a_shard_that_fails_is_an_outage_like_any_other(
     assert [response.status_code for response in responses] == [status] * 5
     assert decided is None or {response.text for response in responses} == {decided}
     assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
-    assert get(app, "/who").text == "None"
+    assert get(app, "/who").text == "storage"
 
 
 # Hash tags

@@ -187,7 +187,7 @@ def test_a_slot_that_gives_no_answer_leaves_the_others_as_they_were(
     for _ in range(3):
         with pytest.raises(StorageError) as caught:
             limiter.check(plan)
-        assert caught.value.only_this
+        assert caught.value.key_specific
 
     assert remaining(limiter.peek(others)) == [8, 8]
 
@@ -431,7 +431,7 @@ def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
         limiter.check(hits())
 
     assert "by itself" in caught.value.remedy
-    assert not caught.value.only_this
+    assert not caught.value.key_specific
 
 
 def test_a_cluster_is_told_from_a_server_by_itself(cluster: Cluster) -> None:

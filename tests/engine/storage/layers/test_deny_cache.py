@@ -24,6 +24,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers import deny_cache as denials
 from support.bench import hits, rule
 from support.clock import SECOND, Clock
@@ -149,7 +150,7 @@ def test_times_count_down_and_the_rest_stays(bench: Bench) -> None:
     assert [status.reset_after for status in again.statuses] == [5.5, 47.5]
     assert [status.remaining for status in again.statuses] == [0, 18]
     assert [status.name for status in again.violated] == ["default-8s"]
-    assert again.degraded is None
+    assert again.decided_by not in FALLBACKS
 
 
 def test_each_refusal_has_an_id_of_its_own_and_nothing_to_give_back(bench: Bench) -> None:
@@ -326,7 +327,7 @@ def test_what_was_decided_in_place_of_the_storage_is_not_remembered(bench: Bench
 
     decisions = [limiter.check(wanted) for _ in range(4)]
 
-    assert [(decision.allowed, decision.degraded) for decision in decisions][-1] == (False, "local")
+    assert [(decision.allowed, decision.decided_by) for decision in decisions][-1] == (False, "local")
     assert len(cache) == 0
     limiter.close()
 
@@ -339,9 +340,9 @@ def test_what_the_storage_refused_before_it_failed_stays_refused(bench: Bench) -
     limiter.check(wanted)
     bench.storage.error = StorageError("it is broken")
 
-    assert limiter.check(hits("1/minute", subject="bo")).degraded == "allow"
+    assert limiter.check(hits("1/minute", subject="bo")).decided_by == "allow"
     assert not limiter.check(wanted).allowed
-    assert limiter.check(wanted).degraded is None
+    assert limiter.check(wanted).decided_by not in FALLBACKS
     limiter.close()
 
 

@@ -16,6 +16,7 @@ from flask import Flask
 from engine.storage.local.users import HITS, MANY
 from flask_multilimit import MultiLimit, current_decision, rate_limiter
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.local import server as local_server
 from flask_multilimit.engine.storage.local import storage as local
 from flask_multilimit.serve.gate import gate_of
@@ -56,12 +57,12 @@ def test_nothing_is_made_before_the_first_check(place: Place) -> None:
     @app.get("/")
     @rate_limiter(rules="1/hour")
     def index() -> str:
-        return str(current_decision.degraded)
+        return str(current_decision.decided_by)
 
     assert "index" in app.test_cli_runner().invoke(args=["multilimit", "limits"]).output
     assert not place.directory.exists()
 
-    assert app.test_client().get("/").text == "None"
+    assert app.test_client().get("/").text == "storage"
     assert app.test_client().get("/").status_code == 429
     assert place.directory.exists()
     gate_of(app).limiter.close()
@@ -71,7 +72,7 @@ def test_the_start_is_no_part_of_the_time_of_a_check(place: Place, program: Call
     program('sleep 1.2; exec "$0.real" "$@"')
     limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=1), on_error="raise"))
 
-    assert limiter.check(HITS).degraded is None
+    assert limiter.check(HITS).decided_by not in FALLBACKS
     assert limiter.health().error is None
     limiter.close()
 
@@ -274,12 +275,12 @@ def test_threads_that_come_first_together_ask_for_one_server(place: Place, monke
 def test_behind_a_guard_it_is_tried_again(place: Place, program: Callable[[str], None]) -> None:
     program('[ -e "$0.ready" ] || exit 1; exec "$0.real" "$@"')
     limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=10), workers=1))
-    assert limiter.check(MANY).degraded == "local"
+    assert limiter.check(MANY).decided_by == "local"
 
     place.directory.with_name("valkey-server.ready").touch()
 
     deadline = time.monotonic() + 20
-    while (decision := limiter.check(MANY)).degraded:
+    while (decision := limiter.check(MANY)).decided_by == "local":
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert decision.allowed

@@ -92,12 +92,12 @@ def survive(limiter: Limiter, times: int) -> tuple[int, str]:
     deadline = time.monotonic() + 15
     for _ in range(times):
         mine.check(MANY)
-    while (decision := mine.check(MANY)).degraded or guarded.health().state == "failed":
+    while (decision := mine.check(MANY)).decided_by == "local" or guarded.health().state == "failed":
         degraded += 1
         if time.monotonic() > deadline:
             raise StorageError(f"not back: {guarded.health()}")
         time.sleep(0.005)
-    return degraded, str(decision.degraded)
+    return degraded, str(decision.decided_by)
 
 
 TOLD = (check, server_id, close, fork, fork_at_the_start, fork_and_check, visit, survive)

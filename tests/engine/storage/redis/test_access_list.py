@@ -117,7 +117,7 @@ def test_the_guard_needs_nothing_else_to_find_the_way_back(allow: Allow, client:
     with contextlib.closing(Limiter(guard)) as limiter:
         limiter.check(hits())
         acl(client, "SETUSER", "limiter", "-evalsha")
-        assert limiter.check(hits()).degraded == "local"
+        assert limiter.check(hits()).decided_by == "local"
 
         acl(client, "SETUSER", "limiter", "+evalsha")
 

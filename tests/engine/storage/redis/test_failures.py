@@ -142,7 +142,7 @@ def test_one_rule_that_keeps_ids_saves_the_others_from_a_second_charge(
     assert [status.remaining for status in served.peek(plan).statuses] == [4, 8]
 
 
-@pytest.mark.parametrize("algorithm", [name for name, twin in ALGORITHMS.items() if not twin.WITNESS])
+@pytest.mark.parametrize("algorithm", [name for name, twin in ALGORITHMS.items() if not twin.REMEMBERS_IDS])
 def test_where_no_ids_are_kept_a_lost_reply_is_an_error_and_one_charge(
     distant: Limiter, served: Limiter, proxy: Proxy, algorithm: str
 ) -> None:

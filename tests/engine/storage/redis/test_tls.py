@@ -166,7 +166,7 @@ def test_the_limits_hold_while_the_certificate_is_wrong(port: int) -> None:
     decisions = [limiter.check(hits("3/minute")) for _ in range(4)]
 
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
-    assert {decision.degraded for decision in decisions} == {"local"}
+    assert {decision.decided_by for decision in decisions} == {"local"}
     limiter.close()
 
 

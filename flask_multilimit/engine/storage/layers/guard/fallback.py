@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from ....decision import Decision, Hit, worked_out
+from ....clock import monotonic_microseconds
+from ....decision import Decision
+from ....hits import Hit, memoized
+from ....reply import DELAY, Standing, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Rule
-from ...memory import SWEEPS, MemoryStorage, monotonic_microseconds
+from ...memory import SWEEPS, MemoryStorage
 
 REMEMBERED = 8192
 """Checks whose latest answer is kept at least; at most twice as many are."""
@@ -69,7 +72,7 @@ class Fallback:
 
     def remember(self, decision: Decision) -> None:
         """The storage has answered: at every request, so in few steps."""
-        place = worked_out(decision.hits, _joined_keys)
+        place = memoized(decision.hits, _joined_keys)
         known = self._recent.get(place)
         if known is None:
             self._make_room(place, decision)
@@ -102,23 +105,25 @@ class Fallback:
         """The decision on ``hits``, of which the ``local`` ones are limited here and the others let through; and what
         has been decided on the shares of these."""
         if not local:
-            return _decision(check_id, hits, [self.now(), 0], {}), None
+            return _decision(check_id, hits, head(self.now()), {}), None
         for hit in local:
             self._take_what_is_known(hit)
         shares = tuple(_share_of(hit, self.workers) for hit in local)
         answer = self._memory.check(shares) if charging else self._memory.peek(shares)
-        standing = {hit.key: answer.reply[i : i + 3] for i, hit in _places(answer)}
+        standings: dict[str, Standing] = dict(zip((hit.key for hit in local), standings_of(answer.reply), strict=True))
         for hit in local:
             if _share_of_rule(hit.rule, self.workers) is None:
-                standing[hit.key] = (0, COME_BACK if hit.cost else 0, 0)
+                standings[hit.key] = (0, COME_BACK if hit.cost else 0, 0)
         self._unsettled = True
-        return _decision(check_id, hits, answer.reply[:2], standing), answer
+        return _decision(
+            check_id, hits, head(answer.at, answer.reply[DELAY], allowed=answer.allowed), standings
+        ), answer
 
-    def refund(self, local: Decision, keys: set[str]) -> None:
-        """Take back what :meth:`decide` has charged to ``keys``."""
+    def refund(self, local: Decision, keys: frozenset[str]) -> Decision:
+        """Take back what :meth:`decide` has charged to ``keys``; return what is left of ``local``."""
         charges = [charge for charge in local.charges if charge.hit.key in keys]
-        local.refunded |= keys
         self._memory.refund(local.id, charges)
+        return local.after_refund(keys)
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``, and what was known of them."""
@@ -184,7 +189,7 @@ class Fallback:
     def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
         """Charge ``units``, if any; to a key of which nothing is used, so that they come back at ``whole_at``."""
         while units > 0:
-            hit = Hit(key, share, min(units, share.twin.MAX_COST))
+            hit = Hit(key, share, min(units, share.implementation.MAX_COST))
             if whole_at is not None:
                 self._past = min(whole_at - _lasting(share, hit.cost), self.now())
             try:
@@ -208,29 +213,24 @@ def _joined_keys(hits: tuple[Hit, ...]) -> str:
 
 
 def _standing(decision: Decision, key: str) -> tuple[int, int]:
-    i = next(i for i, hit in _places(decision) if hit.key == key)
-    return max(decision.reply[i], 0), decision.reply[i + 2]
-
-
-def _places(decision: Decision) -> list[tuple[int, Hit]]:
-    """Where in its reply each hit begins."""
-    return [(2 + 3 * i, hit) for i, hit in enumerate(decision.hits)]
+    place = next(place for place, hit in enumerate(decision.hits) if hit.key == key)
+    remaining, _, reset_after = standing_of(decision.reply, place)
+    return max(remaining, 0), reset_after
 
 
 @lru_cache(maxsize=1024)
 def _lasting(rule: Rule, cost: int) -> int:
     """Microseconds until ``cost`` units, charged to an untouched key, have come back."""
-    return MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply[4]
+    reply = MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply
+    return reset_afters(reply)[0]
 
 
 def _decision(
-    check_id: bytes, hits: tuple[Hit, ...], head: Sequence[int], standing: Mapping[str, Sequence[int]]
+    check_id: bytes, hits: tuple[Hit, ...], start: Sequence[int], standings: Mapping[str, Standing]
 ) -> Decision:
-    """``standing`` by key; what is not limited is whole."""
-    reply = [*head, *chain.from_iterable(standing.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
-    decision = Decision(check_id, hits, reply)
-    decision.degraded = "local" if standing else "allow"
-    return decision
+    """``standings`` by key; what is not limited is whole."""
+    reply = [*start, *chain.from_iterable(standings.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
+    return Decision(check_id, hits, reply, "local" if standings else "allow")
 
 
 def _share_of(hit: Hit, workers: int) -> Hit:
@@ -245,7 +245,7 @@ def _share_of(hit: Hit, workers: int) -> Hit:
 def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
     """What each of ``workers`` may admit, so that together they stay below ``rule``; ``None``: nothing."""
     count, burst = rule.count // workers, rule.burst
-    if "burst" in rule.twin.PARAMETERS:
+    if "burst" in rule.implementation.PARAMETERS:
         # At least one unit at once. Workers that begin with more than their part of the burst refill more slowly:
         # in no window do they admit more together than `burst + count`, which is what the rule admits.
         whole = rule.quota.burst
@@ -260,6 +260,6 @@ def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
 
 @lru_cache(maxsize=1024)
 def _unlimited(rule: Rule) -> Rule:
-    if "burst" in rule.twin.PARAMETERS:
+    if "burst" in rule.implementation.PARAMETERS:
         return rule
     return Rule(rule.time, UNLIMITED, algorithm=rule.algorithm, lease=rule.lease)

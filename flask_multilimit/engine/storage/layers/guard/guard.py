@@ -18,13 +18,14 @@ from threading import Event, Lock, Thread
 from typing import Any, Literal, TypeVar, cast
 from uuid import UUID, uuid4
 
-from ....decision import PEEKED, Charge, Decision, Hit, OnStorageError
+from ....clock import monotonic_microseconds
+from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError, with_remedy
 from ....forks import mind_forks
+from ....hits import PEEKED, Hit, OnStorageError
 from ....keys import beside, place_of
 from ....rules import Rule
 from ...base import Storage
-from ...memory import monotonic_microseconds
 from .fallback import UNLIMITED, Fallback
 from .pending import Admitted, Arrears
 from .workers import Workers, count_workers
@@ -181,7 +182,8 @@ class GuardedStorage:
         with self._lock:
             admitted = self._arrears.find(check_id)
             if admitted is not None:
-                self._fallback.refund(admitted.local, {charge.hit.key for charge in charges})
+                refunded = frozenset(charge.hit.key for charge in charges)
+                admitted.local = self._fallback.refund(admitted.local, refunded)
                 later = admitted.carried
             else:
                 later = self._open
@@ -213,7 +215,7 @@ class GuardedStorage:
     def _once_more(self, error: StorageError, outages: int, start: float, ask: Callable[..., T], *arguments: Any) -> T:
         """A second try, so that a server which only stumbled is not taken for dead. Under its id, a check that was
         charged is not charged again. Raises :class:`StorageError`, also where a second try makes no sense."""
-        if not error.unanswered or outages != self._outages or time.monotonic() - start > PATIENCE:
+        if not error.no_reply or outages != self._outages or time.monotonic() - start > PATIENCE:
             raise error
         return ask(*arguments)
 
@@ -242,7 +244,7 @@ class GuardedStorage:
         except StorageError:
             self._take_back(on_shares)
             raise
-        if answer.degraded or not answer.allowed:
+        if answer.decided_by in FALLBACKS or not answer.allowed:
             self._take_back(on_shares)
         return answer
 
@@ -260,7 +262,7 @@ class GuardedStorage:
     def _take_back(self, on_shares: Decision | None) -> None:
         if on_shares is not None:
             with self._lock:
-                self._fallback.refund(on_shares, {hit.key for hit in on_shares.hits})
+                self._fallback.refund(on_shares, frozenset(hit.key for hit in on_shares.hits))
 
     def _decide(self, hits: tuple[Hit, ...], check_id: bytes, error: StorageError, *, charging: bool) -> Decision:
         policies = [self._policy_of(hit) for hit in hits]
@@ -274,7 +276,7 @@ class GuardedStorage:
             local = tuple(hit for hit, policy in zip(hits, policies, strict=True) if policy == "local")
         with self._lock:
             decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
-            if on_shares is not None and on_shares.charges and charging and not error.only_this:
+            if on_shares is not None and on_shares.charges and charging and not error.key_specific:
                 self._arrears.keep(check_id, Admitted(local, on_shares))
         if not self._open and self._arrears:  # the storage came back in between
             self._ensure_prober()
@@ -296,7 +298,7 @@ class GuardedStorage:
     def _fail(self, hits: tuple[Hit, ...], error: StorageError, outages: int) -> None:
         """Take note of a failure; the first one opens the breaker, unless it began before the last outage was over.
         One while it is half open belongs to the same outage, which goes on."""
-        if error.only_this:
+        if error.key_specific:
             self._log_single(hits, error)
             return
         if outages != self._outages:

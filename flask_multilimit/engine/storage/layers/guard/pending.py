@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from ....decision import Charge, Decision, Hit, Hits, worked_out
+from ....decision import Charge, Decision
 from ....errors import StorageError
+from ....hits import Hit, Hits, memoized
+from ....reply import reset_afters, retry_afters
 from ...base import Storage
 from .fallback import unlimited
 
@@ -31,7 +33,9 @@ class Admitted:
     def lasting(self, now: int) -> tuple[Hit, ...]:
         """What of it still counts."""
         at, reply, refunded = self.local.at, self.local.reply, self.local.refunded
-        if not refunded and not any(reply[3::3]) and at + min(reply[4::3]) > now:  # nearly always, of thousands
+        if (
+            not refunded and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now
+        ):  # nearly always, of thousands
             return self.hits
         lasting = {charge.hit.key for charge in self.local.charges if charge.until > now}
         return tuple(hit for hit in self.hits if hit.key in lasting)
@@ -105,7 +109,7 @@ class Arrears:
         try:
             self._charge_at_once(batch)
         except StorageError as error:
-            if not error.only_this:
+            if not error.key_specific:
                 raise
             self._charge_each(batch)
 
@@ -116,7 +120,7 @@ class Arrears:
             try:
                 self._storage.refund(check_id, charges)
             except StorageError as error:
-                if not error.only_this:
+                if not error.key_specific:
                     raise
                 self._log(tuple(charge.hit for charge in charges), error)
             self._refunds.popleft()
@@ -124,7 +128,7 @@ class Arrears:
     def _charge_at_once(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         now = self._now()
         lasting = [(check_id, admitted.lasting(now)) for check_id, admitted in batch]
-        many = {check_id: worked_out(hits, _unlimited) for check_id, hits in lasting if hits}
+        many = {check_id: memoized(hits, _unlimited) for check_id, hits in lasting if hits}
         if not many:
             return
         decisions = self._storage.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
@@ -138,14 +142,14 @@ class Arrears:
             try:
                 self._charge_at_once([item])
             except StorageError as error:  # noqa: PERF203 - one must not take the others with it
-                if not error.only_this:
+                if not error.key_specific:
                     raise
                 self.given_up += 1
                 self._log(item[1].hits, error)
 
     def _fill_up(self, decision: Decision) -> None:
         """What did not fit takes all that is left."""
-        if not any(decision.reply[3::3]):  # nearly always, and there may be thousands to charge
+        if not any(retry_afters(decision.reply)):  # nearly always, and there may be thousands to charge
             return
         for status in decision.statuses:
             if not status.allowed and status.remaining:

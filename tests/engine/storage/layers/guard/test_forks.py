@@ -130,7 +130,7 @@ def test_a_child_has_locks_of_its_own(workers: Workers, fork: Callable[[], int])
 
     assert fork_and(act, fork) == 0
     thread.join(SECONDS)
-    assert limiter.check(hits()).degraded == "local"
+    assert limiter.check(hits()).decided_by == "local"
 
 
 @unannounced

@@ -29,6 +29,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
 from flask_multilimit.engine.storage.layers.guard.workers import count_workers
 from support.bench import hits, rule
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from flask_multilimit.engine.decision import Charge, OnStorageError
+    from flask_multilimit.engine.decision import Charge
+    from flask_multilimit.engine.hits import OnStorageError
 
 Policy = Literal["local", "allow", "deny", "raise"]
 
@@ -66,7 +68,7 @@ class Shared(MemoryStorage):
         if self.loses_replies or self.stumbles:
             self.stumbles = max(self.stumbles - 1, 0)
             error = StorageError("the reply was lost")
-            error.unanswered = True
+            error.no_reply = True
             error.check_id = decision.id
             raise error
         return decision
@@ -152,7 +154,7 @@ def test_local_limits_as_before(make: Callable[..., Workers]) -> None:
     decisions = [workers.limiters[0].check(hits("5/minute")) for _ in range(7)]
 
     assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
-    assert {decision.degraded for decision in decisions} == {"local"}
+    assert {decision.decided_by for decision in decisions} == {"local"}
     assert decisions[0].hits == hits("5/minute")
     assert decisions[0].remaining == 4
     assert decisions[-1].retry_after == 60
@@ -165,7 +167,7 @@ def test_allow_lets_everything_pass(make: Callable[..., Workers]) -> None:
     decisions = [workers.limiters[0].check(hits("1/minute")) for _ in range(7)]
 
     assert all(decision.allowed for decision in decisions)
-    assert {decision.degraded for decision in decisions} == {"allow"}
+    assert {decision.decided_by for decision in decisions} == {"allow"}
     assert decisions[0].remaining == 1
 
 
@@ -479,7 +481,7 @@ def test_a_storage_that_stumbles_over_what_it_is_to_be_charged_is_asked_again(ma
     workers.break_down()
     assert workers.admitted(hits("5/minute"), 3) == [3]
     unanswered = StorageError("the reply was lost")
-    unanswered.unanswered = True
+    unanswered.no_reply = True
     batches: list[int] = []
 
     def lose_the_first_reply(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
@@ -599,7 +601,7 @@ def returning(make: Callable[..., Workers]) -> Iterator[Workers]:
     assert workers.admitted(hits("10/minute"), 3) == [3]
     storage.takes_charges.clear()
     storage.error = None
-    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).degraded is None)
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
     yield workers
     storage.takes_charges.set()
 
@@ -607,7 +609,7 @@ def returning(make: Callable[..., Workers]) -> Iterator[Workers]:
 def test_checks_go_to_a_storage_that_answers_however_much_is_to_be_charged_first(returning: Workers) -> None:
     limiter = returning.limiters[0]
 
-    assert [limiter.check(hits("10/minute", subject="eve")).degraded for _ in range(5)] == [None] * 5
+    assert [limiter.check(hits("10/minute", subject="eve")).decided_by for _ in range(5)] == ["memory"] * 5
     half_open = limiter.health()
     returning.mend()
 
@@ -635,14 +637,14 @@ def test_a_refund_of_what_is_not_charged_yet_is_made_up_for(make: Callable[..., 
     first, second = limiter.check(plan), limiter.check(plan)
     workers.storage.takes_charges.clear()
     workers.storage.error = None
-    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).degraded is None)
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
 
     limiter.refund(first)
     third = limiter.check(plan)
     limiter.refund(third)
     workers.mend()
 
-    assert (first.degraded, second.degraded, third.degraded) == ("local", "local", None)
+    assert (first.decided_by, second.decided_by, third.decided_by) == ("local", "local", "memory")
     assert limiter.peek(plan).remaining == 9
 
 
@@ -650,10 +652,10 @@ def test_a_storage_that_fails_half_way_back_has_not_been_back(
     returning: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter, plan = returning.limiters[0], hits("10/minute")
-    assert limiter.check(plan).degraded is None
+    assert limiter.check(plan).decided_by not in FALLBACKS
 
     returning.break_down()
-    assert limiter.check(plan).degraded == "local"
+    assert limiter.check(plan).decided_by == "local"
     again = limiter.health()
     returning.mend()
 
@@ -707,7 +709,7 @@ def test_nor_has_one_that_takes_charges_and_nothing_else(returning: Workers) -> 
     storage.check = ask  # type: ignore[method-assign]
     returning.mend()
 
-    assert owes_nothing.degraded == "allow"
+    assert owes_nothing.decided_by == "allow"
     assert (charged.state, charged.pending) == ("failed", 0)
     assert [change.state for change in returning.changes] == ["failed", "working"]
 
@@ -738,7 +740,7 @@ def test_a_check_that_fails_when_the_outage_is_over_is_charged_and_there_is_no_o
     late.start()
     assert asked.wait(10)
     workers.break_down()
-    assert limiter.check(plan).degraded == "local"
+    assert limiter.check(plan).decided_by == "local"
     workers.mend()
     before = len(storage.asked)
 
@@ -757,7 +759,7 @@ def test_a_child_of_a_process_half_way_back_comes_back_by_itself(returning: Work
     if child == 0:
         signal.alarm(30)
         try:
-            assert limiter.check(hits("10/minute")).degraded is None
+            assert limiter.check(hits("10/minute")).decided_by not in FALLBACKS
             returning.until(lambda: limiter.health().breaker == "closed")
             os._exit(0)
         finally:
@@ -778,7 +780,7 @@ def test_a_storage_that_stumbles_is_asked_again_and_charged_once(make: Callable[
 
     decision = workers.limiters[0].check(hits("5/minute"))
 
-    assert (decision.allowed, decision.degraded) == (True, None)
+    assert (decision.allowed, decision.decided_by) == (True, "memory")
     assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
     assert (workers.changes, len(workers.storage.asked)) == ([], 2)
 
@@ -787,7 +789,7 @@ def test_a_storage_that_stumbles_is_asked_again_and_charged_once(make: Callable[
 def test_so_is_one_that_stumbles_over_another_question(make: Callable[..., Workers], ask: str) -> None:
     workers = make()
     unanswered = StorageError("no answer")
-    unanswered.unanswered = True
+    unanswered.no_reply = True
     errors = [unanswered]
     answer = getattr(workers.storage, ask)
 
@@ -801,7 +803,7 @@ def test_so_is_one_that_stumbles_over_another_question(make: Callable[..., Worke
 
     answered = getattr(workers.limiters[0], ask)(given)
 
-    assert (answered if ask == "peek" else answered[0]).degraded is None
+    assert (answered if ask == "peek" else answered[0]).decided_by not in FALLBACKS
     assert workers.changes == []
 
 
@@ -822,7 +824,7 @@ def test_who_let_us_wait_for_long_is_not_asked_again(
     workers = make()
     workers.storage.stumbles = 1
 
-    assert workers.limiters[0].check(hits()).degraded == "local"
+    assert workers.limiters[0].check(hits()).decided_by == "local"
 
 
 # The breaker
@@ -906,13 +908,13 @@ def test_what_fails_one_check_alone_leaves_the_others_to_the_storage(
     workers = make()
     limiter = workers.limiters[0]
     error = StorageError("WRONGTYPE")
-    error.only_this = True
+    error.key_specific = True
     workers.storage.error = error
 
     assert [limiter.check(hits("3/minute")).allowed for _ in range(4)] == [True] * 3 + [False]
     workers.storage.error = None
 
-    assert limiter.check(hits("3/minute", subject="bob")).degraded is None
+    assert limiter.check(hits("3/minute", subject="bob")).decided_by not in FALLBACKS
     assert limiter.health().state == "working"
     assert workers.changes == []
     assert len(caplog.records) == 1
@@ -1024,7 +1026,7 @@ def test_a_child_asks_by_itself_and_leaves_to_the_parent_what_is_its(make: Calla
             assert limiter.health().pending == 0
             limiter.check(hits())
             workers.mend()
-            os._exit(0 if limiter.check(hits()).degraded is None else 1)
+            os._exit(0 if limiter.check(hits()).decided_by not in FALLBACKS else 1)
         finally:
             os._exit(2)
 

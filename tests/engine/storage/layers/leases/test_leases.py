@@ -20,6 +20,7 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
 )
+from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers.guard.fallback import unlimited
 from flask_multilimit.engine.storage.layers.leases import MOST_LEASES
 from support.clock import SECOND, microseconds
@@ -425,7 +426,7 @@ def test_what_cannot_be_given_back_is_no_error(fleet: Fleet, process: Process) -
     process.wire.error = StorageError("gone")
     fleet.clock.advance(2)
 
-    assert limiter.check(HITS).degraded == "local"
+    assert limiter.check(HITS).decided_by == "local"
     limiter.close()
 
 
@@ -460,11 +461,11 @@ def test_in_an_outage_each_process_admits_what_it_has_taken_and_its_share_of_wha
     spent = 4 * (RAMP + 1)
 
     for limiter in limiters:
-        spent += sum(limiter.check(HITS).degraded is None for _ in range(7))
+        spent += sum(limiter.check(HITS).decided_by not in FALLBACKS for _ in range(7))
     decisions = [limiter.check(HITS) for limiter in limiters for _ in range(30)]
     spent += sum(decision.allowed for decision in decisions)
 
-    assert {decision.degraded for decision in decisions} == {"local"}
+    assert {decision.decided_by for decision in decisions} == {"local"}
     assert 4 * (RAMP + 8) < spent <= LEASED.count
 
 
@@ -478,7 +479,7 @@ def test_in_an_outage_nothing_is_taken_in_advance(guarded: tuple[Fleet, list[Lim
 
     decisions = [limiters[0].check(hits) for _ in range(12)]
 
-    assert [decision.degraded for decision in decisions] == ["local"] * 12
+    assert [decision.decided_by for decision in decisions] == ["local"] * 12
     admitted = (40 - 3 - 2 * 3) // 4  # three others may have taken two each meanwhile
     assert sum(decision.allowed for decision in decisions) == admitted
     for process in fleet.processes:
@@ -498,7 +499,7 @@ def test_a_refund_in_an_outage_is_of_the_share(guarded: tuple[Fleet, list[Limite
 
     for _ in range(20):
         decision = limiters[0].check(hits)
-        assert (decision.allowed, decision.degraded) == (True, "local")
+        assert (decision.allowed, decision.decided_by) == (True, "local")
         limiters[0].refund(decision)
 
 
@@ -510,7 +511,7 @@ def test_a_lease_and_a_share_in_one_check_have_a_time_each(guarded: tuple[Fleet,
 
     decision = limiters[0].check(hits_for([LEASED, Rule(5, 50)], scope="api"))
 
-    assert (decision.allowed, decision.degraded) == (True, "local")
+    assert (decision.allowed, decision.decided_by) == (True, "local")
     assert [status.reset_after for status in decision.statuses] == [LEASED.quota.window / SECOND - 0.5, 5]
 
 

@@ -1,0 +1,178 @@
+"""What is asked: a hit is one rule for one subject, and a check asks about several."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from .errors import ConfigurationError, brief
+from .keys import (
+    DEFAULT_PREFIX,
+    PREFIX_PATTERN,
+    TYPE_PATTERN,
+    HashTag,
+    escape_subject,
+    key_of,
+    stem_of,
+    stem_of_subject,
+)
+from .rules import Rule, Rules, rules_from
+
+T = TypeVar("T")
+
+
+OnStorageError = Literal["local", "allow", "deny", "raise"]
+"""How a check is decided when the storage fails: within this process's share of the limit, allowed, refused, or not at
+all (:class:`StorageError` is raised)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One rule for one subject, with a cost: one key in storage."""
+
+    key: str
+    rule: Rule
+    cost: int = 1
+    """Units to charge, 0 or more; 0 asks without charging."""
+    name: str = ""
+    """What header fields call the rule; unique within a plan."""
+    shadow: bool = False
+    """Whether it is evaluated and counted, but never refuses."""
+    on_storage_error: OnStorageError | None = None
+    """How to decide when the storage fails; ``None``: as the guard of the storage is set."""
+
+    def __post_init__(self) -> None:
+        check_cost(self.cost, self.rule)
+
+    @property
+    def packed(self) -> bytes:
+        """Quota, cost and algorithm as the scripts read them."""
+        return _pack(self.rule, self.cost, self.shadow)
+
+
+class Hits(tuple[Hit, ...]):
+    """The hits of one check: at least one, no two with the same key. Raises :class:`ConfigurationError`.
+
+    Keep it when you ask the same again and again: storages keep in it what they work out from it (:func:`memoized`).
+    """
+
+    def __new__(cls, hits: Iterable[Hit]) -> Hits:
+        made = super().__new__(cls, hits)
+        if not made:
+            raise ConfigurationError("no hits: a check of nothing would let everything pass")
+        keys = [hit.key for hit in made]
+        if len(set(keys)) != len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
+        made.memory = {}
+        return made
+
+    memory: dict[Any, Any]
+    """What :func:`memoized` keeps, by the function that worked it out."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hits, (tuple(self),)
+
+
+def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
+    """``work(hits)``, done once for each :class:`Hits`."""
+    try:
+        return hits.memory[work]  # type: ignore[attr-defined,no-any-return]  # as nearly always
+    except KeyError:
+        kept: dict[Any, Any] = hits.memory  # type: ignore[attr-defined]
+    except AttributeError:  # a plain tuple keeps nothing
+        kept = {}
+    done = kept[work] = work(hits)
+    return done
+
+
+def check_cost(cost: object, rule: Rule) -> None:
+    """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that ``rule`` can be asked for."""
+    if type(cost) is not int or cost < 0:
+        raise ConfigurationError(f"cost={brief(cost)}: must be a whole number, 0 or more")
+    if cost > rule.implementation.MAX_COST:
+        most = f"{rule.algorithm} takes at most {rule.implementation.MAX_COST} units in one check"
+        raise ConfigurationError(f"cost={brief(cost)}: {most}")
+
+
+def check_hash_tag(hash_tag: object) -> None:
+    """Raise :class:`ConfigurationError` unless a key can have it."""
+    known = get_args(HashTag)
+    if hash_tag not in known:
+        raise ConfigurationError(f"hash_tag={brief(hash_tag)}: give {' or '.join(map(repr, known))}")
+
+
+@lru_cache(maxsize=1024)
+def _pack(rule: Rule, cost: int, shadow: bool) -> bytes:
+    quota = rule.quota
+    numbers = struct.pack("<6d", quota.window, quota.count, cost, quota.burst, quota.max_delay, shadow)
+    return numbers + rule.algorithm.encode() + b"\0"
+
+
+def hits_for(
+    rules: Rules,
+    *,
+    scope: str,
+    subject: str = "",
+    type: str = "default",  # noqa: A002 - the field's word, as in rate_limiter
+    cost: int = 1,
+    shadow: bool = False,
+    prefix: str = DEFAULT_PREFIX,
+    on_storage_error: OnStorageError | None = None,
+    hash_tag: HashTag = "scope",
+) -> Hits:
+    """One hit a rule, for use without Flask.
+
+    ``scope`` names what is limited, ``subject`` who is limited, and ``type`` what kind of subject that is. Scope and
+    subject may be any text; ``type`` is a short identifier. ``hash_tag`` says which of them decides about the slot in
+    a cluster.
+    """
+    for name, text in (("scope", scope), ("subject", subject)):
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
+    if not PREFIX_PATTERN.fullmatch(prefix):
+        raise ConfigurationError(f"prefix={brief(prefix)}: must match {PREFIX_PATTERN.pattern}")
+    if not TYPE_PATTERN.fullmatch(type):
+        raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
+    check_hash_tag(hash_tag)
+    stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
+    return Hits(
+        Hit(
+            key_of(stem, rule.algorithm, rule.window_ms),
+            rule,
+            cost,
+            rule.name or f"{type}-{rule.window}",
+            shadow,
+            on_storage_error,
+        )
+        for rule in rules_from(rules)
+    )
+
+
+_ID_BYTES = 16
+_IDS_AT_ONCE = 256
+_VERSION_BITS = int.from_bytes(bytes.fromhex("ffffffffffff0fff3fffffffffffffff") * _IDS_AT_ONCE, "big")
+_VERSION_4 = int.from_bytes(bytes.fromhex("00000000000040008000000000000000") * _IDS_AT_ONCE, "big")
+
+_ids: list[bytes] = []
+if hasattr(os, "register_at_fork"):  # else parent and child would use the same ids
+    os.register_at_fork(after_in_child=_ids.clear)
+
+
+def new_id() -> bytes:
+    """A random UUID (version 4, RFC 9562), as ``uuid4`` makes it, but many at once: one system call for 256 of them."""
+    try:
+        return _ids.pop()
+    except IndexError:
+        block = int.from_bytes(os.urandom(_ID_BYTES * _IDS_AT_ONCE), "big") & _VERSION_BITS | _VERSION_4
+        first, *others = struct.unpack(f"{_ID_BYTES}s" * _IDS_AT_ONCE, block.to_bytes(_ID_BYTES * _IDS_AT_ONCE, "big"))
+        _ids.extend(others)
+        return cast("bytes", first)
+
+
+PEEKED = bytes(_ID_BYTES)
+"""The nil UUID: the id of a check that charges nothing."""

@@ -1,0 +1,84 @@
+"""How a reply is laid out: the only room that knows.
+
+A reply is a flat list of integers, as the scripts return it; times are microseconds:
+
+    now, allowed, delay, then for each hit: remaining, retry_after, reset_after
+
+``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
+``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Reply = Sequence[int]
+Standing = Sequence[int]
+"""One hit's part of a reply: remaining, retry_after, reset_after."""
+
+NOW, ALLOWED, DELAY = range(3)
+REMAINING, RETRY_AFTER, RESET_AFTER = range(3, 6)
+"""Of the first hit."""
+EACH = 3
+"""Numbers for each hit."""
+
+
+def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:
+    """The beginning of a reply, for the standings of the hits to be added."""
+    return [now, int(allowed), delay]
+
+
+def joined(now: int, delay: int, standings: Iterable[tuple[Standing, bool]]) -> list[int]:
+    """A reply of standings from several places, each with whether its hit is a shadow."""
+    reply = head(now, delay)
+    for standing, shadow in standings:
+        reply += standing
+        if standing[1] and not shadow:
+            reply[ALLOWED] = 0
+    return reply
+
+
+def is_well_formed(reply: object, hits: int) -> bool:
+    """Whether a server's answer is a reply about that many hits."""
+    try:
+        return len(reply) == REMAINING + EACH * hits and type(sum(reply)) is int  # type: ignore[arg-type,call-overload]
+    except TypeError:
+        return False
+
+
+def start_of(place: int) -> int:
+    """The index at which the standing of the hit at ``place`` starts."""
+    return REMAINING + EACH * place
+
+
+def standing_of(reply: Reply, place: int) -> Standing:
+    start = REMAINING + EACH * place
+    return reply[start : start + EACH]
+
+
+def standings_of(reply: Reply) -> Iterable[tuple[int, int, int]]:
+    """The standing of each hit, in order."""
+    return zip(reply[REMAINING::EACH], reply[RETRY_AFTER::EACH], reply[RESET_AFTER::EACH], strict=True)
+
+
+def retry_afters(reply: Reply) -> Reply:
+    return reply[RETRY_AFTER::EACH]
+
+
+def reset_afters(reply: Reply) -> Reply:
+    return reply[RESET_AFTER::EACH]
+
+
+def passing_times(reply: Reply) -> tuple[int, ...]:
+    """The indices of times that shrink while time passes: those that are neither 0 nor endless."""
+    each = range(REMAINING, len(reply))
+    return tuple([i for i in each if (i - REMAINING) % EACH and reply[i] > 0])
+
+
+def aged(reply: list[int], times: Iterable[int], elapsed: int) -> list[int]:
+    """``reply`` some microseconds later; of its ``times``, none reaches 0 by itself."""
+    later = reply.copy()
+    later[NOW] += elapsed
+    for i in times:
+        later[i] = later[i] - elapsed if later[i] > elapsed else 1
+    return later
