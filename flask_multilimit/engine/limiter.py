@@ -71,6 +71,8 @@ class Limiter:
         long as one of its rules is a ``sliding_window``, which remembers ids for the length of its window.
         Raises :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
         """
+        if check_id is not None:
+            self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
         return self._storage.check(hits if isinstance(hits, Hits) else Hits(hits), check_id)
 
     def peek(self, hits: Iterable[Hit]) -> Decision:
@@ -149,6 +151,10 @@ class _Refunds:
             if len(self._keys) > MOST_REFUNDS:
                 self._keys.popitem(last=False)
             return before, after
+
+    def forget(self, check_id: bytes) -> None:
+        with self._lock:
+            self._keys.pop(check_id, None)
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
