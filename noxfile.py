@@ -9,7 +9,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2"
-nox.options.sessions = ["tests", "oldest", "lint", "types", "docs", "examples", "userproject", "newcomer"]
+nox.options.sessions = ["tests", "oldest", "lint", "workflows", "types", "docs", "examples", "userproject", "newcomer"]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 
@@ -21,6 +21,15 @@ OLDEST = [
     "redis[hiredis]==5.0.7",
     "werkzeug==3.0.*",
 ]
+
+GITHUB = Path(".github")
+SCHEMAS = {
+    "dependabot": [GITHUB / "dependabot.yml"],
+    "github-issue-config": [GITHUB / "ISSUE_TEMPLATE" / "config.yml"],
+    "github-issue-forms": [GITHUB / "ISSUE_TEMPLATE" / "bug.yml", GITHUB / "ISSUE_TEMPLATE" / "feature.yml"],
+    "github-workflows": sorted((GITHUB / "workflows").glob("*.yml")),
+    "readthedocs": [Path(".readthedocs.yaml")],
+}
 
 RUN_EXAMPLE = """
 import runpy, sys
@@ -43,14 +52,14 @@ with Server(next(iter(find_binaries().values()))) as server:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run the tests with the newest dependencies."""
+    """Run the quick tests with the newest dependencies; all of them with ``-- -m ""``."""
     session.install(".[test]")
     session.run("pytest", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
-    """Run the tests with the oldest dependencies that setup.cfg admits."""
+    """Run the quick tests with the oldest dependencies that setup.cfg admits; all of them with ``-- -m ""``."""
     session.install(".[test]", *OLDEST)
     # Before 5.1, redis-py leaves the socket open when it cannot connect to a unix socket.
     session.run("pytest", "-W", "ignore:unclosed <socket:ResourceWarning", *session.posargs)
@@ -61,7 +70,7 @@ def coverage(session: nox.Session) -> None:
     """Tell which lines and branches of the package no test reaches."""
     session.install(".[test]")
     session.run("coverage", "erase")
-    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", "-m", "", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
 
@@ -72,6 +81,15 @@ def lint(session: nox.Session) -> None:
     session.install("ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """Check the files that GitHub, Read the Docs and pre-commit read, by their schemas and for security."""
+    session.install("check-jsonschema", "zizmor")
+    for schema, files in SCHEMAS.items():
+        session.run("check-jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, files))
+    session.run("zizmor", "--offline", "--pedantic", "--strict-collection", "--no-progress", ".")
 
 
 @nox.session

@@ -13,6 +13,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.clock import Clock
 from support.cluster import Cluster
 from support.doubles import RecordingStorage
+from support.folders import TESTS
 from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
 
 if TYPE_CHECKING:
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 BINARIES = find_binaries()
+SLOW_FOLDERS = [TESTS / name for name in ("faults", "history", "soak")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole folders are slow by what they do: servers fail, many processes ask at once, load goes on for a while."""
+    for item in items:
+        if any(folder in item.path.parents for folder in SLOW_FOLDERS):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

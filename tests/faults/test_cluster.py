@@ -241,7 +241,6 @@ def answered(limiter: Limiter, plan: tuple[Hit, ...]) -> Decision:
                 raise
 
 
-@pytest.mark.slow
 def test_a_shard_fails_over_and_its_limits_hold_again(server_binaries: dict[str, Binary]) -> None:
     with own_cluster(server_binaries, replicas=1) as cluster:
         limiter = Limiter(storage_from_uri(cluster.uri, timeout=0.5))
@@ -261,7 +260,6 @@ def test_a_shard_fails_over_and_its_limits_hold_again(server_binaries: dict[str,
         limiter.close()
 
 
-@pytest.mark.slow
 def test_under_load_a_fail_over_is_no_error_and_no_hole(server_binaries: dict[str, Binary]) -> None:
     """Guarded, as in an app, by a plan whose other half lies on a server that lives."""
     with own_cluster(server_binaries, replicas=1) as cluster:

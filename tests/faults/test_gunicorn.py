@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from support.servers import Binary
 
-pytestmark = pytest.mark.slow
-
 UNDER_LOAD = {"SIGSTOP", "SIGKILL, restart", "REPLICAOF (READONLY)", "blackhole", "replies a byte at a time"}
 
 

@@ -324,7 +324,6 @@ def _freeze(trio: Trio) -> None:
     trio.primary.suspend()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
 def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -> None:
     changes: list[Health] = []

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from support.servers import Server
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 50
 """As in counting.py, which is not imported: that would make its app here."""
 USERS = 4

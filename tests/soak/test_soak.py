@@ -26,7 +26,7 @@ PROBER = 1
 OWN_THREADS = 1
 """The one that takes connections."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture(scope="module")

@@ -146,6 +146,7 @@ def test_the_clock_without_an_app(multilimit_clock):
 """
 
 
+@pytest.mark.slow
 def test_the_plugin_is_cheap_and_says_what_is_missing(tmp_path: object) -> None:
     from pathlib import Path
 

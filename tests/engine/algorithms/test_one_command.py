@@ -97,6 +97,7 @@ def test_no_key_is_touched_that_was_not_declared(redis_client: redis.Redis) -> N
     assert all(redis_client.pttl(key) > 0 for key in declared)
 
 
+@pytest.mark.slow
 def test_under_processes_of_several_threads_a_mixed_check_is_all_or_nothing(
     server: Server, redis_client: redis.Redis
 ) -> None:

@@ -74,7 +74,7 @@ def test_a_plan_of_sliding_windows_alone_has_nothing_of_the_others_whatever_was_
     assert lines_of(again.text) == [*prelude, "do", *algorithm, "end", *driver]
 
 
-SLIDING_WINDOW_ALONE = [("storage", "prelude"), ("algorithms", "sliding_window"), ("storage", "check")]
+SLIDING_WINDOW_ALONE = [("storage.redis", "prelude"), ("algorithms", "sliding_window"), ("storage.redis", "check")]
 
 
 def shipped(folder: str, name: str) -> str:

@@ -315,6 +315,7 @@ def test_a_client_of_ones_own_serves_as_well_and_stays_open(cluster: Cluster, op
     assert client.ping()
 
 
+@pytest.mark.slow
 def test_a_client_that_knows_its_way_past_a_nat_finds_servers_where_they_are(
     server_binaries: dict[str, Binary],
 ) -> None:

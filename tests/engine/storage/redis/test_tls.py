@@ -72,6 +72,7 @@ def test_sentinels_speak_tls_as_well(port: int, server: Server, certificates: Ce
             assert limiter.check(hits("5/minute", scope="announced")).allowed
 
 
+@pytest.mark.slow
 def test_a_cluster_speaks_tls_as_well(server_binaries: dict[str, Binary], certificates: Certificates) -> None:
     """With the host and the port that its servers tell, also in redirections."""
     ports = [free_port() for _ in range(3)]
@@ -201,6 +202,7 @@ def test_a_handshake_that_drips_in_ends_in_time() -> None:
     assert took < 3
 
 
+@pytest.mark.slow
 def test_a_handshake_gets_what_the_sentinels_have_left_of_the_time(server: Server, certificates: Certificates) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, contextlib.ExitStack() as stack:
         deaf = silent.getsockname()[1]

@@ -568,6 +568,7 @@ def test_no_check_falls_between_two_stools(make: Callable[..., Workers]) -> None
     assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callable[..., Workers]) -> None:
     workers = make(2)
     first, second = workers.limiters
@@ -665,6 +666,7 @@ def test_a_storage_that_fails_half_way_back_has_not_been_back(
     assert limiter.peek(plan).remaining == 10 - 5
 
 
+@pytest.mark.slow
 def test_nor_has_one_that_takes_no_charges(make: Callable[..., Workers]) -> None:
     """Then no request has to find out that it does not answer."""
     workers = make()
@@ -691,6 +693,7 @@ def test_nor_has_one_that_takes_no_charges(make: Callable[..., Workers]) -> None
     assert limiter.peek(plan).remaining == 9
 
 
+@pytest.mark.slow
 def test_nor_has_one_that_takes_charges_and_nothing_else(returning: Workers) -> None:
     limiter, storage, ask = returning.limiters[0], returning.storage, returning.storage.check
     refused: list[tuple[Hit, ...]] = []
@@ -830,6 +833,7 @@ def test_who_let_us_wait_for_long_is_not_asked_again(
 # The breaker
 
 
+@pytest.mark.slow
 def test_nobody_but_the_probe_asks_a_storage_that_is_away_and_it_once_a_second(make: Callable[..., Workers]) -> None:
     workers = make()
     workers.break_down()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from support.servers import Server
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = 3
 TIMEOUT = 60
 

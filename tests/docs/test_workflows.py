@@ -1,0 +1,42 @@
+"""Workflows and `.ci/run` run what `nox` and README name, on the versions of Python that the package names."""
+
+from __future__ import annotations
+
+import re
+
+from support.folders import ROOT
+
+TESTS = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+NOXFILE = (ROOT / "noxfile.py").read_text()
+CI = (ROOT / ".ci" / "run").read_text()
+
+
+def _listed(name: str, text: str) -> list[str]:
+    """The words of the list that follows ``name``."""
+    found = re.search(rf"{re.escape(name)} ?[\[(](.*?)[\])]", text, re.DOTALL)
+    assert found is not None, name
+    return re.findall(r"[\w.]+", found[1])
+
+
+def test_every_session_of_nox_has_a_job() -> None:
+    assert ["tests", *_listed("session:", TESTS)] == _listed("nox.options.sessions =", NOXFILE)
+
+
+def test_the_versions_of_python_are_those_of_the_package_that_are_released() -> None:
+    versions = _listed("python:", TESTS)
+
+    assert versions == _listed("PYTHONS =", NOXFILE)[: len(versions)]
+    assert versions[-1] == "3.14"
+
+
+def test_ci_runs_every_session_of_nox() -> None:
+    called = {word for line in re.findall(r"(?:--sessions|for name in) ([\w ]+)", CI) for word in line.split()}
+
+    assert set(_listed("nox.options.sessions =", NOXFILE)) <= called
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    command = re.search(r"^\$ (pip install '.\[test\]' && pytest)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    assert command is not None
+    assert command[1] in CI
