@@ -191,11 +191,15 @@ class MultiLimit:
     def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
         """Make the quotas of a subject at ``endpoint`` whole again, at once and everywhere.
 
-        Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``.
+        Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``. Raises
+        :class:`ConfigurationError` when no limiter there counts the subject that is given.
         """
         gate = _gate()
         given = subjects_given(**subject)
         applied = _standing(gate, endpoint, method, given)
+        if given and not applied:
+            where = f'at "{endpoint}"' if endpoint else "at this endpoint"
+            raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
         gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
 
     def refund(self, decision: Decision) -> Decision:

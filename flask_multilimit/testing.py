@@ -20,7 +20,7 @@ from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.storage import Clocked
 from .operate.listing import prefixes_of, slot_of, stored_keys
-from .operate.standing import plan_of, standing_of, type_names_of
+from .operate.standing import plan_of, standing_of, types_of
 from .plan.endpoint import Applied, hits_of
 from .serve.gate import AppGate, gate_of
 
@@ -219,19 +219,22 @@ def _require_hits(
 ) -> None:
     if applied:
         return
-    limited_by = type_names_of(plan_of(gate, endpoint, method))
+    limited_by = types_of(plan_of(gate, endpoint, method))
     if not limited_by:
         raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
-    arguments = " or ".join(map(_argument, limited_by))
+    arguments = " or ".join(map(_arguments, limited_by.values()))
     raise ConfigurationError(
         f'{what}: no limit at "{endpoint}" counts {" or ".join(given)}; it is limited by {", ".join(limited_by)}, '
         f"so give {arguments}"
     )
 
 
-def _argument(type_name: str) -> str:
-    known = {"ip": 'ip="..."', "user": 'user="..."', "default": "everyone=True", "user+ip": 'user="...", ip="..."'}
-    return known.get(type_name, f'subjects={{"{type_name}": "..."}}')
+def _arguments(parts: Sequence[str]) -> str:
+    """Those that name a subject of these parts."""
+    known = {"ip": 'ip="..."', "user": 'user="..."', "default": "everyone=True"}
+    own = [f'"{part}": "..."' for part in parts if part not in known]
+    named = [known[part] for part in parts if part in known]
+    return ", ".join([*named, f"subjects={{{', '.join(own)}}}"] if own else named)
 
 
 def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:

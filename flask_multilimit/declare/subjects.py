@@ -71,6 +71,20 @@ def type_name_of(type_: SubjectType, name: str | None) -> str:
     return "+".join(names) if len(names) == len(parts) else str(name)
 
 
+def parts_of(type_: SubjectType, name: str | None) -> tuple[str, ...]:
+    """By what names the subjects of a type are given: of one, its own name; of several together, one name a part.
+
+    A callable in a tuple goes by the limiter's name when there is one, and by their own names when there are several.
+    """
+    if not isinstance(type_, tuple):
+        return (type_name_of(type_, name),)
+    only = sum(not isinstance(part, LimitType) for part in type_) == 1
+    return tuple(
+        part.value if isinstance(part, LimitType) else str(name) if only else str(getattr(part, "__name__", name))
+        for part in type_
+    )
+
+
 def subjects_given(
     *,
     ip: str | None = None,
@@ -114,29 +128,51 @@ class Subjects:
         if type_ is LimitType.USER:
             return self._user()
         if isinstance(type_, tuple):
-            return self._together(type_, name, self.resolve)
+            return _together(type_, name, [self.resolve(part, name) for part in type_])
         value = cast("Callable[[], object]", type_)()
         return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
 
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
 
-        Types that are one subject together are known when each of them is; ``anonymous`` is the address of a
-        client that is not logged in.
+        Types that are one subject together are known when each part is, by the names of :func:`parts_of`, or by the
+        whole subject as it stands in storage. ``anonymous`` is the address of a client that is not logged in.
         """
 
         def resolve(type_: SubjectType, name: str | None) -> Subject | None:
-            called = type_name_of(type_, name)
-            if called in subjects:
-                value = subjects[called]
-                return Subject(called, network_of(value, self._ipv6_prefix) if called == "ip" else value)
             if isinstance(type_, tuple):
-                return self._together(type_, name, resolve)
-            if type_ is LimitType.USER and ANONYMOUS in subjects:
+                return resolve_together(type_, name)
+            if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
                 return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
-            return None
+            return self._told(type_name_of(type_, name), subjects)
+
+        def resolve_together(types: tuple[SingleType, ...], name: str | None) -> Subject | None:
+            called = type_name_of(types, name)
+            if _is_whole(subjects.get(called, ""), len(types)):
+                return Subject(called, subjects[called])
+            named = zip(types, parts_of(types, name), strict=True)
+            return _together(types, name, [resolve_part(type_, part, name) for type_, part in named])
+
+        def resolve_part(type_: SingleType, called: str, name: str | None) -> Subject | None:
+            if type_ is LimitType.DEFAULT:
+                return EVERYONE
+            if isinstance(type_, LimitType):
+                return resolve(type_, name)
+            return self._told(called, subjects, as_=str(name))
 
         return resolve
+
+    def here(self, type_name: str, subject: object) -> Resolve:
+        """A resolver for one check, of a type called ``type_name``, that is told its subject."""
+        value = _text(subject, "subject")
+        found = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
+        return lambda type_, name: found  # noqa: ARG005
+
+    def _told(self, called: str, subjects: Mapping[str, str], *, as_: str | None = None) -> Subject | None:
+        value = subjects.get(called)
+        if value is None:
+            return None
+        return Subject(as_ or called, network_of(value, self._ipv6_prefix) if called == "ip" else value)
 
     def require_users(self, where: str) -> None:
         """Raise :class:`ConfigurationError` unless there is a way to know the user."""
@@ -145,12 +181,6 @@ class Subjects:
                 f'limiter on "{where}": type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, '
                 "decorate a function with @multilimit.user_loader, or set up flask-login"
             )
-
-    @staticmethod
-    def _together(types: tuple[SingleType, ...], name: str | None, resolve: Resolve) -> Subject | None:
-        """JSON keeps the parts apart, whatever they contain."""
-        parts = [resolve(type_, name) for type_ in types]
-        return None if None in parts else Subject(type_name_of(types, name), json.dumps(parts))
 
     def _address(self) -> str:
         try:
@@ -172,6 +202,21 @@ class Subjects:
     def _nobody(self, address: str) -> Subject:
         """Who is not logged in."""
         return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
+
+
+def _together(types: tuple[SingleType, ...], name: str | None, parts: list[Subject | None]) -> Subject | None:
+    """JSON keeps the parts apart, whatever they contain."""
+    return None if None in parts else Subject(type_name_of(types, name), json.dumps(parts))
+
+
+def _is_whole(value: str, parts: int) -> bool:
+    """Whether ``value`` is a subject of several parts, as it stands in storage."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return False
+    pairs = isinstance(found, list) and len(found) == parts
+    return pairs and all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in found)
 
 
 def _flask_login_user() -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from ..declare.subjects import parts_of
 from ..plan.endpoint import Applied, Plan
 from ..serve.gate import AppGate
 
@@ -36,9 +37,10 @@ def method_of(gate: AppGate, endpoint: str) -> str:
     return "GET" if "GET" in taken or not taken else min(taken)
 
 
-def type_names_of(plan: Plan) -> tuple[str, ...]:
-    """The types that limit there, each once."""
-    return tuple(dict.fromkeys(limiter.declaration.type_name for limiter in plan.limiters))
+def types_of(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The types that limit there, and by what names the parts of their subjects are given."""
+    declared = [limiter.declaration for limiter in plan.limiters]
+    return {each.type_name: parts_of(each.type, each.name) for each in declared}
 
 
 def _made_up_request(gate: AppGate, plan: Plan, method: str, given: Mapping[str, str]) -> Any:

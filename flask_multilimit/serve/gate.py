@@ -125,7 +125,7 @@ class AppGate:
 
     def _resolver_here(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:
-            return self.subjects.given({declaration.type_name: subject})
+            return self.subjects.here(declaration.type_name, subject)
         if declaration.type is not LimitType.DEFAULT and not has_request_context():
             raise ConfigurationError(
                 f'limiter on "{declaration.where}": outside of a request nobody tells the {declaration.type_name}; '

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -15,7 +15,7 @@ from ...declare.subjects import EVERYONE, Subject, subjects_given
 from ...engine import Decision, Hit, RuleStatus
 from ...plan.endpoint import Applied, hits_of
 from .. import console
-from ..standing import method_of, plan_of, standing_of, type_names_of
+from ..standing import method_of, plan_of, standing_of, types_of
 from .base import (
     PER_PROCESS,
     C,
@@ -90,19 +90,24 @@ def check_command(
     with for_people():
         gate = current_gate()
         applied = standing_of(gate, endpoint, method, given)
-        limited_by = type_names_of(plan_of(gate, endpoint, method))
+        limited_by = types_of(plan_of(gate, endpoint, method))
         hits = hits_of(applied)
         decision = bare_limiter(gate).peek(hits) if hits else None
         method = method or method_of(gate, endpoint)
-    not_asked = [name for name in limited_by if name not in {each.declaration.type_name for each in applied}]
+    asked = {each.declaration.type_name for each in applied}
+    not_asked = {name: parts for name, parts in limited_by.items() if name not in asked}
     if as_json:
-        write_json(**_standing_as_json(endpoint, method, decision, applied, not_asked))
+        write_json(**_standing_as_json(endpoint, method, decision, applied, list(not_asked)))
         return
     write(_standing_lines(endpoint, method, decision, applied, not_asked))
 
 
 def _standing_lines(
-    endpoint: str, method: str, decision: Decision | None, applied: Sequence[Applied], not_asked: list[str]
+    endpoint: str,
+    method: str,
+    decision: Decision | None,
+    applied: Sequence[Applied],
+    not_asked: Mapping[str, tuple[str, ...]],
 ) -> list[str]:
     title = click.style(f"{endpoint} {method}", bold=True)
     lines = [f"{title}  {_verdict(decision, not_asked)}"]
@@ -111,12 +116,12 @@ def _standing_lines(
         rows = [_standing_row(status, _subject_of(status.hit, applied)) for status in decision.statuses]
         lines += ["", *console.columns(rows, headings=headings)]
     if not_asked:
-        options = ", ".join(f"{name} ({_option_for(name)})" for name in not_asked)
+        options = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in not_asked.items())
         lines += ["", *console.paragraph(f"Not asked, as nobody is given: {options}.")]
     return lines
 
 
-def _verdict(decision: Decision | None, not_asked: list[str]) -> str:
+def _verdict(decision: Decision | None, not_asked: Collection[str]) -> str:
     if decision is None:
         return "none of its limits counts these subjects" if not_asked else "has no limits"
     if decision.allowed:
@@ -134,20 +139,19 @@ def _standing_row(status: RuleStatus, subject: str) -> tuple[str, ...]:
 
 
 def _subject_of(hit: Hit, applied: Sequence[Applied]) -> str:
-    subject = next(each.subject for each in applied if hit in each.hits)
-    return "everyone" if subject == EVERYONE else _readable(subject)
+    found = next(each for each in applied if hit in each.hits)
+    if isinstance(found.declaration.type, tuple):  # several together, as JSON
+        return " + ".join(_readable(Subject(*part)) for part in json.loads(found.subject.value))
+    return _readable(found.subject)
 
 
 def _readable(subject: Subject) -> str:
-    if "+" in subject.type:  # several together, as JSON
-        return " + ".join(_readable(Subject(*part)) for part in json.loads(subject.value))
-    return subject.value or "(empty)"
+    return "everyone" if subject == EVERYONE else subject.value or "(empty)"
 
 
-def _option_for(type_name: str) -> str:
-    return {"ip": "--ip", "user": "--user"}.get(type_name) or (
-        "all of its parts" if "+" in type_name else f"--subject {type_name}=..."
-    )
+def _options_for(parts: Sequence[str]) -> str:
+    options = {"ip": "--ip", "user": "--user", EVERYONE.type: "--everyone"}
+    return " and ".join(options.get(part) or f"--subject {part}=..." for part in parts)
 
 
 def _standing_as_json(
@@ -213,18 +217,33 @@ def reset_command(
         applied = standing_of(gate, endpoint, method, given)
         hits = hits_of(applied)
         if not hits:
-            limited_by = ", ".join(type_names_of(plan_of(gate, endpoint, method))) or "none"
+            limited_by = types_of(plan_of(gate, endpoint, method)).items()
+            types = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in limited_by) or "none"
             raise click.ClickException(
-                f'No limit at "{endpoint}" counts {" or ".join(given)}. Types that limit it: {limited_by}.'
+                f'No limit at "{endpoint}" counts {" and ".join(given)}. It is limited by: {types}.'
             )
         if not yes:
             rows = [(hit.name, _subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
             click.echo("\n".join(console.columns(rows, indent=2)), err=True)
             click.confirm(f"Make {console.plural(len(hits), 'quota')} whole again?", abort=True, err=True)
+        used, whole = _used_and_whole(bare_limiter(gate).peek(hits))
         gate.limiter.reset(hits)
     if as_json:
-        write_json(endpoint=endpoint, reset=[{"name": hit.name, "key": hit.key} for hit in hits])
+        write_json(endpoint=endpoint, reset=list(map(_hit_as_json, used)), whole_already=list(map(_hit_as_json, whole)))
         return
-    click.echo(f"Whole again: {', '.join(hit.name for hit in hits)}.")
+    for said, found in (("Whole again", used), ("Whole already, nothing was counted", whole)):
+        if found:
+            click.echo(f"{said}: {', '.join(hit.name for hit in found)}.")
     if not gate.limiter.storage.shared:
         write(console.paragraph(PER_PROCESS))
+
+
+def _used_and_whole(decision: Decision) -> tuple[list[Hit], list[Hit]]:
+    """The quotas of which something was used, and those of which nothing was."""
+    statuses = decision.statuses
+    used = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]
+    return used, [each.hit for each in statuses if each.hit not in used]
+
+
+def _hit_as_json(hit: Hit) -> dict[str, str]:
+    return {"name": hit.name, "key": hit.key}

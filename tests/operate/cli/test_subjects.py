@@ -78,7 +78,7 @@ def test_check_names_the_limits_whose_subject_is_not_given(on_server: Command) -
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
 
     assert "would pass, as far as asked" in run.out
-    assert "user (--user), user+ip (all of its parts),\napi_key (--subject api_key=...)." in run.out
+    assert "user (--user), user+ip (--user and --ip), api_key\n(--subject api_key=...)." in run.out
 
 
 def test_check_knows_types_of_ones_own_and_several_together(on_server: Command, shop: FlaskClient) -> None:
@@ -115,7 +115,10 @@ def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient)
         (("check", "update", "--ip", "localhost"), "'localhost' is not an IP address"),
         (("check", "update", "--subject", "api_key"), "'api_key': write TYPE=VALUE"),
         (("reset", "update", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
-        (("reset", "update", "--user", "ann", "--yes"), 'No limit at "update" counts user. Types that limit it: '),
+        (
+            ("reset", "update", "--user", "ann", "--yes"),
+            'No limit at "update" counts user. It is limited by: default (--everyone), ip',
+        ),
     ],
 )
 def test_what_makes_no_sense_is_told_in_a_line(on_memory: Command, arguments: tuple[str, ...], message: str) -> None:

@@ -1,0 +1,131 @@
+"""Several types that are one subject, callables among them: whoever asks about them names the parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.testing import exhaust
+from flask_multilimit.testing import reset as reset_in_test
+from support.asking import statuses, view
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from support.doubles import RecordingStorage
+
+
+def document() -> str:
+    return str(request.args["document"])
+
+
+def folder() -> str:
+    return str(request.args["folder"])
+
+
+@pytest.fixture
+def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
+    one = rate_limiter(type=(LimitType.IP, document), name="reads", rules="1/minute")
+    two = rate_limiter(type=(document, folder, LimitType.USER), name="place", rules="1/minute")
+    all_of_it = rate_limiter(type=(LimitType.DEFAULT, document), name="all", rules="1/minute")
+    app.add_url_rule("/one", "one", one(view()))
+    app.add_url_rule("/two", "two", two(view()))
+    app.add_url_rule("/all", "all", all_of_it(view()))
+    return multilimit
+
+
+ONE: dict[str, Any] = {"path": "/one?document=a", "given": {"ip": "127.0.0.1", "subjects": {"reads": "a"}}}
+TWO = {
+    "path": "/two?document=a&folder=b",
+    "given": {"subjects": {"document": "a", "folder": "b", "anonymous": "127.0.0.1"}},
+}
+ALL = {"path": "/all?document=a", "given": {"subjects": {"all": "a"}}}
+KINDS = pytest.mark.parametrize(
+    ("endpoint", "kind"), [("one", ONE), ("two", TWO), ("all", ALL)], ids=["one", "two", "all"]
+)
+
+
+@KINDS
+def test_peek_and_reset_find_the_quota(app: Flask, multilimit: MultiLimit, endpoint: str, kind: dict[str, Any]) -> None:
+    assert statuses(app, kind["path"], kind["path"]) == [200, 429]
+
+    with app.app_context():
+        before = multilimit.peek(endpoint, **kind["given"])
+        multilimit.reset(endpoint, **kind["given"])
+
+    assert before is not None
+    assert [status.remaining for status in before.statuses] == [0]
+    assert statuses(app, kind["path"]) == [200]
+
+
+@KINDS
+@pytest.mark.usefixtures("multilimit")
+def test_the_test_kit_finds_the_quota(app: Flask, endpoint: str, kind: dict[str, Any]) -> None:
+    exhaust(app, endpoint, **kind["given"])
+    assert statuses(app, kind["path"]) == [429]
+
+    reset_in_test(app, endpoint, **kind["given"])
+    assert statuses(app, kind["path"]) == [200]
+
+
+def test_the_subject_as_it_stands_in_storage_is_known_too(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage
+) -> None:
+    statuses(app, ONE["path"])
+
+    with app.app_context():
+        found = multilimit.peek("one", subjects={"reads": '[["ip", "127.0.0.1"], ["reads", "a"]]'})
+
+    assert found is not None
+    assert [hit.key for hit in found.hits] == storage.keys_asked[0]
+    assert [status.remaining for status in found.statuses] == [0]
+
+
+@pytest.mark.parametrize("given", [{"subjects": {"reads": "a"}}, {"ip": "127.0.0.1"}, {"user": "ann"}])
+def test_a_reset_that_touches_nothing_is_an_error(app: Flask, multilimit: MultiLimit, given: dict[str, Any]) -> None:
+    with app.app_context(), pytest.raises(ConfigurationError, match=r'no limiter at "one" counts .*nothing was reset'):
+        multilimit.reset("one", **given)
+
+
+@pytest.mark.usefixtures("multilimit")
+def test_the_test_kit_says_which_parts_to_give(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=r'so give ip="...", subjects={"reads": "..."}'):
+        exhaust(app, "one")
+    with pytest.raises(ConfigurationError, match=r'so give user="...", subjects={"document": "...", "folder": "..."}'):
+        exhaust(app, "two", ip="127.0.0.1")
+
+
+@pytest.mark.usefixtures("multilimit")
+class TestOnTheCommandLine:
+    def run(self, app: Flask, *arguments: str) -> Result:
+        return app.test_cli_runner().invoke(args=["multilimit", *arguments])
+
+    def test_check_names_the_parts_and_finds_the_quota(self, app: Flask) -> None:
+        statuses(app, ONE["path"])
+
+        without = self.run(app, "check", "one", "--ip", "127.0.0.1").output
+        with_all = self.run(app, "check", "one", "--ip", "127.0.0.1", "--subject", "reads=a").output
+
+        assert "reads (--ip and --subject reads=...)" in without
+        assert "a request would be refused" in with_all
+        assert "127.0.0.1 + a" in with_all
+
+    def test_reset_tells_what_it_has_changed(self, app: Flask) -> None:
+        statuses(app, ONE["path"])
+        arguments = ("reset", "one", "--yes", "--ip", "127.0.0.1", "--subject")
+
+        outputs = [self.run(app, *arguments, subject).output for subject in ("reads=b", "reads=a", "reads=a")]
+
+        whole = "Whole already, nothing was counted: reads-60s."
+        assert [output.splitlines()[0] for output in outputs] == [whole, "Whole again: reads-60s.", whole]
+        assert statuses(app, ONE["path"]) == [200]
+
+    def test_reset_of_a_part_says_what_else_to_give(self, app: Flask) -> None:
+        run = self.run(app, "reset", "one", "--yes", "--ip", "127.0.0.1")
+
+        assert run.exit_code == 1
+        assert 'No limit at "one" counts ip. It is limited by: reads (--ip and --subject reads=...).' in run.output
