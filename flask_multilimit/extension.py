@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,8 +12,8 @@ from .config import Settings
 from .declare.decorators import EXTENSION, GATE
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
-from .engine import ConfigurationError, Decision, Limiter
-from .engine.hits import OnStorageError
+from .engine import ConfigurationError, Decision, Hit, Limiter
+from .engine.hits import Hits, OnStorageError
 from .engine.rules import Rules
 from .engine.storage import (
     Clocked,
@@ -178,6 +178,19 @@ class MultiLimit:
             raise gate.rejection(decision, applied)
         yield decision
 
+    def check_hits(self, hits: Hits, *, scope: str, subjects: Mapping[str, str]) -> Decision:
+        """Check hits that an extension of yours has made with :func:`hits_for`, all or nothing; one round trip.
+
+        Header fields, signals and statistics tell of it like of any check of this request.
+
+        :param scope: what is limited, usually the endpoint: for signals and statistics.
+        :param subjects: who is counted, by type: for signals.
+
+        Returns the :class:`Decision`, whether or not it is ``allowed``. Keep ``hits`` where the same is asked again:
+        what a storage works out from them is kept in them.
+        """
+        return _gate().check_hits(hits, scope, subjects)
+
     def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
         """Where a subject stands at ``endpoint``, without charging; by default who makes the current request, where.
 
@@ -202,12 +215,13 @@ class MultiLimit:
             raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
         gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
 
-    def refund(self, decision: Decision) -> Decision:
-        """Give back what a check has charged: ``multilimit.refund(current_decision)``. See :meth:`Limiter.refund`.
+    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
+        """Give back what a check has charged, all of it or ``hits``: ``multilimit.refund(current_decision)``. See
+        :meth:`Limiter.refund`.
 
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
-        return _gate().refund(decision)
+        return _gate().refund(decision, hits)
 
     @property
     def limiter(self) -> Limiter:

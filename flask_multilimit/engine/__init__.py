@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .decision import Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
-from .hits import Hit, hits_for
+from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
 from .rules import Rule
 from .storage import (
@@ -28,6 +28,7 @@ __all__ = [
     "GuardedStorage",
     "Health",
     "Hit",
+    "Hits",
     "LeasingStorage",
     "Limiter",
     "MemoryStorage",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, MutableMapping
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -73,6 +73,10 @@ class Applied:
     hits: tuple[Hit, ...]
 
 
+_ELSEWHERE = Declaration.of("check_hits", {})
+"""In place of the limiter of hits that were made elsewhere."""
+
+
 class AppliedLimits(tuple[Applied, ...]):
     """All that applies to a request, and what it asks: one hit a key. Where rules that depend on the request meet
     another in one key, the strictest holds."""
@@ -94,6 +98,14 @@ class AppliedLimits(tuple[Applied, ...]):
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
+        return made
+
+    @classmethod
+    def of_hits(cls, hits: Hits, subjects: Mapping[str, str]) -> AppliedLimits:
+        """Of hits that no limiter of the app has made, with who is counted, by type."""
+        asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
+        made = super().__new__(cls, asked_here)
+        made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
         return made
 
     def longest_wait(self, decision: Decision) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from threading import Lock
 from typing import Any, cast
@@ -15,7 +15,7 @@ from ..declare.decorators import Stack, gate_of_app
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import LimitType, Resolve, Subjects
 from ..engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
-from ..engine.hits import PEEKED
+from ..engine.hits import PEEKED, Hits
 from ..engine.reply import head
 from ..plan.endpoint import Applied, AppliedLimits, Plan
 from ..plan.plans import Plans
@@ -122,6 +122,12 @@ class AppGate:
         applied = plan.apply(self._resolver_here(plan.limiters[0].declaration, subject))
         decision = self._decide(scope, applied) if self.settings.enabled else None
         return decision or _unasked(applied), applied
+
+    def check_hits(self, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
+        """Decide on hits that no limiter of the app has made."""
+        applied = AppliedLimits.of_hits(hits, subjects)
+        decision = self._decide(scope, applied) if self.settings.enabled else None
+        return decision or _unasked(applied)
 
     def _resolver_here(self, declaration: Declaration, subject: str | None) -> Resolve:
         if subject is not None:

@@ -1,0 +1,69 @@
+"""Hits of an extension of one's own, checked by the app's MultiLimit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import Hits, MultiLimit, current_decision, hits_for, limits_checked
+
+
+@pytest.fixture
+def app() -> Flask:
+    return Flask("shop")
+
+
+def two_rules(subject: str = "ann") -> Hits:
+    tight = hits_for("1/minute", scope="mail", subject=subject, type="plan")
+    wide = hits_for("5/hour", scope="mail", subject=subject, type="plan")
+    return Hits((*tight, *wide))
+
+
+def test_they_are_checked_all_or_nothing_and_told_of(app: Flask) -> None:
+    multilimit, hits = MultiLimit(app), two_rules()
+
+    @app.get("/")
+    def index() -> str:
+        return "yes" if multilimit.check_hits(hits, scope="mail", subjects={"plan": "ann"}).allowed else "no"
+
+    client = app.test_client()
+    answers = [client.get("/") for _ in range(3)]
+
+    assert [answer.text for answer in answers] == ["yes", "no", "no"]
+    assert answers[2].headers["RateLimit"].startswith('"plan-60s";r=0')
+    assert '"plan-3600s";r=4' in answers[2].headers["RateLimit"]
+
+
+def test_signals_tell_of_them(app: Flask) -> None:
+    multilimit, told = MultiLimit(app), list[dict[str, Any]]()
+
+    def receive(_: Flask, **arguments: Any) -> None:
+        told.append(arguments)
+
+    with app.test_request_context(), limits_checked.connected_to(receive, app):
+        multilimit.check_hits(two_rules(), scope="mail", subjects={"plan": "ann"})
+
+    assert [(each["endpoint"], each["subjects"]) for each in told] == [("mail", {"plan": "ann"})]
+
+
+def test_some_of_them_can_be_refunded(app: Flask) -> None:
+    multilimit, hits = MultiLimit(app), two_rules()
+    with app.test_request_context():
+        decision = multilimit.check_hits(hits, scope="mail", subjects={})
+
+        after = multilimit.refund(decision, [hits[0]])
+
+        assert [status.remaining for status in after.statuses] == [1, 4]
+        assert [status.remaining for status in current_decision.statuses] == [1, 4]
+        assert multilimit.check_hits(hits, scope="mail", subjects={}).allowed
+
+
+def test_they_pass_uncounted_while_limits_are_switched_off(app: Flask) -> None:
+    app.config["MULTILIMIT_ENABLED"] = False
+    multilimit, hits = MultiLimit(app), two_rules()
+    with app.test_request_context():
+        allowed = [multilimit.check_hits(hits, scope="mail", subjects={}).allowed for _ in range(3)]
+
+    assert allowed == [True, True, True]
