@@ -116,7 +116,7 @@ def examples(session: nox.Session) -> None:
         session.error("no example found in examples/")
     for example in found:
         session.run("python", "-W", "error", "-c", RUN_EXAMPLE, str(example))
-    session.run("pytest", "tests/examples/test_compare_algorithms.py")
+    session.run("pytest", "-m", "", "tests/examples/test_compare_algorithms.py")
 
 
 @nox.session
@@ -139,12 +139,13 @@ def userproject(session: nox.Session) -> None:
 
 @nox.session
 def newcomer(session: nox.Session) -> None:
-    """Follow the tutorial line by line, in an empty virtual environment, with a wheel of ours."""
+    """Follow the tutorial line by line with a wheel of ours, and README with a checkout, in empty environments."""
     session.install("redis", *SERVERS)
     wheel = build_wheel(session, Path(session.create_tmp()).resolve() / "wheels")
     page = Path("docs/tutorial.md").resolve()
     tests = {"PYTHONPATH": str(Path("tests").resolve())}
     session.run("python", "tests/newcomer/walk.py", str(page), str(wheel), env=tests)
+    session.run("python", "tests/newcomer/quick_start.py", env=tests)
 
 
 def build_wheel(session: nox.Session, folder: Path) -> Path:

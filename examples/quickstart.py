@@ -1,23 +1,20 @@
-"""The smallest limited app. Quotas are kept in this process (memory://), so nothing else has to run.
+"""The smallest limited app. It keeps its quotas in this process (memory://), so nothing else has to run.
 
     flask --app examples/quickstart run
 
-Then ask six times for http://localhost:5000: five requests in any ten seconds are admitted from one address, and a
-hundred in any minute from all of them. What is left stands in the header fields: ``curl -i http://localhost:5000``.
+Then call it eleven times within twenty seconds: curl -i http://127.0.0.1:5000/update
 """
-
-from __future__ import annotations
 
 from flask import Flask
 
-from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, MultiLimit, rate_limiter
 
 app = Flask(__name__)
 MultiLimit(app)
 
 
-@app.get("/")
-@rate_limiter(type=LimitType.IP, rules=Rule(time=10, count=5))
-@rate_limiter(type=LimitType.DEFAULT, rules=Rule(time=60, count=100))
-def index() -> str:
-    return "Hello!\n"
+@app.get("/update")
+@rate_limiter(rules="1000/minute")  # everybody together
+@rate_limiter(type=IP, rules="10 per 20 seconds; 100/hour")  # each client address
+def update():
+    return "ok\n"

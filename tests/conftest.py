@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 BINARIES = find_binaries()
-SLOW_FOLDERS = [TESTS / name for name in ("faults", "history", "soak")]
+SLOW_FOLDERS = [TESTS / name for name in ("engine/storage/local", "examples", "faults", "history", "soak")]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole folders are slow by what they do: servers fail, many processes ask at once, load goes on for a while."""
+    """Whole folders are slow by what they do: servers fail, processes come and go, load goes on for a while."""
     for item in items:
         if any(folder in item.path.parents for folder in SLOW_FOLDERS):
             item.add_marker("slow")

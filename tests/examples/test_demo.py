@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from support.processes import Reply
     from support.servers import Server
 
-pytestmark = pytest.mark.slow
-
 WORKERS = 4
 TRIES = 5
 TEN_SECONDS = "rate_limit:{index}:default::sliding_window:10000"

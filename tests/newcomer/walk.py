@@ -54,7 +54,7 @@ class Newcomer:
         """What the last command printed."""
         self._wheel = wheel
         self._stack = stack
-        self._port = _free_port()
+        self._port = free_port()
         self._redis: Server | None = None
         self._app: subprocess.Popen[bytes] | None = None
         self._environment = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
@@ -92,7 +92,7 @@ class Newcomer:
                 stderr=subprocess.STDOUT,
             )
         deadline = time.monotonic() + SECONDS
-        while not _listens(self._port):
+        while not listens(self._port):
             if self._app.poll() is not None or time.monotonic() > deadline:
                 raise LostError(f"the app is not served:\n{(self.folder / 'flask.log').read_text()}")
             time.sleep(0.05)
@@ -240,13 +240,13 @@ def _status(newcomer: Newcomer) -> int:
     return int(newcomer.answer.split()[1])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 

@@ -8,15 +8,11 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
-import pytest
-
 from engine.storage.local.places import until
 from engine.storage.local.users import MANY
 
 if TYPE_CHECKING:
     from engine.storage.local.places import Place, User
-
-pytestmark = pytest.mark.slow
 
 LANES = 3
 VISITS = 20

@@ -15,8 +15,6 @@ from support.processes import Program
 if TYPE_CHECKING:
     from engine.storage.local.places import Place
 
-pytestmark = pytest.mark.slow
-
 APP = Path(__file__).with_name("app.py")
 WORKERS = 8
 
