@@ -276,4 +276,4 @@ def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Ma
     if endpoint is None:
         endpoint, method = str(request.endpoint), method or request.method
     resolve = gate.subjects.given(given) if given else gate.subjects.resolve
-    return gate.plans.standing(endpoint, method, resolve)
+    return [applied for standing in gate.plans.standings(endpoint, method, resolve) for applied in standing.applied]

@@ -1,4 +1,4 @@
-"""For the tests of apps: a clock that stands still, quotas used up and made whole again, limits switched off.
+"""For the tests of apps: freeze the clock, use quotas up, reset them, switch limits off.
 
 Usable with any test framework; with pytest there is also the fixture ``multilimit_clock``.
 """
@@ -20,8 +20,7 @@ from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.storage import Clocked
 from .operate.listing import prefixes_of, slot_of, stored_keys
-from .operate.standing import plan_of, standing_of, types_of
-from .plan.endpoint import Applied, hits_of
+from .operate.standing import require_limiters, standings_of
 from .serve.gate import AppGate, gate_of
 
 MOST_UNITS = 1_000_000
@@ -33,7 +32,7 @@ __all__ = ["Clock", "enabled", "exhaust", "freeze", "reset"]
 
 
 class Clock:
-    """A clock that stands still until it is moved. Called, it returns microseconds, as a storage's ``clock``."""
+    """A clock that stands still until you move it. Call it for the time in microseconds."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._microseconds = round(now * _MICROSECONDS)
@@ -46,11 +45,11 @@ class Clock:
 
     @property
     def now(self) -> float:
-        """Seconds, from any origin."""
+        """Seconds since an arbitrary origin."""
         return self._microseconds / _MICROSECONDS
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Let time pass. Parts of a microsecond are rounded up: ``clock.advance(decision.retry_after)`` is enough."""
+        """Let time pass, rounded up to a microsecond, so that ``clock.advance(decision.retry_after)`` is enough."""
         given: object = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
             raise ValueError(f"clock.advance({seconds!r}): give seconds, 0 or more, or a timedelta")
@@ -59,7 +58,7 @@ class Clock:
 
 
 class _NotingLimiter(Limiter):
-    """Keeps the keys that were charged or reset: whatever else knows of them has not been told."""
+    """Notes the keys that were charged or reset, so that they can be reset at the end."""
 
     def __init__(self, storage: Any, **options: Any) -> None:
         super().__init__(storage, **options)
@@ -85,7 +84,7 @@ class _NotingLimiter(Limiter):
 
 @contextmanager
 def freeze(app: Flask) -> Iterator[Clock]:
-    """Let the limits of ``app`` go by a clock that stands still, whether quotas are in memory or in Redis.
+    """Let the limits of ``app`` use a clock that stands still, whether quotas are in memory or in Redis.
 
     .. code-block:: python
 
@@ -93,16 +92,16 @@ def freeze(app: Flask) -> Iterator[Clock]:
             ...
             clock.advance(60)
 
-    It starts at the time of the storage, so what was charged before still counts. A ``wait=`` does not sleep but
-    moves the clock. At the end the app has its own clock again, and the quotas that were charged meanwhile are whole,
-    as their times never were. Every request of this process to this app goes by it, of whatever thread.
+    It starts at the time of the storage, so earlier charges still count. A ``wait=`` does not sleep: it moves the
+    clock. At the end the app has its own clock again, and the quotas that were charged meanwhile are reset, because the
+    frozen times never happened. The clock holds for every request to this app in this process, in all threads.
     """
     gate = _gate_of(app)
     limiter = gate.limiter
     storage = limiter.storage
     if not isinstance(storage, Clocked):
         raise ConfigurationError(
-            f"freeze: a {type(storage).__name__} has no clock that can be exchanged; test with "
+            f"freeze: the clock of a {type(storage).__name__} cannot be replaced; test with "
             'MULTILIMIT_STORAGE_URI="memory://", or a server of Redis or Valkey'
         )
     if isinstance(storage.clock, Clock):
@@ -128,27 +127,27 @@ def exhaust(
     everyone: bool = False,
     subjects: Mapping[str, str] | None = None,
 ) -> Decision:
-    """Use up what is left at ``endpoint``, so that the next request of that subject is refused; the view is not called.
+    """Use up what is left at ``endpoint``, so that the next request of that subject is refused. The view is not called.
 
-    Without a subject: of the test client (``127.0.0.1``, not logged in) and of everyone. ``ip=``, ``user=``,
-    ``everyone=True`` and ``subjects={"api_key": ...}`` (by the name of the limiter) use up the quotas of these alone.
+    Without a ``method``, this uses up the quotas of every method that has some. Without a subject, it uses up those of
+    the test client (``127.0.0.1``, not logged in) and of everyone. ``ip=``, ``user=``, ``everyone=True`` and
+    ``subjects={"api_key": ...}`` (by the name of the limiter) use up the quotas of these alone.
 
-    Returns the refusal: ``clock.advance(refusal.retry_after)``, and the next request passes. Without :func:`freeze`
-    time goes on, and what comes back by and by (a token bucket's units) may admit a request soon.
+    Returns the refusal: after ``clock.advance(refusal.retry_after)`` the next request passes. Without :func:`freeze`
+    time goes on, and an algorithm that gives units back one by one (a token bucket) may soon admit a request.
     """
     app, address = _target(target)
     gate = _gate_of(app)
     if not gate.settings.enabled:
         raise ConfigurationError(
-            "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass all the "
-            "same; switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
+            "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass anyway; "
+            "switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects) or _of_test_client(address)
-    applied = standing_of(gate, endpoint, method, given)
-    _require_hits("exhaust", gate, endpoint, method, applied, given)
-    hits = hits_of(applied)
-    enforced = tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
-    return _use_up(gate, endpoint, enforced)
+    standings = standings_of(gate, endpoint, method, given)
+    require_limiters("exhaust", endpoint, standings, given, spelled=_arguments)
+    refusals = [_use_up(gate, endpoint, _enforced(standing.applied.hits)) for standing in standings if standing.applied]
+    return max(refusals, key=lambda refusal: refusal.retry_after)
 
 
 def reset(
@@ -161,10 +160,10 @@ def reset(
     everyone: bool = False,
     subjects: Mapping[str, str] | None = None,
 ) -> None:
-    """Make quotas whole again: all of the app, or those at ``endpoint``, chosen as for :func:`exhaust`.
+    """Reset all quotas of the app, or those at ``endpoint``, chosen as for :func:`exhaust`.
 
-    All of the app are the keys that begin with its prefixes (``MULTILIMIT_KEY_PREFIX``, and ``key=`` of a limiter).
-    Tests that share a server and run at the same time need a prefix each.
+    All quotas of the app are the keys that begin with its prefixes (``MULTILIMIT_KEY_PREFIX``, and the ``key=`` of
+    limiters). Tests that share a server and run at the same time need a prefix each.
     """
     app, address = _target(target)
     gate = _gate_of(app)
@@ -175,14 +174,14 @@ def reset(
         _forget(gate, [stored.key for stored in stored_keys(gate, prefixes_of(gate))])
         return
     given = given or _of_test_client(address)
-    applied = standing_of(gate, endpoint, method, given)
-    _require_hits("reset", gate, endpoint, method, applied, given)
-    _forget(gate, [hit.key for hit in hits_of(applied)])
+    standings = standings_of(gate, endpoint, method, given)
+    require_limiters("reset", endpoint, standings, given, spelled=_arguments)
+    _forget(gate, [hit.key for standing in standings for hit in standing.applied.hits])
 
 
 @contextmanager
 def enabled(app: Flask, value: bool = True) -> Iterator[None]:
-    """Switch the limits of ``app`` on, or off, for a while, whatever ``MULTILIMIT_ENABLED`` says."""
+    """Switch the limits of ``app`` on (or off) inside the ``with`` block, whatever ``MULTILIMIT_ENABLED`` says."""
     gate = _gate_of(app)
     before = gate.settings
     gate.settings = before.model_copy(update={"enabled": value})
@@ -194,7 +193,7 @@ def enabled(app: Flask, value: bool = True) -> Iterator[None]:
 
 def _gate_of(app: Flask) -> AppGate:
     if not isinstance(app, Flask):
-        raise ConfigurationError(f"{app!r:.80} is no Flask app: give the app, not the MultiLimit object nor a proxy")
+        raise ConfigurationError(f"{app!r:.80} is no Flask app: pass the app, not the MultiLimit object or a proxy")
     return gate_of(app)
 
 
@@ -209,24 +208,9 @@ def _of_test_client(address: str) -> dict[str, str]:
     return {LimitType.IP.value: address, ANONYMOUS: address, EVERYONE.type: EVERYONE.value}
 
 
-def _require_hits(
-    what: str,
-    gate: AppGate,
-    endpoint: str,
-    method: str | None,
-    applied: Sequence[Applied],
-    given: Mapping[str, str],
-) -> None:
-    if applied:
-        return
-    limited_by = types_of(plan_of(gate, endpoint, method))
-    if not limited_by:
-        raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
-    arguments = " or ".join(map(_arguments, limited_by.values()))
-    raise ConfigurationError(
-        f'{what}: no limit at "{endpoint}" counts {" or ".join(given)}; it is limited by {", ".join(limited_by)}, '
-        f"so give {arguments}"
-    )
+def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """Without shadows; where all are shadows, these as if they were none."""
+    return tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
 
 
 def _arguments(parts: Sequence[str]) -> str:

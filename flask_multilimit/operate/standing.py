@@ -1,49 +1,53 @@
-"""Where a subject stands that makes no request now: asked by people on the command line, and by tests."""
+"""Where a subject stands that makes no request now: for the command line, and for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
-from ..declare.subjects import parts_of
-from ..plan.endpoint import Applied, Plan
+from ..engine import ConfigurationError
+from ..plan.plans import Standing
 from ..serve.gate import AppGate
 
 
-def standing_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
-    """The limiters at ``endpoint`` that count the ``given`` subjects, by type.
+def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
+    """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods.
 
-    Rules that depend on the request are asked within a made-up one of that address, which knows nothing else.
-    Raises :class:`ConfigurationError` when there is no such endpoint.
+    A callable that gives rules is called within a made-up request of that address, which carries nothing else. Raises
+    :class:`ConfigurationError` when there is no such endpoint, or it does not take the method.
     """
-    gate.plans.require_endpoint(endpoint)
-    method = method or method_of(gate, endpoint)
-    with _made_up_request(gate, plan_of(gate, endpoint, method), method, given):
-        resolve = gate.subjects.given(given) if given else gate.subjects.resolve
-        return gate.plans.standing(endpoint, method, resolve)
+    with _made_up_request(gate, endpoint, method, given):
+        return gate.plans.standings(endpoint, method, gate.subjects.given(given))
 
 
-def plan_of(gate: AppGate, endpoint: str, method: str | None) -> Plan:
-    """What applies at ``endpoint``. Raises :class:`ConfigurationError` when there is none called so."""
-    gate.plans.require_endpoint(endpoint)
-    return gate.plans.of_endpoint(endpoint, method or method_of(gate, endpoint))
+def require_limiters(
+    what: str,
+    endpoint: str,
+    standings: list[Standing],
+    given: Mapping[str, str],
+    *,
+    spelled: Callable[[tuple[str, ...]], str],
+) -> None:
+    """Raise :class:`ConfigurationError` unless a limiter at ``endpoint`` counts one of the ``given`` subjects.
+
+    ``spelled`` writes how a caller gives a subject of these parts.
+    """
+    if any(standing.applied for standing in standings):
+        return
+    types = {name: parts for standing in standings for name, parts in standing.types.items()}
+    if not types:
+        raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
+    limited_by = ", ".join(f"{name} ({spelled(parts)})" for name, parts in types.items())
+    raise ConfigurationError(
+        f'{what}: no limit at "{endpoint}" counts {" and ".join(given)}; it is limited by {limited_by}'
+    )
 
 
-def method_of(gate: AppGate, endpoint: str) -> str:
-    """``GET`` where the endpoint takes it, else the first it takes."""
-    rules = [rule for rule in gate.app.url_map.iter_rules() if rule.endpoint == endpoint]
-    taken = {method for rule in rules for method in rule.methods or ()} - {"HEAD", "OPTIONS"}
-    return "GET" if "GET" in taken or not taken else min(taken)
-
-
-def types_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """The types that limit there, and by what names the parts of their subjects are given."""
-    declared = [limiter.declaration for limiter in plan.limiters]
-    return {each.type_name: parts_of(each.type, each.name) for each in declared}
-
-
-def _made_up_request(gate: AppGate, plan: Plan, method: str, given: Mapping[str, str]) -> Any:
-    if all(limiter.dynamic is None for limiter in plan.limiters):
+def _made_up_request(
+    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]
+) -> AbstractContextManager[object]:
+    methods = gate.plans.methods_for(endpoint, method)
+    plans = (gate.plans.of_endpoint(endpoint, each) for each in methods)
+    if all(limiter.dynamic is None for plan in plans for limiter in plan.limiters):
         return nullcontext()
-    return gate.app.test_request_context(method=method, environ_base={"REMOTE_ADDR": given.get("ip", "127.0.0.1")})
+    return gate.app.test_request_context(method=methods[0], environ_base={"REMOTE_ADDR": given.get("ip", "127.0.0.1")})

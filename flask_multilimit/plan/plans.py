@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterable, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,15 +14,25 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from ..declare.decorators import Stack, rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import Resolve, Subjects
-from ..engine import ConfigurationError
+from ..declare.subjects import Resolve, Subjects, parts_of
+from ..engine import ConfigurationError, Hit
 from .checks import reject_misplaced, reject_mixed_leases, reject_unserved
-from .endpoint import Applied, Plan
+from .endpoint import AppliedLimits, Plan
 from .sources import UNMATCHED_SCOPE, Sources
 from .views import view_exemptions, view_stack
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What some subjects are asked at an endpoint, by the methods for which it is the same."""
+
+    methods: tuple[str, ...]
+    applied: AppliedLimits
+    types: Mapping[str, tuple[str, ...]]
+    """All types that limit there, also of subjects that are not known: their names, and those of their parts."""
 
 
 class Plans:
@@ -108,17 +119,35 @@ class Plans:
         declaration = _declared_here(scope, options)
         return self._planned(scope, [declaration], None, None)
 
-    def standing(self, endpoint: str, method: str | None, resolve: Resolve) -> Sequence[Applied]:
-        """The limiters at ``endpoint`` that count the subjects which ``resolve`` knows, whatever conditions and costs
-        they depend on; without a ``method``, of all its methods."""
+    def standings(self, endpoint: str, method: str | None, resolve: Resolve) -> list[Standing]:
+        """What a request of the subjects that ``resolve`` knows asks at ``endpoint``, whatever conditions and costs
+        depend on the request; without a ``method``, for each that it takes."""
+        found: dict[tuple[Hit, ...], Standing] = {}
+        for method_ in self.methods_for(endpoint, method):
+            plan = self.of_endpoint(endpoint, method_)
+            applied = plan.apply(resolve, conditions=False)
+            same = found.get(applied.hits, Standing((), applied, {}))
+            declared = (limiter.declaration for limiter in plan.limiters)
+            types = {each.type_name: parts_of(each.type, each.name) for each in declared}
+            found[applied.hits] = Standing((*same.methods, method_), same.applied, {**same.types, **types})
+        return list(found.values())
+
+    def methods_for(self, endpoint: str, method: str | None) -> list[str]:
+        """``method``, or all that ``endpoint`` takes. Raises :class:`ConfigurationError` when there is no such
+        endpoint, or it does not take the method."""
         self.require_endpoint(endpoint)
-        methods = [method] if method else self.methods_of(endpoint)
-        plans = (self.of_endpoint(endpoint, each) for each in methods)
-        return [applied for plan in plans for applied in plan.apply(resolve, conditions=False)]
+        taken = self.methods_of(endpoint)
+        if not taken:
+            raise ConfigurationError(f'no route leads to the endpoint "{endpoint}"')
+        if method is None:
+            return taken
+        if method.upper() not in taken:
+            raise ConfigurationError(f'"{endpoint}" does not take {method.upper()}; its routes take {", ".join(taken)}')
+        return [method.upper()]
 
     def methods_of(self, endpoint: str) -> list[str]:
         """Those that the routes of ``endpoint`` take, sorted."""
-        return sorted({method for rule in self.app.url_map.iter_rules(endpoint) for method in rule.methods or ()})
+        return sorted({method for rule in self.app.url_map.iter_rules(endpoint) for method in rule.methods or METHODS})
 
     def require_endpoint(self, endpoint: str) -> None:
         """Raise :class:`ConfigurationError` when no endpoint has this name."""

@@ -51,14 +51,14 @@ class AppGate:
         self.subjects = subjects
         self._on_rejected = on_rejected
         self._lock = Lock()
-        self._started = False
+        self.started = False
         self._records = Records(app)
 
     # The hooks
 
     def before_request(self) -> None:
         """Look the plan up, and check it unless a decorator of the view will."""
-        if not self._started:
+        if not self.started:
             self._start()
         if self.settings.enabled:
             asked = _current_request()
@@ -88,10 +88,10 @@ class AppGate:
     def _start(self) -> None:
         """Build all plans, so that what is wrong shows at the first request and not at the hundredth."""
         with self._lock:
-            if not self._started:
+            if not self.started:
                 warn_of_several_processes(self.app, self.settings, self.limiter)
                 self.plans.build()
-                self._started = True
+                self.started = True
 
     def _plan_of(self, stack: Stack) -> Plan:
         """That of the request, where ``stack`` is its view's; else that of a service function."""

@@ -125,7 +125,7 @@ def test_a_storage_without_a_clock_is_an_error() -> None:
     app = Flask("own")
     MultiLimit(app, storage=Own())
 
-    with pytest.raises(ConfigurationError, match="a Own has no clock that can be exchanged"), freeze(app):
+    with pytest.raises(ConfigurationError, match="the clock of a Own cannot be replaced"), freeze(app):
         pass
 
 

@@ -143,9 +143,9 @@ def test_switched_off_and_on() -> None:
         (
             "by_user",
             {"ip": "203.0.113.7"},
-            'no limit at "by_user" counts ip; it is limited by user, default, so give user="..." or everyone=True',
+            'no limit at "by_user" counts ip; it is limited by user (user="..."), default (everyone=True)',
         ),
-        ("by_key", {}, 'so give subjects={"api_key": "..."}'),
+        ("by_key", {}, 'it is limited by api_key (subjects={"api_key": "..."})'),
         ("huge", {}, 'more than 1000000 units are left at "huge"'),
     ],
 )

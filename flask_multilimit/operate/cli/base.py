@@ -1,4 +1,4 @@
-"""What the commands share: the app's gate, and how they answer people and programs."""
+"""What all commands need: the app's gate, and how they answer people and programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flask import current_app
 from flask.cli import with_appcontext
 
 from ...config import PREFIX
-from ...engine import Limiter, MultiLimitError, Rule, StorageError
+from ...engine import ConfigurationError, Limiter, MultiLimitError, Rule, StorageError
 from ...engine.errors import with_remedy
 from ...engine.rules import UNITS
 from ...serve.gate import AppGate, gate_of
 from .. import console
 
 SCHEMA = 1
-"""Of what ``--json`` writes: docs/reference/cli.md. Fields may be added; a changed meaning is a new number."""
+"""The version of what ``--json`` writes (docs/reference/cli.md). It rises when a field changes its meaning or goes."""
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -38,13 +38,13 @@ def current_gate() -> AppGate:
 
 
 def bare_limiter(gate: AppGate) -> Limiter:
-    """Of the storage itself: what a process decides by itself while it fails is of no use here."""
+    """Without layers: what this process decides by itself while the storage fails is of no use here."""
     return Limiter(gate.limiter.storage)
 
 
 @contextmanager
 def for_people() -> Iterator[None]:
-    """What goes wrong is told in a line, not in a traceback."""
+    """Show errors as one line instead of a traceback."""
     try:
         yield
     except MultiLimitError as error:
@@ -60,7 +60,7 @@ def write_json(**fields: Any) -> None:
     click.echo(json.dumps({"schema": SCHEMA, **fields}, indent=2, ensure_ascii=False))
 
 
-as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
+as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
 
 
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
@@ -77,7 +77,10 @@ def rule_as_json(rule: Rule | None) -> dict[str, Any]:
     }
 
 
-PER_PROCESS = (
-    "memory:// is in each process by itself, and this command is a process of its own: it neither sees nor changes "
-    f"what the workers count. {PREFIX}STORAGE_URI names a server that all share."
-)
+def require_shared_storage(gate: AppGate) -> None:
+    """Raise :class:`ConfigurationError` when the quotas lie in the memory of processes other than this one."""
+    if not gate.limiter.storage.shared and not gate.started:
+        raise ConfigurationError(
+            f"{PREFIX}STORAGE_URI={gate.settings.storage_uri} keeps quotas in the memory of each worker process, where "
+            "this command can neither see nor change them; to share them, use local:// or a server of Redis or Valkey"
+        )

@@ -1,4 +1,4 @@
-"""``flask multilimit doctor``: what is wrong, and the remedy."""
+"""``flask multilimit doctor``: what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..doctor import Finding, Severity, examine
 from .base import as_json, command, current_gate, write, write_json
 
 
-@command("doctor", short_help="Look for what is wrong, with its remedy.")
+@command("doctor", short_help="Find problems, and say how to fix them.")
 @as_json
 def doctor_command(as_json: bool) -> None:
-    """Look for what is wrong with limits and storage, and tell the remedy. Exit code 1 when something is wrong."""
+    """Find problems with limits and storage, and say how to fix them. The exit code is 1 if something is wrong."""
     findings = []
     for finding in examine(current_gate()):
         findings.append(finding)
@@ -51,10 +51,10 @@ def _finding_lines(finding: Finding) -> list[str]:
 
 def _summary(wrong: int, warnings: int) -> str:
     if wrong:
-        return click.style(f"{console.plural(wrong, 'thing')} wrong.", fg="red", bold=True)
+        return click.style(f"{console.plural(wrong, 'problem')} found.", fg="red", bold=True)
     if warnings:
-        return click.style(f"Nothing wrong, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
-    return click.style("All is well.", fg="green", bold=True)
+        return click.style(f"No problems found, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
+    return click.style("No problems found.", fg="green", bold=True)
 
 
 def _finding_as_json(finding: Finding) -> dict[str, Any]:

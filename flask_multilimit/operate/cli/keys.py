@@ -9,32 +9,34 @@ import click
 
 from .. import console
 from ..listing import ListedKey, describe_keys, prefixes_of, stored_keys
-from .base import PER_PROCESS, as_json, command, current_gate, for_people, rule_as_json, write, write_json
+from .base import as_json, command, current_gate, for_people, require_shared_storage, rule_as_json, write, write_json
 
 
-@command("keys", short_help="List what lies in storage.")
-@click.option("--prefix", metavar="TEXT", help="Keys that begin so; default: all prefixes that the app uses.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="So many at most.")
+@command("keys", short_help="List the keys in storage.")
+@click.option(
+    "--prefix", metavar="TEXT", help="List keys that begin with this; default: every prefix that the app uses."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of keys to list."
+)
 @as_json
 def keys_command(prefix: str | None, limit: int, as_json: bool) -> None:
-    """List what lies in storage, with the units used and the time until it is forgotten.
+    """List the keys in storage, with the units used and the time until they expire.
 
-    Asks with SCAN, which does not hold the server up. USED is known for rules that an endpoint declares, and for
-    those of algorithms that count; the rule is not known when it was changed, or declared on no view.
+    This uses SCAN, which does not block the server. USED is "?" when the rule of a key is unknown (it was changed, or
+    is not declared on a view) and its algorithm does not count units.
     """
     with for_people():
         gate = current_gate()
+        require_shared_storage(gate)
         prefixes = prefixes_of(gate) if prefix is None else (prefix,)
         stored = stored_keys(gate, prefixes, limit + 1)
         keys = describe_keys(gate, stored[:limit])
     truncated = len(stored) > limit
     if as_json:
-        note = None if gate.limiter.storage.shared else PER_PROCESS
-        write_json(prefixes=prefixes, keys=[_key_as_json(key) for key in keys], truncated=truncated, note=note)
+        write_json(prefixes=prefixes, keys=[_key_as_json(key) for key in keys], truncated=truncated)
         return
     write(_keys_lines(keys, prefixes, truncated=truncated))
-    if not gate.limiter.storage.shared:
-        write(["", *console.paragraph(PER_PROCESS)])
 
 
 def _keys_lines(keys: list[ListedKey], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
@@ -48,12 +50,12 @@ def _keys_lines(keys: list[ListedKey], prefixes: tuple[str, ...], *, truncated: 
         )
         for key in keys
     ]
-    lines = console.columns(rows, headings=("USED", "GONE IN", "KEY"), whole=True)
-    more = " There are more: --limit." if truncated else ""
+    lines = console.columns(rows, headings=("USED", "EXPIRES IN", "KEY"), whole=True)
+    more = " There are more; see --limit." if truncated else ""
     lines += ["", f"{console.plural(len(keys), 'key')}.{more}"]
     for_ever = [key for key in keys if key.ttl is None]
     if for_ever:
-        lines += console.paragraph(f"{len(for_ever)} without a TTL: somebody else's, as each of ours has one.")
+        lines += console.paragraph(f"{len(for_ever)} without a TTL: not ours, because all of our keys have one.")
     return lines
 
 

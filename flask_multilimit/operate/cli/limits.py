@@ -3,36 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
-from ...engine import Rule
+from ...engine import ConfigurationError, Rule
+from ...serve.gate import AppGate
 from .. import console
 from ..listing import ListedEndpoint, ListedLimiter, endpoints_of, unmatched_of
 from .base import as_json, command, current_gate, for_people, rule_as_json, rule_text, write, write_json
 
 
-@command("limits", short_help="List every endpoint with its limits.")
+@command("limits", short_help="List endpoints with their limits.")
+@click.option("--endpoint", metavar="PATTERN", help="Only endpoints with such a name, such as api.*")
+@click.option("--path", metavar="PATTERN", help="Only endpoints with a route such as /api/*")
+@click.option("--blueprint", metavar="NAME", help="Only endpoints of this blueprint and of those nested in it.")
+@click.option("--type", "type_name", metavar="TYPE", help="Only limiters of this type: ip, user, default or your own.")
+@click.option("--unlimited", is_flag=True, help="Only endpoints without limits.")
 @as_json
-def limits_command(as_json: bool) -> None:
-    """List every endpoint with its limits, and where each comes from.
+def limits_command(
+    endpoint: str | None,
+    path: str | None,
+    blueprint: str | None,
+    type_name: str | None,
+    unlimited: bool,
+    as_json: bool,
+) -> None:
+    """List endpoints with their limits, and where each limit was declared.
 
-    Functions that are no views are not listed: what limits them is known when they are called.
+    Limits of functions that are not views are not listed: they are known when the function is called.
     """
+    wanted = _Wanted(endpoint, path, blueprint, type_name, unlimited)
     with for_people():
-        endpoints, unmatched = endpoints_of(current_gate()), unmatched_of(current_gate())
+        gate = current_gate()
+        wanted.require_blueprint(gate)
+        endpoints = [each for each in map(wanted.part_of, endpoints_of(gate)) if each is not None]
+        unmatched = tuple(filter(wanted.takes_limiter, unmatched_of(gate))) if wanted.takes_unmatched else ()
     if as_json:
         write_json(
             endpoints=[_endpoint_as_json(endpoint) for endpoint in endpoints],
             unmatched=[row for listed in unmatched for row in _limits_as_json(listed)],
         )
         return
-    write(_limits_lines(endpoints, unmatched))
+    write(_lines(endpoints, unmatched) or ["No endpoint matches."])
 
 
-def _limits_lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What to list; ``None``: all."""
+
+    endpoint: str | None
+    path: str | None
+    blueprint: str | None
+    type_name: str | None
+    unlimited: bool
+
+    @property
+    def takes_unmatched(self) -> bool:
+        """Whether the limits of requests without a route are listed."""
+        return not (self.endpoint or self.path or self.blueprint or self.unlimited)
+
+    def require_blueprint(self, gate: AppGate) -> None:
+        """Raise :class:`ConfigurationError` when the app has none of this name."""
+        if self.blueprint is not None and self.blueprint not in gate.app.blueprints:
+            known = ", ".join(sorted(gate.app.blueprints)) or "none"
+            raise ConfigurationError(f'no blueprint is called "{self.blueprint}"; the app has {known}')
+
+    def part_of(self, listed: ListedEndpoint) -> ListedEndpoint | None:
+        """The endpoint with the limiters that are wanted; ``None`` when it is not."""
+        if self.endpoint is not None and not fnmatchcase(listed.name, self.endpoint):
+            return None
+        if self.path is not None and not any(fnmatchcase(route.path, self.path) for route in listed.routes):
+            return None
+        if self.blueprint is not None and not listed.name.startswith(f"{self.blueprint}."):
+            return None
+        if self.unlimited:
+            return None if listed.limiters else listed
+        limiters = tuple(filter(self.takes_limiter, listed.limiters))
+        return None if self.type_name is not None and not limiters else replace(listed, limiters=limiters)
+
+    def takes_limiter(self, listed: ListedLimiter) -> bool:
+        """Whether it counts that type, alone or with others."""
+        name = listed.planned.declaration.type_name
+        return self.type_name is None or self.type_name in {name, *name.split("+")}
+
+
+def _lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]) -> list[str]:
     limited = [endpoint for endpoint in endpoints if endpoint.limiters]
+    bare = [endpoint for endpoint in endpoints if not endpoint.limiters]
     listed = [each for endpoint in limited for each in endpoint.limiters] + list(unmatched)
     titles = ("NAME", "TYPE", "RULE", "ALGORITHM", "OPTIONS")
     rows = [row for each in listed for row in _rows(each)]
@@ -42,16 +102,17 @@ def _limits_lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimite
         lines += ["", *_routes(endpoint), *_by_origin(endpoint.limiters, sizes)]
     if unmatched:
         title = click.style("no route", bold=True)
-        lines += ["", f"{title}  requests that match none (404), or not its methods (405)"]
+        lines += ["", f"{title}  requests that match no route (404) or not its methods (405)"]
         lines += _by_origin(unmatched, sizes)
-    bare = [endpoint for endpoint in endpoints if not endpoint.limiters]
     if bare:
-        lines += ["", click.style(f"WITHOUT LIMITS: {console.plural(len(bare), 'endpoint')}", fg="yellow", bold=True)]
-        routes = [
-            (endpoint.name, ", ".join(route.methods), route.path) for endpoint in bare for route in endpoint.routes
-        ]
-        lines += console.columns(routes, indent=2)
+        lines += ["", *_bare_lines(bare)]
     return lines[1:] if lines and not lines[0] else lines
+
+
+def _bare_lines(bare: list[ListedEndpoint]) -> list[str]:
+    title = f"WITHOUT LIMITS: {console.plural(len(bare), 'endpoint')}"
+    routes = [(endpoint.name, ", ".join(route.methods), route.path) for endpoint in bare for route in endpoint.routes]
+    return [click.style(title, fg="yellow", bold=True), *console.columns(routes, indent=2)]
 
 
 def _routes(endpoint: ListedEndpoint) -> list[str]:

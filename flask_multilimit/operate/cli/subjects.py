@@ -1,11 +1,12 @@
-"""``flask multilimit check`` and ``reset``: where a subject stands, and a fresh start for it."""
+"""``flask multilimit check`` and ``reset``: where a subject stands, and how to give it a fresh start."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
@@ -14,16 +15,18 @@ import click
 from ...declare.subjects import EVERYONE, Subject, subjects_given
 from ...engine import Decision, Hit, RuleStatus
 from ...plan.endpoint import Applied, hits_of
+from ...plan.plans import Standing
+from ...serve.gate import AppGate
 from .. import console
-from ..standing import method_of, plan_of, standing_of, types_of
+from ..standing import require_limiters, standings_of
 from .base import (
-    PER_PROCESS,
     C,
     as_json,
     bare_limiter,
     command,
     current_gate,
     for_people,
+    require_shared_storage,
     rule_as_json,
     rule_text,
     write,
@@ -49,20 +52,20 @@ def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[s
 
 
 def subject_options(command: C) -> C:
-    """Those that say where, and who."""
+    """The options that say where, and who."""
     options = (
         click.argument("endpoint"),
-        click.option("--method", type=str.upper, help="Request method; default GET, or the first the endpoint takes."),
-        click.option("--ip", callback=_address, metavar="ADDRESS", help="Who: a client address."),
-        click.option("--user", metavar="ID", help="Who: a user, by the id that the user_loader returns."),
-        click.option("--everyone", is_flag=True, help="Who: all together, the quotas of type DEFAULT."),
+        click.option("--method", type=str.upper, help="Only this request method; default: all."),
+        click.option("--ip", callback=_address, metavar="ADDRESS", help="A client address."),
+        click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
+        click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT)."),
         click.option(
             "--subject",
             "subjects",
             multiple=True,
             callback=_subjects,
             metavar="TYPE=VALUE",
-            help="Who: a subject of any type, by the name of the limiter; anonymous=ADDRESS for who is not logged in.",
+            help="A subject of any type, by the name of its limiter; anonymous=ADDRESS for a client without a login.",
         ),
     )
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
@@ -80,69 +83,112 @@ def check_command(
     subjects: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Show where a subject stands at ENDPOINT, and whether its request would pass. Charges nothing.
+    """Show where a subject stands at ENDPOINT, and whether its requests would pass. Charges nothing.
 
-    What everyone shares is always looked at, for it decides too. Whether a limiter is exempt, and a cost that
-    depends on the request, cannot be known here: it is taken to apply, at a cost of 1.
+    Quotas that everyone shares are always included, because they decide too. This command makes no request: it assumes
+    that every limiter applies, and that a cost which depends on the request is 1.
     """
     del everyone  # always
     given = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects)
     with for_people():
         gate = current_gate()
-        applied = standing_of(gate, endpoint, method, given)
-        limited_by = types_of(plan_of(gate, endpoint, method))
-        hits = hits_of(applied)
-        decision = bare_limiter(gate).peek(hits) if hits else None
-        method = method or method_of(gate, endpoint)
-    asked = {each.declaration.type_name for each in applied}
-    not_asked = {name: parts for name, parts in limited_by.items() if name not in asked}
+        standings = standings_of(gate, endpoint, method, given)
+        require_shared_storage(gate)
+        answers = [_asked(gate, standing) for standing in standings if _is_of_interest(standing, standings)]
     if as_json:
-        write_json(**_standing_as_json(endpoint, method, decision, applied, list(not_asked)))
+        _print_answers_as_json(endpoint, method, answers)
         return
-    write(_standing_lines(endpoint, method, decision, applied, not_asked))
+    write(_lines(endpoint, answers))
 
 
-def _standing_lines(
-    endpoint: str,
-    method: str,
-    decision: Decision | None,
-    applied: Sequence[Applied],
-    not_asked: Mapping[str, tuple[str, ...]],
-) -> list[str]:
-    title = click.style(f"{endpoint} {method}", bold=True)
-    lines = [f"{title}  {_verdict(decision, not_asked)}"]
-    if decision is not None:
-        headings = ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "WHOLE IN")
-        rows = [_standing_row(status, _subject_of(status.hit, applied)) for status in decision.statuses]
-        lines += ["", *console.columns(rows, headings=headings)]
-    if not_asked:
-        options = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in not_asked.items())
-        lines += ["", *console.paragraph(f"Not asked, as nobody is given: {options}.")]
-    return lines
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a request would be told."""
+
+    methods: tuple[str, ...]
+    applied: Sequence[Applied]
+    decision: Decision | None
+    """``None`` when no limiter counts the subjects."""
+    not_asked: Mapping[str, tuple[str, ...]]
+    """Types of limiters whose subject is not given, and the names of their parts."""
+
+    @property
+    def by_request(self) -> list[str]:
+        """The limiters whose rules depend on the request."""
+        declarations = [each.declaration for each in self.applied if callable(each.declaration.rules)]
+        return [declared.name or declared.type_name for declared in declarations]
 
 
-def _verdict(decision: Decision | None, not_asked: Collection[str]) -> str:
-    if decision is None:
-        return "none of its limits counts these subjects" if not_asked else "has no limits"
-    if decision.allowed:
-        return click.style("a request would pass" + (", as far as asked" if not_asked else ""), fg="green")
-    wait = decision.retry_after
-    text = "whatever the wait" if math.isinf(wait) else f"for {console.duration(wait)}"
+def _asked(gate: AppGate, standing: Standing) -> _Answer:
+    hits = standing.applied.hits
+    decision = bare_limiter(gate).peek(hits) if hits else None
+    given = {each.declaration.type_name for each in standing.applied}
+    not_asked = {name: parts for name, parts in standing.types.items() if name not in given}
+    return _Answer(_shown(standing.methods), standing.applied, decision, not_asked)
+
+
+def _is_of_interest(standing: Standing, standings: list[Standing]) -> bool:
+    """Whether somebody limited it, or nothing else is there: Flask itself adds OPTIONS to every route."""
+    return bool(standing.types) or set(standing.methods) != {"OPTIONS"} or len(standings) == 1
+
+
+def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
+    """Without HEAD beside GET, and OPTIONS beside any other."""
+    hidden = {"HEAD", "OPTIONS"} if "GET" in methods else {"OPTIONS"}
+    return tuple(method for method in methods if method not in hidden) or methods
+
+
+def _lines(endpoint: str, answers: list[_Answer]) -> list[str]:
+    lines = []
+    for answer in answers:
+        title = click.style(f"{endpoint} {', '.join(answer.methods)}", bold=True)
+        lines += ["", f"{title}  {_verdict(answer)}"]
+        if answer.decision is not None:
+            headings = ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "RESETS IN")
+            rows = [_row(status, _subject_of(status.hit, answer.applied)) for status in answer.decision.statuses]
+            lines += ["", *console.columns(rows, headings=headings)]
+        if answer.not_asked:
+            options = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in answer.not_asked.items())
+            lines += ["", *console.paragraph(f"Not checked, because no subject is given: {options}.")]
+        if answer.by_request:
+            lines += ["", *console.paragraph(_BY_REQUEST.format(names=", ".join(answer.by_request)))]
+    return lines[1:]
+
+
+_BY_REQUEST = (
+    "The rules of {names} depend on the request. This command makes none, so it shows what the callable returns "
+    "without one; a real request may have other rules."
+)
+
+
+def _verdict(answer: _Answer) -> str:
+    if answer.decision is None:
+        return "none of its limits counts these subjects" if answer.not_asked else "has no limits"
+    if answer.decision.allowed:
+        reservation = ", as far as checked" if answer.not_asked or answer.by_request else ""
+        return click.style(f"a request would pass{reservation}", fg="green")
+    wait = answer.decision.retry_after
+    text = "and waiting does not help" if math.isinf(wait) else f"for {console.duration(wait)}"
     return click.style(f"a request would be refused, {text}", fg="red")
 
 
-def _standing_row(status: RuleStatus, subject: str) -> tuple[str, ...]:
+def _row(status: RuleStatus, subject: str) -> tuple[str, ...]:
     refused = "" if status.allowed else console.duration(status.retry_after)
     shadow = " (shadow)" if status.hit.shadow and refused else ""
-    whole = console.duration(status.reset_after) if status.reset_after else "now"
-    return (status.name, subject, rule_text(status.rule), str(status.remaining), refused + shadow or "-", whole)
+    resets = console.duration(status.reset_after) if status.reset_after else "-"
+    return (status.name, subject, rule_text(status.rule), str(status.remaining), refused + shadow or "-", resets)
 
 
-def _subject_of(hit: Hit, applied: Sequence[Applied]) -> str:
-    found = next(each for each in applied if hit in each.hits)
-    if isinstance(found.declaration.type, tuple):  # several together, as JSON
-        return " + ".join(_readable(Subject(*part)) for part in json.loads(found.subject.value))
-    return _readable(found.subject)
+def _subject_of(hit: Hit, applied: Iterable[Applied]) -> str:
+    owner = _owner(hit, applied)
+    if isinstance(owner.declaration.type, tuple):  # several together, as JSON
+        return " + ".join(_readable(Subject(*part)) for part in json.loads(owner.subject.value))
+    return _readable(owner.subject)
+
+
+def _owner(hit: Hit, applied: Iterable[Applied]) -> Applied:
+    """The limiter that asks for ``hit``."""
+    return next(each for each in applied if hit in each.hits)
 
 
 def _readable(subject: Subject) -> str:
@@ -154,28 +200,38 @@ def _options_for(parts: Sequence[str]) -> str:
     return " and ".join(options.get(part) or f"--subject {part}=..." for part in parts)
 
 
-def _standing_as_json(
-    endpoint: str, method: str, decision: Decision | None, applied: Sequence[Applied], not_asked: list[str]
-) -> dict[str, Any]:
+def _print_answers_as_json(endpoint: str, method: str | None, answers: list[_Answer]) -> None:
+    decided = [answer.decision for answer in answers if answer.decision is not None]
+    write_json(
+        endpoint=endpoint,
+        method=method,
+        allowed=all(decision.allowed for decision in decided) if decided else None,
+        retry_after=_finite(max(decision.retry_after for decision in decided)) if decided else None,
+        requests=[_answer_as_json(answer) for answer in answers],
+    )
+
+
+def _answer_as_json(answer: _Answer) -> dict[str, Any]:
+    decision = answer.decision
     return {
-        "endpoint": endpoint,
-        "method": method,
+        "methods": list(answer.methods),
         "allowed": None if decision is None else decision.allowed,
         "retry_after": None if decision is None else _finite(decision.retry_after),
-        "rules": [] if decision is None else [_status_as_json(each, applied) for each in decision.statuses],
-        "not_asked": not_asked,
+        "rules": [] if decision is None else [_status_as_json(each, answer.applied) for each in decision.statuses],
+        "not_asked": list(answer.not_asked),
     }
 
 
-def _status_as_json(status: RuleStatus, applied: Sequence[Applied]) -> dict[str, Any]:
-    subject = next(each.subject for each in applied if status.hit in each.hits)
+def _status_as_json(status: RuleStatus, applied: Iterable[Applied]) -> dict[str, Any]:
+    owner = _owner(status.hit, applied)
     return {
         "name": status.name,
-        "type": subject.type,
-        "subject": subject.value,
+        "type": owner.subject.type,
+        "subject": owner.subject.value,
         **rule_as_json(status.rule),
         "cost": status.hit.cost,
         "shadow": status.hit.shadow,
+        "by_request": callable(owner.declaration.rules),
         "allowed": status.allowed,
         "remaining": status.remaining,
         "retry_after": _finite(status.retry_after),
@@ -191,9 +247,9 @@ def _finite(seconds: float) -> float | None:
 # reset
 
 
-@command("reset", short_help="Make the quotas of a subject whole again.")
+@command("reset", short_help="Reset the quotas of a subject.")
 @subject_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 def reset_command(
     endpoint: str,
@@ -205,40 +261,35 @@ def reset_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Make the quotas of a subject at ENDPOINT whole again, at once and for every worker.
+    """Reset the quotas of a subject at ENDPOINT, at once and for every worker.
 
-    What everyone shares is reset only with --everyone.
+    Quotas that everyone shares are reset only with --everyone.
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     if not given:
         raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
     with for_people():
         gate = current_gate()
-        applied = standing_of(gate, endpoint, method, given)
+        standings = standings_of(gate, endpoint, method, given)
+        require_limiters("reset", endpoint, standings, given, spelled=_options_for)
+        require_shared_storage(gate)
+        applied = [each for standing in standings for each in standing.applied]
         hits = hits_of(applied)
-        if not hits:
-            limited_by = types_of(plan_of(gate, endpoint, method)).items()
-            types = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in limited_by) or "none"
-            raise click.ClickException(
-                f'No limit at "{endpoint}" counts {" and ".join(given)}. It is limited by: {types}.'
-            )
         if not yes:
             rows = [(hit.name, _subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
             click.echo("\n".join(console.columns(rows, indent=2)), err=True)
-            click.confirm(f"Make {console.plural(len(hits), 'quota')} whole again?", abort=True, err=True)
-        used, whole = _used_and_whole(bare_limiter(gate).peek(hits))
+            click.confirm(f"Reset {console.plural(len(hits), 'quota')}?", abort=True, err=True)
+        used, full = _used_and_full(bare_limiter(gate).peek(hits))
         gate.limiter.reset(hits)
     if as_json:
-        write_json(endpoint=endpoint, reset=list(map(_hit_as_json, used)), whole_already=list(map(_hit_as_json, whole)))
+        write_json(endpoint=endpoint, reset=list(map(_hit_as_json, used)), full_already=list(map(_hit_as_json, full)))
         return
-    for said, found in (("Whole again", used), ("Whole already, nothing was counted", whole)):
+    for said, found in (("Reset", used), ("Nothing to reset", full)):
         if found:
             click.echo(f"{said}: {', '.join(hit.name for hit in found)}.")
-    if not gate.limiter.storage.shared:
-        write(console.paragraph(PER_PROCESS))
 
 
-def _used_and_whole(decision: Decision) -> tuple[list[Hit], list[Hit]]:
+def _used_and_full(decision: Decision) -> tuple[list[Hit], list[Hit]]:
     """The quotas of which something was used, and those of which nothing was."""
     statuses = decision.statuses
     used = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]

@@ -67,6 +67,12 @@ def send() -> str:
     return "sent"
 
 
+@app.route("/login", methods=["GET", "POST"])
+@rate_limiter(type=IP, rules="2/minute", methods=["POST"])
+def login() -> str:
+    return "in"
+
+
 @app.get("/health")
 @exempt
 def health() -> str:

@@ -46,7 +46,7 @@ def test_a_healthy_server(on_server: Command, server: Server) -> None:
     told = " ".join(run.out.split())  # where a line ends depends on how long the path of the socket is
     assert f"ok storage {kind.capitalize()} {version} at unix://" in told
     assert "ok script Loads and runs: 6 rules checked, charged and reset," in told
-    assert run.out.endswith("\nAll is well.\n")
+    assert run.out.endswith("\nNo problems found.\n")
     assert server.client().dbsize() == 0
 
 
@@ -76,7 +76,7 @@ def test_no_server_is_wrong(tmp_path: Path) -> None:
     assert run.code == 1
     assert "WRONG    storage        No answer from" in run.out
     assert "> Start the server, or correct the storage URI." in run.out
-    assert run.out.endswith("\n1 thing wrong.\n")
+    assert run.out.endswith("\n1 problem found.\n")
 
 
 def test_a_password_is_never_shown(strict_server: Server) -> None:
@@ -254,7 +254,7 @@ def test_switched_off(on_memory: Command) -> None:
 def test_endpoints_without_limits_are_counted(on_memory: Command) -> None:
     found = finding(on_memory("doctor", "--json"), "declarations")
 
-    assert found["text"] == "4 endpoints limited, 2 without any limit: health, static."
+    assert found["text"] == "5 endpoints limited, 2 without any limit: health, static."
 
 
 def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,6 +38,12 @@ api.search  GET /api/search/<path:query>
                                                                never refuses
     api_key          api_key  by request
 
+login  GET, POST /login
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from shop:login
+    ip-60s           ip       2 per minute     sliding_window  only POST
+
 send  POST /send
   from MULTILIMIT_APPLICATION_LIMITS
     application-60s  default  5000 per minute  sliding_window  scope application
@@ -50,7 +58,7 @@ update  GET /update
     ip-3600s         ip       10 per hour      sliding_window
     default-86400s   default  1000 per day     sliding_window  charge_when
 
-no route  requests that match none (404), or not its methods (405)
+no route  requests that match no route (404) or not its methods (405)
   from MULTILIMIT_APPLICATION_LIMITS
     application-60s  default  5000 per minute  sliding_window  scope application
   from MULTILIMIT_UNMATCHED_LIMITS
@@ -74,7 +82,7 @@ def test_json_says_the_same(on_memory: Command) -> None:
 
     assert listed["schema"] == 1
     endpoints = {endpoint["endpoint"]: endpoint for endpoint in listed["endpoints"]}
-    assert sorted(endpoints) == ["api.items", "api.search", "health", "send", "static", "update"]
+    assert sorted(endpoints) == ["api.items", "api.search", "health", "login", "send", "static", "update"]
     assert endpoints["health"]["limits"] == []
     assert endpoints["update"]["routes"] == [{"path": "/update", "methods": ["GET"]}]
     assert [limit["name"] for limit in endpoints["update"]["limits"]] == [
@@ -116,6 +124,40 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         "key": None,
         "by_request": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--endpoint", "update"], ["update"]),
+        (["--endpoint", "api.*"], ["api.items", "api.search"]),
+        (["--path", "/api/items*"], ["api.items"]),
+        (["--blueprint", "api"], ["api.items", "api.search"]),
+        (["--unlimited"], ["health", "static"]),
+        (["--unlimited", "--path", "/he*"], ["health"]),
+        (["--type", "user"], ["api.items", "api.search"]),
+        (["--type", "api_key", "--endpoint", "api.*"], ["api.search"]),
+        (["--endpoint", "nothing"], []),
+    ],
+)
+def test_the_list_can_be_narrowed(on_memory: Command, arguments: list[str], expected: list[str]) -> None:
+    listed = on_memory("limits", *arguments, "--json").json
+
+    assert [endpoint["endpoint"] for endpoint in listed["endpoints"]] == expected
+    assert listed["unmatched"] == []
+
+
+def test_a_type_shows_its_own_limiters_alone(on_memory: Command) -> None:
+    listed = on_memory("limits", "--type", "ip", "--json").json
+
+    limits = [limit for endpoint in listed["endpoints"] for limit in (*endpoint["limits"], *listed["unmatched"])]
+    assert {limit["type"] for limit in limits} == {"ip", "user+ip"}
+    assert all(endpoint["limits"] for endpoint in listed["endpoints"])
+
+
+def test_nothing_found_is_said(on_memory: Command) -> None:
+    assert on_memory("limits", "--endpoint", "nothing").out == "No endpoint matches.\n"
+    assert 'no blueprint is called "apis"; the app has api' in on_memory("limits", "--blueprint", "apis").err
 
 
 def test_a_wider_screen_is_used(on_memory: Command) -> None:

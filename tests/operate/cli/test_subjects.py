@@ -6,6 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from flask import Flask
+
+from flask_multilimit import MultiLimit, rate_limiter
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -44,9 +47,11 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
     answer = on_server("check", "update", "--ip", "203.0.113.7", "--json").json
 
     assert "update GET  a request would be refused, for " in run.out
-    assert answer["allowed"] is False
+    (asked,) = answer["requests"]
+    assert answer["allowed"] is asked["allowed"] is False
+    assert asked["methods"] == ["GET"]
     assert 0 < answer["retry_after"] <= 20
-    (refusing,) = (rule for rule in answer["rules"] if not rule["allowed"])
+    (refusing,) = (rule for rule in asked["rules"] if not rule["allowed"])
     assert refusing == {
         "name": "ip-20s",
         "type": "ip",
@@ -59,6 +64,7 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
         "lease": None,
         "cost": 1,
         "shadow": False,
+        "by_request": False,
         "allowed": False,
         "remaining": 0,
         "retry_after": answer["retry_after"],
@@ -69,7 +75,7 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
 
 def test_check_charges_nothing(on_server: Command, shop: FlaskClient) -> None:
     for _ in range(2):
-        answer = on_server("check", "update", "--ip", "203.0.113.7", "--json").json
+        (answer,) = on_server("check", "update", "--ip", "203.0.113.7", "--json").json["requests"]
         assert [rule["remaining"] for rule in answer["rules"]] == [5000, 3, 10, 1000]
     assert call(shop, "/update", 3) == [200, 200, 200]
 
@@ -77,16 +83,16 @@ def test_check_charges_nothing(on_server: Command, shop: FlaskClient) -> None:
 def test_check_names_the_limits_whose_subject_is_not_given(on_server: Command) -> None:
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
 
-    assert "would pass, as far as asked" in run.out
-    assert "user (--user), user+ip (--user and --ip), api_key\n(--subject api_key=...)." in run.out
+    assert "would pass, as far as checked" in run.out
+    assert "user (--user), user+ip (--user and\n--ip), api_key (--subject api_key=...)." in run.out
 
 
 def test_check_knows_types_of_ones_own_and_several_together(on_server: Command, shop: FlaskClient) -> None:
     shop.get("/api/search/x", environ_base=ADDRESS, headers={"X-User": "ann", "X-Api-Key": "abc"})
 
     arguments = ("--user", "ann", "--ip", "203.0.113.7", "--subject", "api_key=abc")
-    answer = on_server("check", "api.search", *arguments, "--json").json
-    run = on_server("check", "api.search", *arguments)
+    (answer,) = on_server("check", "api.search", *arguments, "--json").json["requests"]
+    run = on_server("check", "api.search", *arguments, columns=100)
 
     left = {rule["name"]: rule["remaining"] for rule in answer["rules"]}
     assert left == {
@@ -103,7 +109,7 @@ def test_check_knows_types_of_ones_own_and_several_together(on_server: Command, 
 def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/api/items")
 
-    answer = on_server("check", "api.items", "--subject", "anonymous=203.0.113.7", "--json").json
+    answer = on_server("check", "api.items", "--subject", "anonymous=203.0.113.7", "--json").json["requests"][0]
 
     assert {rule["name"]: rule["remaining"] for rule in answer["rules"]}["user-3600s"] == 9
 
@@ -117,7 +123,7 @@ def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient)
         (("reset", "update", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
         (
             ("reset", "update", "--user", "ann", "--yes"),
-            'No limit at "update" counts user. It is limited by: default (--everyone), ip',
+            'no limit at "update" counts user; it is limited by default (--everyone), ip (--ip)',
         ),
     ],
 )
@@ -129,12 +135,69 @@ def test_what_makes_no_sense_is_told_in_a_line(on_memory: Command, arguments: tu
     assert run.out == ""
 
 
-def test_a_view_without_limits_says_so(on_memory: Command) -> None:
-    assert on_memory("check", "health").out == "health GET  has no limits\n"
+def test_a_view_without_limits_says_so(on_server: Command) -> None:
+    assert on_server("check", "health").out == "health GET  has no limits\n"
 
 
-def test_a_view_that_takes_no_get_is_asked_by_its_own_method(on_memory: Command) -> None:
-    assert on_memory("check", "send", "--ip", "203.0.113.7", "--json").json["method"] == "POST"
+def test_a_view_that_takes_no_get_is_asked_by_its_own_method(on_server: Command) -> None:
+    (asked,) = on_server("check", "send", "--ip", "203.0.113.7", "--json").json["requests"]
+
+    assert asked["methods"] == ["POST"]
+
+
+class TestMethods:
+    """A view that takes GET and POST, with a limit of POST only."""
+
+    def test_check_asks_for_each(self, on_server: Command, shop: FlaskClient) -> None:
+        assert [shop.post("/login", environ_base=ADDRESS).status_code for _ in range(3)] == [200, 200, 429]
+
+        told = on_server("check", "login", "--ip", "203.0.113.7").out
+        answer = on_server("check", "login", "--ip", "203.0.113.7", "--json").json
+
+        assert "login GET  a request would pass\n" in told
+        assert "login POST  a request would be refused, for " in told
+        assert answer["allowed"] is False
+        assert [(each["methods"], each["allowed"]) for each in answer["requests"]] == [
+            (["GET"], True),
+            (["POST"], False),
+        ]
+
+    def test_one_that_is_named_is_asked_alone(self, on_server: Command, shop: FlaskClient) -> None:
+        for _ in range(3):
+            shop.post("/login", environ_base=ADDRESS)
+
+        get, post = (
+            on_server("check", "login", "--ip", "203.0.113.7", "--method", each).out for each in ("get", "post")
+        )
+
+        assert get.startswith("login GET  a request would pass\n")
+        assert "GET" not in post
+
+    def test_reset_reaches_them_all(self, on_server: Command, shop: FlaskClient) -> None:
+        for _ in range(3):
+            shop.post("/login", environ_base=ADDRESS)
+
+        run = on_server("reset", "login", "--ip", "203.0.113.7", "--yes")
+
+        assert run.out == "Reset: ip-60s.\n"
+        assert on_server("check", "login", "--ip", "203.0.113.7", "--json").json["allowed"] is True
+
+    def test_one_that_the_view_does_not_take_is_an_error(self, on_server: Command) -> None:
+        run = on_server("check", "login", "--method", "PUT")
+
+        assert run.code == 1
+        assert '"login" does not take PUT; its routes take GET, HEAD, OPTIONS, POST' in run.err
+
+
+def test_check_says_when_rules_depend_on_the_request(on_server: Command) -> None:
+    arguments = ("check", "api.search", "--user", "ann", "--subject", "api_key=abc")
+
+    told = on_server(*arguments).out
+    (asked,) = on_server(*arguments, "--json").json["requests"]
+
+    assert "a request would pass, as far as checked" in told
+    assert "The rules of api_key depend on the request." in told
+    assert {rule["name"]: rule["by_request"] for rule in asked["rules"]}["api_key-3600s"] is True
 
 
 def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: FlaskClient) -> None:
@@ -143,8 +206,8 @@ def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: F
     run = on_server("reset", "update", "--ip", "203.0.113.7", answer="y\n")
 
     assert run.code == 0
-    assert "Make 2 quotas whole again? [y/N]" in run.err
-    assert run.out == "Whole again: ip-20s, ip-3600s.\n"
+    assert "Reset 2 quotas? [y/N]" in run.err
+    assert run.out == "Reset: ip-20s, ip-3600s.\n"
     passes_within_seconds(shop, "/update")  # a process believes its last refusal for one
 
 
@@ -160,17 +223,31 @@ def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient)
 def test_reset_takes_what_everyone_shares_only_when_told(on_server: Command, shop: FlaskClient) -> None:
     call(shop, "/update", 3)
     on_server("reset", "update", "--ip", "203.0.113.7", "--yes")
-    before = on_server("check", "update", "--json").json
+    (before,) = on_server("check", "update", "--json").json["requests"]
 
     reset = on_server("reset", "update", "--everyone", "--yes", "--json").json
-    after = on_server("check", "update", "--json").json
+    (after,) = on_server("check", "update", "--json").json["requests"]
 
     assert [rule["remaining"] for rule in before["rules"]] == [4997, 997]
     assert [rule["name"] for rule in reset["reset"]] == ["application-60s", "default-86400s"]
     assert [rule["remaining"] for rule in after["rules"]] == [5000, 1000]
 
 
-def test_reset_of_memory_says_that_the_workers_do_not_notice(on_memory: Command) -> None:
-    run = on_memory("reset", "update", "--ip", "203.0.113.7", "--yes")
+@pytest.mark.parametrize("command", [("check",), ("reset", "--yes")])
+def test_memory_of_other_processes_is_an_error_and_no_guess(on_memory: Command, command: tuple[str, ...]) -> None:
+    run = on_memory(*command, "update", "--ip", "203.0.113.7")
 
-    assert "memory:// is in each process by itself" in run.out
+    assert run.code == 1
+    assert run.out == ""
+    assert "MULTILIMIT_STORAGE_URI=memory:// keeps quotas in the memory of each worker process" in run.err
+
+
+def test_memory_of_this_process_is_looked_at() -> None:
+    app = Flask("shop")
+    MultiLimit(app)
+    app.get("/", endpoint="view")(rate_limiter(rules="1/hour")(lambda: "ok"))
+    assert app.test_client().get("/").status_code == 200
+
+    result = app.test_cli_runner().invoke(args=["multilimit", "check", "view"])
+
+    assert result.output.startswith("view GET  a request would be refused, for ")
