@@ -1,0 +1,71 @@
+"""Every format there is a name for, and which of them a log is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import tzinfo
+
+from ....engine import ConfigurationError
+from ....engine.errors import brief
+from . import recorded, w3c
+from .json_lines import CADDY, PLAIN, TRAEFIK
+from .logged import Read
+from .text import from_expression, from_format_string
+from .words import NoRequestError
+
+MakeReader = Callable[[tzinfo, Sequence[str]], Read]
+"""A reader for one file, given the zone of times without an offset, and the names of the fields that are wanted."""
+
+_COMMON = '%h %l %u %t "%r" %>s %b'
+_COMBINED = f'{_COMMON} "%{{Referer}}i" "%{{User-Agent}}i"'
+
+FORMATS: Mapping[str, MakeReader] = {
+    recorded.NAME: lambda zone, wanted: recorded.read,  # noqa: ARG005
+    "caddy": CADDY.reader,
+    "traefik": TRAEFIK.reader,
+    "json": PLAIN.reader,
+    "vhost_combined": from_format_string(f"%v:%p {_COMBINED}", name="vhost_combined", open_end=True).reader,
+    "combined": from_format_string(_COMBINED, name="combined", open_end=True).reader,
+    "common": from_format_string(_COMMON, name="common", open_end=True).reader,
+    w3c.NAME: lambda zone, wanted: w3c.W3cReader(wanted),  # noqa: ARG005
+}
+"""By name; where several read a line, the first is meant. ``combined`` is also the default of nginx and gunicorn."""
+
+LOOKED_AT = 200
+"""Lines by which a format is recognised."""
+
+
+def format_of(text: str) -> MakeReader:
+    """The format that a person has named, or written as the server's format string. Raises
+    :class:`ConfigurationError`."""
+    if text in FORMATS:
+        return FORMATS[text]
+    if "%" in text or "$" in text:
+        return from_format_string(text).reader
+    raise ConfigurationError(
+        f"log format {brief(text)}: give one of {', '.join(FORMATS)}, or the format string of nginx, Apache or gunicorn"
+    )
+
+
+def expression(text: str) -> MakeReader:
+    """A format by a regular expression of one's own."""
+    return lambda zone, wanted: from_expression(text, zone, wanted)
+
+
+def recognised(lines: Iterable[str], zone: tzinfo) -> str | None:
+    """The name of the format that reads most of ``lines``; ``None`` when none reads any."""
+    sample = list(lines)
+    best, most = None, 0
+    for name, make_reader in FORMATS.items():
+        read = make_reader(zone, ())
+        count = sum(_reads(read, line) for line in sample)
+        if count > most:
+            best, most = name, count
+    return best
+
+
+def _reads(read: Read, line: str) -> bool:
+    try:
+        return read(line) is not None
+    except NoRequestError:
+        return True

@@ -1,0 +1,166 @@
+"""Lines of JSON: of Caddy, of Traefik, and of nginx or anything else that names its fields in the usual ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+from .logged import NOTHING, LoggedRequest, Read, field_name
+from .times import MICROSECONDS, Times, from_number
+from .words import NOBODY, checked_method, duration, request_line
+
+Path = tuple[str, ...]
+"""Names from the outermost object inwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """Where each thing stands, by the names that may be there; the first that is there counts."""
+
+    name: str
+    places: Mapping[str, tuple[Path, ...]]
+    headers: Path = ()
+    """The object that has the header fields, each a list."""
+
+    def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
+        """Reads lines; ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
+        return _reader(self, Times(zone), {name: _paths(name) for name in wanted})
+
+
+def _flat(*names: str) -> tuple[Path, ...]:
+    return tuple((name,) for name in names)
+
+
+CADDY = JsonFormat(
+    "caddy",
+    {
+        "at": _flat("ts"),
+        "took": _flat("duration"),
+        "address": (("request", "client_ip"), ("request", "remote_ip")),
+        "user": _flat("user_id"),
+        "method": (("request", "method"),),
+        "target": (("request", "uri"),),
+        "host": (("request", "host"),),
+        "status": _flat("status"),
+    },
+    headers=("request", "headers"),
+)
+TRAEFIK = JsonFormat(
+    "traefik",
+    {
+        "at": _flat("StartUTC", "StartLocal", "time"),
+        "address": _flat("ClientHost"),
+        "user": _flat("ClientUsername"),
+        "method": _flat("RequestMethod"),
+        "target": _flat("RequestPath"),
+        "host": _flat("RequestHost", "RequestAddr"),
+        "status": _flat("DownstreamStatus", "OriginStatus"),
+    },
+)
+PLAIN = JsonFormat(
+    "json",
+    {
+        "at": _flat("msec", "time_iso8601", "time_local", "ts", "timestamp", "@timestamp", "time", "date"),
+        "took": _flat("request_time"),
+        "address": _flat("remote_addr", "client_ip", "remote_ip", "clientip", "ip", "address", "remote_host", "client"),
+        "user": _flat("remote_user", "user_id", "user"),
+        "request": _flat("request"),
+        "method": _flat("request_method", "method", "verb", "http_method"),
+        "target": _flat("request_uri", "uri", "target", "path", "url"),
+        "host": _flat("http_host", "host", "server_name", "vhost"),
+        "status": _flat("status", "status_code", "response", "code"),
+    },
+)
+
+
+def _paths(name: str) -> tuple[Path, ...]:
+    """Where the field called ``name`` may be: at that path, or among the header fields."""
+    return (tuple(name.split(".")), *_flat(f"request_{name}", f"http_{field_name(name)}", field_name(name)))
+
+
+def _reader(format_: JsonFormat, times: Times, wanted: Mapping[str, tuple[Path, ...]]) -> Read:
+    places = [
+        format_.places.get(role, ())
+        for role in ("at", "took", "address", "user", "request", "method", "target", "host", "status")
+    ]
+
+    def read(line: str) -> LoggedRequest | None:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(entry, dict):
+            return None
+        at, took, address, user, request, method, target, host, status = [_find(entry, paths) for paths in places]
+        if request:
+            method, target = request_line(_text(request))
+        try:
+            came = _instant(at, times) - _took(took)
+        except (ValueError, OverflowError):
+            return None
+        if not (isinstance(method, str) and isinstance(target, str)):
+            return None
+        return LoggedRequest(
+            came,
+            checked_method(method),
+            target,
+            _text(address),
+            _status(status),
+            None if user in NOBODY else _text(user),
+            _text(host),
+            _fields(entry, format_, wanted) if wanted else NOTHING,
+        )
+
+    return read
+
+
+def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
+    for path in paths:
+        found: Any = entry
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is not None and not isinstance(found, dict):
+            return found
+    return None
+
+
+def _fields(entry: Mapping[str, Any], format_: JsonFormat, wanted: Mapping[str, tuple[Path, ...]]) -> dict[str, str]:
+    headers: Any = entry
+    for name in format_.headers:
+        headers = headers.get(name) if isinstance(headers, dict) else None
+    known = {field_name(name): value for name, value in headers.items()} if isinstance(headers, dict) else {}
+    found = {}
+    for name, paths in wanted.items():
+        value = known.get(field_name(name)) if format_.headers else None
+        value = _find(entry, paths) if value is None else value
+        value = value[0] if isinstance(value, list) and value else value
+        if isinstance(value, (str, int)) and value not in NOBODY:
+            found[name] = str(value)
+    return found
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+
+
+def _status(value: object) -> int:
+    text = str(value)
+    return int(text) if len(text) == 3 and text.isdecimal() else 0
+
+
+def _instant(value: object, times: Times) -> int:
+    if isinstance(value, str):
+        return times(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return from_number(f"{value:.6f}" if isinstance(value, float) else str(value))
+    raise ValueError("no time")
+
+
+def _took(value: object) -> int:
+    """Only of seconds: what else a server counts in, it does not say."""
+    if isinstance(value, float) and 0 <= value < 86_400:
+        return round(value * MICROSECONDS)
+    return duration(value) if isinstance(value, str) else 0

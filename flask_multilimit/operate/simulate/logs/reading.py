@@ -1,0 +1,387 @@
+"""From files to requests in order of time: opened, unpacked, cut into lines, read, sorted, merged."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import heapq
+import importlib
+import sys
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timezone, tzinfo
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any, cast
+
+from ....engine import ConfigurationError
+from .formats import LOOKED_AT, MakeReader, format_of, recognised
+from .logged import MICROSECONDS, LoggedRequest, Read
+from .words import NoRequestError
+
+STANDARD_INPUT = "-"
+BLOCK = 1 << 18
+"""Bytes read at once."""
+LONGEST_LINE = 1 << 16
+"""Characters; servers take no request line that is longer."""
+HOLD = 60
+"""Seconds by which lines may be out of order, and are put in order: servers write when a request is over."""
+LEAST_HELD = 5_000
+MOST_HELD = 100_000
+"""Lines that wait to be put in order, at most; twice as many for a moment."""
+JUMP = 3600 * MICROSECONDS
+"""A line that lies further ahead than that may have a wrong time: the next ones tell."""
+STEPPED = 100
+"""So many lines in a row that are too late: it is the clock that has stepped back, not they that are late."""
+
+_DAMAGED = (OSError, EOFError, zlib.error)
+_at = itemgetter(0)
+
+
+@dataclass(slots=True)
+class LogFile:
+    """What was found in one file."""
+
+    name: str
+    format: str | None = None
+    """``None``: no format reads any of the lines looked at."""
+    lines: int = 0
+    requests: int = 0
+    not_requests: int = 0
+    """Connections on which no request came."""
+    malformed: int = 0
+    """Lines that are none of the format."""
+    too_long: int = 0
+    comments: int = 0
+    """Empty lines, and those that begin with ``#``."""
+    late: int = 0
+    """Requests more than :data:`HOLD` behind others: replayed as early as can be."""
+    steps: int = 0
+    """How often the clock of the log stepped back: what follows was replayed as following on."""
+    outside: int = 0
+    """Requests before ``since`` or after ``until``."""
+    broken: str = ""
+    """Why the file could not be read to its end."""
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the reading has come, in bytes of the files as they lie on disk."""
+
+    done: int = 0
+    size: int = 0
+    """0: not known."""
+
+
+@dataclass
+class Logs:
+    """The requests of some files, in order of time. Iterating reads them, each time anew (but standard input)."""
+
+    paths: Sequence[str | Path]
+    make_reader: MakeReader | None = None
+    """``None``: each file's format is recognised."""
+    zone: tzinfo = timezone.utc
+    """Of times without an offset."""
+    wanted: Sequence[str] = ()
+    """Names of further fields."""
+    since: int | None = None
+    until: int | None = None
+    files: list[LogFile] = field(default_factory=list)
+    """What was found, once it has been read."""
+    _open: list[_Counted] = field(default_factory=list)
+    _read: int = 0
+
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        self.files = [LogFile(str(path)) for path in self.paths]
+        self._read = 0
+        with ExitStack() as stack:
+            opened = [stack.enter_context(self._opened(path)) for path in self.paths]
+            streams = [_InOrder(file, self).requests(raw) for file, raw in zip(self.files, opened, strict=True)]
+            yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
+
+    def position(self) -> Position:
+        """For whoever tells of the progress."""
+        sizes = [_size_of(path) for path in self.paths]
+        known = [size for size in sizes if size is not None]
+        done = self._read + sum(raw.count for raw in self._open)
+        return Position(done, sum(known) if len(known) == len(sizes) else 0)
+
+    @contextmanager
+    def _opened(self, path: str | Path) -> Iterator[IO[bytes]]:
+        if str(path) == STANDARD_INPUT:
+            file: Any = sys.stdin.buffer
+        else:
+            try:
+                file = Path(path).open("rb")  # noqa: SIM115 - closed below
+            except OSError as error:
+                raise ConfigurationError(f"{path}: {error.strerror}") from error
+        counted = _Counted(file)
+        self._open.append(counted)
+        try:
+            yield _unpacked(counted)
+        finally:
+            self._open.remove(counted)
+            self._read += counted.count
+            if str(path) != STANDARD_INPUT:
+                file.close()
+
+
+def read_logs(
+    *paths: str | Path,
+    format: str | None = None,  # noqa: A002 - the word of all servers
+    zone: tzinfo = timezone.utc,
+    fields: Sequence[str] = (),
+) -> Logs:
+    """The requests of access logs, in order of time.
+
+    :param paths: files, also packed (``.gz``, ``.zst``); ``-`` is the standard input.
+    :param format: a name of :data:`.FORMATS`, or a format string of nginx, Apache or gunicorn; by default it is
+        recognised.
+    :param zone: of times without an offset.
+    :param fields: names of further fields that a subject is in, such as ``X-Api-Key``.
+    """
+    return Logs(paths, None if format is None else format_of(format), zone, fields)
+
+
+class _Counted:
+    """A file that knows how much of it has been read, whatever unpacks it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._first = file.read(4)
+        self._waiting = self._first
+        self.count = 0
+
+    @property
+    def magic(self) -> bytes:
+        return self._first
+
+    def read(self, size: int = -1) -> bytes:
+        waiting, self._waiting = self._waiting, b""
+        data = waiting if waiting and len(waiting) >= size > 0 else waiting + self._file.read(size)
+        self.count += len(data)
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Whoever opened the file closes it."""
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+
+def _unpacked(counted: _Counted) -> IO[bytes]:
+    if counted.magic[:2] == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=cast("IO[bytes]", counted)))
+    if counted.magic == b"\x28\xb5\x2f\xfd":
+        return _zstandard(counted)
+    return cast("IO[bytes]", counted)
+
+
+def _zstandard(counted: _Counted) -> IO[bytes]:
+    for name in ("compression.zstd", "zstandard"):  # of Python 3.14; of PyPI
+        try:
+            module: Any = importlib.import_module(name)
+        except ImportError:
+            continue
+        if name == "zstandard":
+            return cast("IO[bytes]", module.ZstdDecompressor().stream_reader(counted, read_across_frames=True))
+        return cast("IO[bytes]", module.ZstdFile(counted))
+    raise ConfigurationError(
+        "a log packed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
+    )
+
+
+def _size_of(path: str | Path) -> int | None:
+    return None if str(path) == STANDARD_INPUT or not Path(path).is_file() else Path(path).stat().st_size
+
+
+class _InOrder:
+    """The requests of one file, in order of time."""
+
+    def __init__(self, file: LogFile, logs: Logs) -> None:
+        self._file = file
+        self._logs = logs
+        self._held: list[LoggedRequest] = []
+        self._enough = 0
+        """So many must be held before it is worth while to put them in order."""
+        self._newest = 0
+        self._shift = 0
+        self._before_jump = 0
+        """The instant before the latest one, when that is much later; else 0."""
+        self._late: list[LoggedRequest] = []
+        """The last ones, all of them too late."""
+
+    def requests(self, raw: IO[bytes]) -> Iterator[LoggedRequest]:
+        read: Read | None = None
+        for lines in _blocks_of_lines(raw, self._file):
+            read = read or self._reader(lines)
+            if read is None:
+                self._file.malformed += len(lines)
+                return
+            self._hold(lines, read)
+            yield from self._due()
+        self._settle_late()
+        self._held.sort(key=_at)
+        yield from self._held
+
+    def _reader(self, lines: list[str]) -> Read | None:
+        logs, file = self._logs, self._file
+        if logs.make_reader is not None:
+            file.format = "as given"
+            return logs.make_reader(logs.zone, logs.wanted)
+        file.format = recognised((line for line in lines[:LOOKED_AT] if line), logs.zone)
+        return None if file.format is None else format_of(file.format)(logs.zone, logs.wanted)
+
+    def _hold(self, lines: list[str], read: Read) -> None:
+        """Read ``lines``, and keep their requests until none that came before can follow."""
+        file, hold, held = self._file, HOLD * MICROSECONDS, self._held.append
+        since, until, newest = self._logs.since, self._logs.until, self._newest
+        read_before = len(self._held) + len(self._late)
+        for line in lines:
+            try:
+                request = read(line)
+            except NoRequestError:
+                file.not_requests += 1
+                continue
+            if request is None:
+                self._count(line)
+                continue
+            at = request[0]
+            if (since is not None and at < since) or (until is not None and at >= until):
+                file.outside += 1
+                continue
+            if self._shift:
+                at += self._shift
+                request = request._replace(at=at)
+            if at < newest - hold:
+                newest = self._keep_late(request, newest)
+                continue
+            if self._late:
+                self._settle_late()
+            if at > newest:
+                self._before_jump = newest if at > newest + JUMP else 0
+                newest = at
+            held(request)
+        self._newest = newest
+        file.requests += len(self._held) + len(self._late) - read_before
+
+    def _count(self, line: str) -> None:
+        """A line that is no request."""
+        if line.strip() and not line.startswith("#"):
+            self._file.malformed += 1
+        else:
+            self._file.comments += 1
+
+    def _keep_late(self, request: LoggedRequest, newest: int) -> int:
+        """Wait for what follows: it shows whether this is late, or the clock was wrong. Return the newest instant."""
+        self._late.append(request)
+        if len(self._late) < STEPPED:
+            return newest
+        self._file.steps += 1
+        late, self._late = self._late, []
+        if self._before_jump and late[0].at >= self._before_jump - HOLD * MICROSECONDS:
+            back = self._before_jump
+            self._held[:] = [each._replace(at=min(each.at, back)) for each in self._held]
+            self._before_jump = 0
+        else:
+            back = newest
+            shift = newest - late[0].at
+            self._shift += shift
+            late = [each._replace(at=max(each.at + shift, newest)) for each in late]
+        self._held += late
+        return max(back, *(each.at for each in late))
+
+    def _settle_late(self) -> None:
+        """They were late: as early as can be."""
+        earliest = self._newest - HOLD * MICROSECONDS
+        self._held += [each._replace(at=max(each.at, earliest)) for each in self._late]
+        self._file.late += len(self._late)
+        self._late.clear()
+
+    def _due(self) -> Iterator[LoggedRequest]:
+        held = self._held
+        if len(held) < self._enough:
+            return
+        held.sort(key=_at)
+        due = bisect_left(held, self._newest - HOLD * MICROSECONDS, key=_at)
+        due = max(due, len(held) - MOST_HELD)
+        yield from islice(held, due)
+        del held[:due]
+        self._enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)
+
+
+def _blocks_of_lines(raw: IO[bytes], file: LogFile) -> Iterator[list[str]]:
+    """Lines without their ends, many at once; what is longer than any line may be is counted, and never held."""
+    cut = _Lines(file)
+    while data := _read(raw, file):
+        if lines := cut.lines_of(data):
+            yield lines
+    if lines := cut.last():
+        yield lines
+
+
+def _read(raw: IO[bytes], file: LogFile) -> bytes:
+    try:
+        return raw.read(BLOCK)
+    except _DAMAGED as error:
+        file.broken = str(error) or type(error).__name__
+        return b""
+
+
+class _Lines:
+    """Cuts what it is given into lines."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._rest = ""
+        self._skipping = False
+
+    def lines_of(self, data: bytes) -> list[str]:
+        if self._decoder is None:
+            self._decoder = _decoder_for(data)
+        return self._cut(self._decoder.decode(data))
+
+    def last(self) -> list[str]:
+        """What no end of a line has followed."""
+        text = self._decoder.decode(b"", final=True) if self._decoder else ""
+        return self._cut(f"{text}\n") if self._rest or text or self._skipping else []
+
+    def _cut(self, text: str) -> list[str]:
+        lines = (self._rest + text).split("\n")
+        self._rest = lines.pop()
+        if self._skipping and lines:
+            del lines[0]
+            self._skipping = False
+        if len(self._rest) > LONGEST_LINE:
+            self._file.too_long += not self._skipping
+            self._file.lines += not self._skipping
+            self._rest, self._skipping = "", True
+        self._file.lines += len(lines)
+        if max(map(len, lines), default=0) > LONGEST_LINE:
+            short = [line for line in lines if len(line) <= LONGEST_LINE]
+            self._file.too_long += len(lines) - len(short)
+            lines = short
+        return [line.rstrip("\r") for line in lines] if "\r" in text else lines
+
+
+def _decoder_for(data: bytes) -> codecs.IncrementalDecoder:
+    """By the mark that a file may begin with. Bytes that are no UTF-8 stay told apart, and harm nothing."""
+    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    encoding = next((name for mark, name in marks.items() if data.startswith(mark)), "utf-8")
+    errors = "replace" if encoding == "utf-16" else "surrogateescape"
+    return codecs.getincrementaldecoder(encoding)(errors)

@@ -1,0 +1,40 @@
+"""What our own recorder writes: one line of JSON a request, both ways."""
+
+from __future__ import annotations
+
+import json
+
+from .logged import LoggedRequest, Recorded
+from .words import checked_method
+
+NAME = "recorded"
+
+_VERDICTS = {1: True, 0: False}
+
+
+def line_of(request: LoggedRequest) -> str:
+    """One line, without its end. Raises ValueError for a request that was not recorded."""
+    recorded = request.recorded
+    if recorded is None:
+        raise ValueError(f"not recorded: {request!r}")
+    entry = {"at": request.at, "m": request.method, "e": recorded.endpoint, "s": request.status}
+    if recorded.subjects:
+        entry["w"] = dict(recorded.subjects)
+    if recorded.admitted is not None:
+        entry["ok"] = int(recorded.admitted)
+    return json.dumps(entry, separators=(",", ":"))
+
+
+def read(line: str) -> LoggedRequest | None:
+    """The request of one line, if it is one."""
+    try:
+        entry = json.loads(line)
+        at, method, endpoint, status = entry["at"], entry["m"], entry["e"], entry["s"]
+        subjects, admitted = entry.get("w", {}), _VERDICTS.get(entry.get("ok", -1))
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return None
+    well = isinstance(at, int) and isinstance(method, str) and isinstance(status, int) and isinstance(subjects, dict)
+    if not (well and (endpoint is None or isinstance(endpoint, str))):
+        return None
+    recorded = Recorded(endpoint, {str(kind): str(value) for kind, value in subjects.items()}, admitted)
+    return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded)

@@ -1,0 +1,271 @@
+"""Lines of text, by the format string that the server was given: of nginx, of Apache, of gunicorn.
+
+A format becomes one regular expression without a choice in it: a field ends at the first character of those that
+follow it in the format, so a line is read in time linear in its length, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Literal
+
+from ....engine import ConfigurationError
+from ....engine.errors import brief
+from .logged import NOTHING, LoggedRequest, Read, field_name
+from .times import Times
+from .words import NOBODY, checked_method, duration, request_line, unescaped
+
+Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
+"""What a variable of a format tells of a request. ``took``: the seconds from its beginning to ``at``."""
+
+_ROLES: tuple[Role, ...] = (
+    *("at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"),
+)
+
+_NGINX: Mapping[str, Role] = {
+    "remote_addr": "address",
+    "remote_user": "user",
+    "time_local": "at",
+    "time_iso8601": "at",
+    "msec": "at",
+    "request": "request",
+    "request_method": "method",
+    "request_uri": "target",
+    "uri": "path",
+    "document_uri": "path",
+    "args": "query",
+    "query_string": "query",
+    "status": "status",
+    "host": "host",
+    "http_host": "host",
+    "server_name": "host",
+    "request_time": "took",
+}
+_APACHE: Mapping[str, Role] = {
+    "h": "address",
+    "a": "address",
+    "{c}a": "address",
+    "u": "user",
+    "t": "at",
+    "{sec}t": "at",
+    "{msec}t": "at",
+    "{usec}t": "at",
+    "{begin:sec}t": "at",
+    "{begin:msec}t": "at",
+    "{begin:usec}t": "at",
+    "r": "request",
+    "m": "method",
+    "U": "path",
+    "q": "query",
+    "s": "status",
+    "v": "host",
+    "V": "host",
+    "{host}i": "host",
+}
+_GUNICORN: Mapping[str, Role] = {
+    "h": "address",
+    "u": "user",
+    "t": "at",
+    "r": "request",
+    "m": "method",
+    "U": "path",
+    "q": "query",
+    "s": "status",
+    "{host}i": "host",
+    "L": "took",
+}
+
+_VARIABLE = {
+    "nginx": re.compile(r"\$(?:\{(\w+)\}|(\w+))"),
+    "Apache": re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?((?:\{[^}]*\})?(?:\^[A-Za-z]{2}|[A-Za-z%]))"),
+    "gunicorn": re.compile(r"%\(([^)]*)\)s"),
+}
+_IN_BRACES = re.compile(r"\{(?P<name>[^}]*)\}(?P<kind>.*)")
+_QUOTED = r'[^"\\]*(?:\\.[^"\\]*)*'
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A place in a format that a request fills."""
+
+    role: Role | None
+    name: str
+    """As people may ask for it; see :func:`field_name`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """A format string, taken apart."""
+
+    name: str
+    parts: tuple[str | Variable, ...]
+    open_end: bool = False
+    """Whether further fields may follow at the end of a line."""
+    roles: frozenset[Role] = field(init=False)
+
+    def __post_init__(self) -> None:
+        roles = frozenset(part.role for part in self.parts if isinstance(part, Variable) and part.role)
+        object.__setattr__(self, "roles", roles)
+        if "at" not in roles:
+            raise ConfigurationError(f"log format {brief(self.name)}: no time in it, so nothing could be replayed")
+        if not ("request" in roles or {"method", "target"} <= roles or {"method", "path"} <= roles):
+            raise ConfigurationError(f"log format {brief(self.name)}: neither the request line nor method and path")
+
+    def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
+        """Reads lines; of what has no role of its own, the fields in ``wanted``."""
+        pattern, fields = _pattern(self.parts, {field_name(name): name for name in wanted}, self.open_end)
+        return _reader(pattern, Times(zone), fields)
+
+
+def from_format_string(text: str, *, name: str | None = None, open_end: bool = False) -> TextFormat:
+    """A ``log_format`` of nginx, ``LogFormat`` of Apache or ``access_log_format`` of gunicorn, told apart by their
+    variables. Raises :class:`ConfigurationError`."""
+    server = "gunicorn" if "%(" in text else "nginx" if "$" in text else "Apache"
+    parts = _parts(text.replace('\\"', '"').replace("\\t", "\t"), server)
+    return TextFormat(name or text, tuple(_joined(parts, name or text)), open_end)
+
+
+def from_expression(text: str, zone: tzinfo, wanted: Iterable[str]) -> Read:
+    """A regular expression of one's own, with groups named after the roles and after what is ``wanted``."""
+    try:
+        own = re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(f"regular expression {brief(text)}: {error}") from None
+    groups = {*own.groupindex}
+    if "at" not in groups or not ("request" in groups or ("method" in groups and groups & {"target", "path"})):
+        raise ConfigurationError(
+            f"regular expression {brief(text)}: name its groups (?P<at>...) and (?P<request>...), or (?P<method>...) "
+            f"and (?P<target>...), and what else it has of {', '.join(_ROLES)}"
+        )
+    known = {field_name(name): name for name in wanted}
+    fields = {group: known[field_name(group)] for group in groups if field_name(group) in known}
+    return _reader(re.compile(f"(?:{text}){_absent(groups)}"), Times(zone), fields)
+
+
+def _parts(text: str, server: str) -> Iterator[str | Variable]:
+    roles = {"nginx": _NGINX, "Apache": _APACHE, "gunicorn": _GUNICORN}[server]
+    end = 0
+    for match in _VARIABLE[server].finditer(text):
+        yield text[end : match.start()]
+        end = match.end()
+        directive = next(group for group in match.groups() if group is not None)
+        if directive == "%":
+            yield "%"
+        elif directive == "t" and server != "nginx":
+            yield from ("[", Variable("at", "t"), "]")
+        else:
+            yield _variable(directive, roles)
+    yield text[end:]
+
+
+def _variable(directive: str, roles: Mapping[str, Role]) -> Variable:
+    braces = _IN_BRACES.fullmatch(directive)
+    if braces is None:
+        return Variable(roles.get(directive), field_name(directive))
+    name, kind = braces["name"], braces["kind"]
+    role = roles.get(f"{{{name.lower()}}}{kind}") or roles.get(directive)
+    if kind == "t" and role is None and not name.endswith("_frac"):
+        role = "at"  # strftime: as far as it is written like ISO 8601 or like %t
+    return Variable(role, f"cookie_{name.lower()}" if kind == "C" else field_name(name))
+
+
+def _joined(parts: Iterable[str | Variable], name: str) -> Iterator[str | Variable]:
+    """Without empty texts, neighbouring texts as one, and two fields beside each other only where that can be read."""
+    before: str | Variable = ""
+    for part in parts:
+        if isinstance(before, str) and isinstance(part, str):
+            before += part
+        elif isinstance(part, Variable) and isinstance(before, Variable):
+            if part.name == "is_args":  # of nginx: the question mark, if any
+                continue
+            if not (before.role == "path" and part.role == "query"):
+                raise ConfigurationError(f"log format {brief(name)}: nothing between {before.name} and {part.name}")
+            yield before
+            before = part
+        elif part:
+            if before:
+                yield before
+            before = part
+    if before:
+        yield before
+
+
+def _pattern(
+    parts: tuple[str | Variable, ...], wanted: Mapping[str, str], open_end: bool
+) -> tuple[re.Pattern[str], dict[str, str]]:
+    """The expression, and its groups for what is wanted, by the names that were asked for."""
+    found: list[str] = []
+    taken: set[str] = set()
+    fields: dict[str, str] = {}
+    for number, part in enumerate(parts):
+        if isinstance(part, str):
+            found.append(re.escape(part))
+            continue
+        content = _content(parts, number)
+        if part.role and part.role not in taken:
+            taken.add(part.role)
+            content = f"(?P<{part.role}>{content})"
+        if part.name in wanted and wanted[part.name] not in fields.values():
+            fields[f"field_{number}"] = wanted[part.name]
+            content = f"(?P<field_{number}>{content})"
+        found.append(content)
+    end = "" if open_end else r"\Z"
+    return re.compile("".join(found) + end + _absent(taken)), fields
+
+
+def _content(parts: tuple[str | Variable, ...], number: int) -> str:
+    """Whatever cannot be the text that follows."""
+    before, after = ("", *parts)[number], (*parts, "")[number + 1]
+    if isinstance(after, Variable):  # a query, behind its path
+        after = (*parts, "")[number + 2]
+        return rf"[^?{_first(str(after))}]*"
+    if str(before).endswith('"') and after.startswith('"'):
+        return _QUOTED
+    return rf"[^{_first(after)}]*"
+
+
+def _first(text: str) -> str:
+    """A character of ``text`` that tells best where it is; a blank where nothing follows."""
+    return re.escape(next((character for character in text if character != " "), " "))
+
+
+def _absent(taken: Iterable[str]) -> str:
+    """Groups that match nothing, in place of the roles that a format does not have."""
+    return "".join(f"(?P<{role}>)" for role in _ROLES if role not in taken)
+
+
+def _reader(pattern: re.Pattern[str], times: Times, fields: Mapping[str, str]) -> Read:
+    matches, groups = pattern.match, [pattern.groupindex[role] for role in _ROLES]
+
+    def read(line: str) -> LoggedRequest | None:
+        match = matches(line)
+        if match is None:
+            return None
+        at, address, user, request, method, target, path, query, status, host, took = match.group(*groups)
+        try:
+            came = times(at)
+        except (ValueError, OverflowError):
+            return None
+        if took:
+            came -= duration(took)
+        if request:
+            method, target = request_line(request)
+        elif not target:
+            target = f"{path}?{query.lstrip('?')}" if query and query != "-" else path
+        return LoggedRequest(
+            came,
+            checked_method(method),
+            unescaped(target),
+            address,
+            int(status) if len(status) == 3 and status.isdecimal() else 0,
+            None if user in NOBODY else unescaped(user),
+            "" if host == "-" else host,
+            {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in NOBODY}
+            if fields
+            else NOTHING,
+        )
+
+    return read

@@ -1,0 +1,50 @@
+"""Words that all formats share: the request line, durations, what stands for nothing, escapes."""
+
+from __future__ import annotations
+
+import re
+
+from .logged import MICROSECONDS
+
+NOBODY = frozenset({"", "-", None})
+"""What servers write where there is nothing."""
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_METHOD = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
+_DURATION = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
+_ESCAPED = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|(["\\]))')
+
+
+class NoRequestError(ValueError):
+    """A line that reads well, about a connection on which no request came: a time-out, a scanner speaking TLS."""
+
+
+def request_line(text: str) -> tuple[str, str]:
+    """Method and target of ``GET /path HTTP/1.1``."""
+    words = text.split(" ")
+    if len(words) == 3:
+        return words[0], words[1]
+    # A target should have no blanks; servers log what has come.
+    last = len(words) - 1 if words[-1].startswith("HTTP/") else len(words)
+    return words[0], " ".join(words[1:last])
+
+
+def checked_method(method: str) -> str:
+    """Raise :class:`NoRequestError` unless it is one."""
+    if method in _METHODS or _METHOD.fullmatch(method):
+        return method
+    raise NoRequestError
+
+
+def duration(text: str) -> int:
+    """Microseconds of a number of seconds; 0 for what is none."""
+    return round(float(text) * MICROSECONDS) if _DURATION.fullmatch(text) else 0
+
+
+def unescaped(text: str) -> str:
+    r"""As it came, where the server has written ``\"``, ``\\`` or ``\x22``."""
+    return _ESCAPED.sub(_character, text) if "\\" in text else text
+
+
+def _character(match: re.Match[str]) -> str:
+    return match[2] or chr(int(match[1], 16))
