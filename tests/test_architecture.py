@@ -34,11 +34,19 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
     "serve": ({"messages", "record", "workers"}, {"responses"}, {"gate"}),
     "operate": (
-        {"console"},
+        {"console", "simulate"},
         {"listing", "standing"},
         {"doctor"},
         {"cli"},
         {"command_line"},
+    ),
+    "operate/simulate": ({"arrivals", "logs"}, {"suggest"}),
+    "operate/simulate/logs": (
+        {"logged"},
+        {"times", "words"},
+        {"json_lines", "recorded", "text", "w3c"},
+        {"formats"},
+        {"reading"},
     ),
     "operate/cli": ({"base"}, {"doctor", "keys", "limits", "subjects"}),
     "engine": (

@@ -27,7 +27,7 @@ class JsonFormat:
 
     def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
         """Reads lines; ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
-        return _reader(self, Times(zone), {name: _paths(name) for name in wanted})
+        return _reader(self, Times(zone), tuple(wanted))
 
 
 def _flat(*names: str) -> tuple[Path, ...]:
@@ -76,12 +76,7 @@ PLAIN = JsonFormat(
 )
 
 
-def _paths(name: str) -> tuple[Path, ...]:
-    """Where the field called ``name`` may be: at that path, or among the header fields."""
-    return (tuple(name.split(".")), *_flat(f"request_{name}", f"http_{field_name(name)}", field_name(name)))
-
-
-def _reader(format_: JsonFormat, times: Times, wanted: Mapping[str, tuple[Path, ...]]) -> Read:
+def _reader(format_: JsonFormat, times: Times, wanted: tuple[str, ...]) -> Read:
     places = [
         format_.places.get(role, ())
         for role in ("at", "took", "address", "user", "request", "method", "target", "host", "status")
@@ -109,9 +104,9 @@ def _reader(format_: JsonFormat, times: Times, wanted: Mapping[str, tuple[Path, 
             target,
             _text(address),
             _status(status),
-            None if user in NOBODY else _text(user),
+            None if _text(user) in NOBODY else _text(user),
             _text(host),
-            _fields(entry, format_, wanted) if wanted else NOTHING,
+            _fields(entry, format_.headers, wanted) if wanted else NOTHING,
         )
 
     return read
@@ -127,19 +122,25 @@ def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
     return None
 
 
-def _fields(entry: Mapping[str, Any], format_: JsonFormat, wanted: Mapping[str, tuple[Path, ...]]) -> dict[str, str]:
-    headers: Any = entry
-    for name in format_.headers:
-        headers = headers.get(name) if isinstance(headers, dict) else None
-    known = {field_name(name): value for name, value in headers.items()} if isinstance(headers, dict) else {}
+def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> dict[str, str]:
+    """Each by its path, or as a header field: among ``headers``, or beside the others."""
+    fields = {field_name(name.removeprefix("request_")): value for name, value in entry.items()}
+    fields |= {field_name(name): value for name, value in _object(entry, headers).items()} if headers else {}
     found = {}
-    for name, paths in wanted.items():
-        value = known.get(field_name(name)) if format_.headers else None
-        value = _find(entry, paths) if value is None else value
+    for name in wanted:
+        value = _find(entry, (tuple(name.split(".")),))
+        value = fields.get(field_name(name)) if value is None else value
         value = value[0] if isinstance(value, list) and value else value
         if isinstance(value, (str, int)) and value not in NOBODY:
             found[name] = str(value)
     return found
+
+
+def _object(entry: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    found: Any = entry
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -160,9 +160,10 @@ class _Counted:
     def magic(self) -> bytes:
         return self._first
 
-    def read(self, size: int = -1) -> bytes:
-        waiting, self._waiting = self._waiting, b""
-        data = waiting if waiting and len(waiting) >= size > 0 else waiting + self._file.read(size)
+    def read(self, size: int) -> bytes:
+        data, self._waiting = self._waiting[:size], self._waiting[size:]
+        if not data:
+            data = self._file.read(size)
         self.count += len(data)
         return data
 
@@ -234,7 +235,7 @@ class _InOrder:
                 return
             self._hold(lines, read)
             yield from self._due()
-        self._settle_late()
+        self._settle_late(self._newest)
         self._held.sort(key=_at)
         yield from self._held
 
@@ -271,7 +272,7 @@ class _InOrder:
                 newest = self._keep_late(request, newest)
                 continue
             if self._late:
-                self._settle_late()
+                self._settle_late(newest)
             if at > newest:
                 self._before_jump = newest if at > newest + JUMP else 0
                 newest = at
@@ -305,9 +306,9 @@ class _InOrder:
         self._held += late
         return max(back, *(each.at for each in late))
 
-    def _settle_late(self) -> None:
+    def _settle_late(self, newest: int) -> None:
         """They were late: as early as can be."""
-        earliest = self._newest - HOLD * MICROSECONDS
+        earliest = newest - HOLD * MICROSECONDS
         self._held += [each._replace(at=max(each.at, earliest)) for each in self._late]
         self._file.late += len(self._late)
         self._late.clear()

@@ -218,6 +218,9 @@ def _pattern(
 
 def _content(parts: tuple[str | Variable, ...], number: int) -> str:
     """Whatever cannot be the text that follows."""
+    part = parts[number]
+    if isinstance(part, Variable) and part.name == "p":  # a port: what tells a host before it from an IPv6 address
+        return r"\d*"
     before, after = ("", *parts)[number], (*parts, "")[number + 1]
     if isinstance(after, Variable):  # a query, behind its path
         after = (*parts, "")[number + 2]

@@ -35,7 +35,7 @@ class Times:
     def __init__(self, zone: tzinfo = timezone.utc) -> None:
         self._zone = zone
         self._minutes: dict[tuple[str, str | None], int] = {}
-        self._text = ""
+        self._text: str | None = None
         self._last = 0
 
     def __call__(self, text: str) -> int:

@@ -1,0 +1,261 @@
+"""The smallest counts that refuse no more than so much of the traffic that there was."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import methodcaller
+
+from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
+from .arrivals import Arrivals, Instants, peak, percentile
+
+MICROSECONDS = 1_000_000
+CURVE_POINTS = 40
+
+Counts = tuple[int, ...]
+"""One a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """How many requests each subject made at most in any window."""
+
+    window: float
+    """Seconds."""
+    p50: int
+    p90: int
+    p99: int
+    p999: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a choice would have refused."""
+
+    requests: int
+    of_requests: int
+    subjects: int
+    of_subjects: int
+
+    @property
+    def share_of_requests(self) -> float:
+        return self.requests / self.of_requests if self.of_requests else 0.0
+
+    @property
+    def share_of_subjects(self) -> float:
+        return self.subjects / self.of_subjects if self.of_subjects else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Rules, none of which could have a count smaller by one."""
+
+    rules: tuple[Rule, ...]
+    refused: Refused
+    later: Refused | None
+    """What a choice made on the first half of the log refuses of the second; ``None`` when one is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One count, and what it would have refused."""
+
+    count: int
+    requests: int
+    subjects: int
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What the data says about the counts of some windows."""
+
+    type: str
+    requests: int
+    subjects: int
+    first: int
+    """Microseconds since 1970, as ``last``."""
+    last: int
+    share: Fraction
+    """What may be refused at most."""
+    peaks: tuple[Peaks, ...]
+    """One a window."""
+    for_requests: tuple[Choice, ...]
+    """At most ``share`` of the requests refused: one choice a window alone, and where there are several windows, the
+    last of them together."""
+    for_subjects: tuple[Choice, ...]
+    """At most ``share`` of the subjects ever refused, likewise."""
+
+
+class Traffic:
+    """Arrivals, and what limits would have done to them."""
+
+    def __init__(self, arrivals: Arrivals, windows: Sequence[float]) -> None:
+        self.arrivals = arrivals
+        self.windows = tuple(sorted(windows))
+        self._rule = [Rule(window, 1) for window in self.windows]
+        sizes = [rule.quota.window for rule in self._rule]
+        self.subjects = {name: tuple(peak(arrivals[name], size) for size in sizes) for name in arrivals}
+        """The peaks of each, by window."""
+        self._refused: dict[tuple[str, Counts], int] = {}
+
+    def of_window(self, number: int) -> Traffic:
+        """With one window alone."""
+        alone = Traffic.__new__(Traffic)
+        alone.arrivals, alone.windows, alone._refused = self.arrivals, (self.windows[number],), {}
+        alone._rule = [self._rule[number]]
+        alone.subjects = {name: (peaks[number],) for name, peaks in self.subjects.items()}
+        return alone
+
+    def rules(self, counts: Counts) -> tuple[Rule, ...]:
+        return tuple(Rule(window, count) for window, count in zip(self.windows, counts, strict=True))
+
+    def ordered(self, number: int) -> list[int]:
+        """The peaks in one window, from the smallest."""
+        return sorted(peaks[number] for peaks in self.subjects.values())
+
+    def refused_subjects(self, counts: Counts) -> int:
+        """Who has a peak above a count is refused then, if not before."""
+        return sum(1 for _ in self._above(counts))
+
+    def refused_requests(self, counts: Counts, most: int | None = None) -> int:
+        """Found by the engine. Beyond ``most``, some number above it."""
+        refused = 0
+        for name in self._above(counts):
+            refused += self._refused_of(name, counts)
+            if most is not None and refused > most:
+                break
+        return refused
+
+    def refused(self, counts: Counts) -> Refused:
+        return Refused(
+            self.refused_requests(counts), self.arrivals.requests, self.refused_subjects(counts), len(self.arrivals)
+        )
+
+    def _above(self, counts: Counts) -> Iterator[str]:
+        for name, peaks in self.subjects.items():
+            if any(most > count for most, count in zip(peaks, counts, strict=True)):
+                yield name
+
+    def _refused_of(self, name: str, counts: Counts) -> int:
+        place = (name, counts)
+        refused = self._refused.get(place)
+        if refused is None:
+            refused = self._refused[place] = refused_of(self.arrivals[name], self.rules(counts))
+        return refused
+
+
+Choose = Callable[[Traffic, Fraction], Counts]
+
+
+def refused_of(instants: Instants, rules: Sequence[Rule]) -> int:
+    """How many requests of one subject ``rules`` refuse."""
+    now = iter(instants)
+    storage = MemoryStorage(clock=now.__next__)
+    hits = hits_for(rules, scope="suggest")
+    check = storage.check
+    return sum(not check(hits).allowed for _ in instants)
+
+
+def suggest(
+    arrivals: Arrivals,
+    *,
+    type: str,  # noqa: A002 - the field's word
+    windows: Sequence[float],
+    share: Fraction,
+) -> Suggestion:
+    """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
+    if not arrivals:
+        raise ConfigurationError("no requests to learn from")
+    if not 0 <= share < 1:
+        raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
+    if len(set(windows)) != len(windows) or not windows:
+        raise ConfigurationError("give each window once")
+    traffic = Traffic(arrivals, windows)
+    halves = arrivals.halves()
+    halved = tuple(Traffic(half, windows) for half in halves) if all(halves) else ()
+    alone = range(len(traffic.windows))
+    parts: list[Callable[[Traffic], Traffic]] = [methodcaller("of_window", number) for number in alone]
+    if len(parts) > 1:
+        parts.append(lambda whole: whole)
+    begin, end = arrivals.span
+
+    def choices(choose: Choose) -> tuple[Choice, ...]:
+        return tuple(_choice(choose, share, part(traffic), [part(half) for half in halved]) for part in parts)
+
+    return Suggestion(
+        type=type,
+        requests=arrivals.requests,
+        subjects=len(arrivals),
+        first=begin,
+        last=end,
+        share=share,
+        peaks=tuple(_peaks(traffic, number) for number in alone),
+        for_requests=choices(counts_for_requests),
+        for_subjects=choices(counts_for_subjects),
+    )
+
+
+def counts_for_requests(traffic: Traffic, share: Fraction) -> Counts:
+    """Smallest counts that refuse at most ``share`` of the requests."""
+    most = int(share * traffic.arrivals.requests)
+    return _smallest(traffic, lambda counts: traffic.refused_requests(counts, most) <= most)
+
+
+def counts_for_subjects(traffic: Traffic, share: Fraction) -> Counts:
+    """Smallest counts that ever refuse at most ``share`` of the subjects."""
+    most = int(share * len(traffic.arrivals))
+    return _smallest(traffic, lambda counts: traffic.refused_subjects(counts) <= most)
+
+
+def curve(traffic: Traffic) -> tuple[Point, ...]:
+    """What counts of the (only) window would have refused: from that which half of the subjects exceed, to none.
+
+    A larger count never refuses more, so what lies between two points lies between their values.
+    """
+    ordered = traffic.ordered(0)
+    low, high = max(percentile(ordered, 0.5), 1), ordered[-1]
+    steps = [round(low * (high / low) ** (i / CURVE_POINTS)) for i in range(CURVE_POINTS + 1)]
+    return tuple(
+        Point(count, traffic.refused_requests((count,)), traffic.refused_subjects((count,)))
+        for count in sorted({*steps, low, high})
+    )
+
+
+def _choice(choose: Choose, share: Fraction, traffic: Traffic, halves: Sequence[Traffic]) -> Choice:
+    later = halves[1].refused(choose(halves[0], share)) if halves else None
+    counts = choose(traffic, share)
+    return Choice(traffic.rules(counts), traffic.refused(counts), later)
+
+
+def _smallest(traffic: Traffic, is_enough: Callable[[Counts], bool]) -> Counts:
+    """Counts of which none can be smaller by one and still be enough.
+
+    Larger counts never refuse more: what the engine admits of one subject comes, request for request, no later. So
+    all windows give way by the same number of subjects first, as far as that is enough; and then, from the shortest
+    on, each as far as the others leave room.
+    """
+    ordered = [traffic.ordered(number)[::-1] for number in range(len(traffic.windows))]
+    subjects = len(traffic.arrivals)
+
+    def giving_way(to: int) -> Counts:
+        return tuple(peaks[to] for peaks in ordered)
+
+    # bisect finds the first that is not enough any more
+    last = bisect_left(range(subjects), True, key=lambda to: not is_enough(giving_way(to))) - 1
+    counts = list(giving_way(max(last, 0)))
+    for number, most in enumerate(list(counts)):
+
+        def enough(count: int, number: int = number) -> bool:
+            return is_enough((*counts[:number], count, *counts[number + 1 :]))
+
+        counts[number] = 1 + bisect_left(range(1, most), True, key=enough)
+    return tuple(counts)
+
+
+def _peaks(traffic: Traffic, number: int) -> Peaks:
+    ordered = traffic.ordered(number)
+    p50, p90, p99, p999 = (percentile(ordered, share) for share in (0.5, 0.9, 0.99, 0.999))
+    return Peaks(traffic.windows[number], p50, p90, p99, p999, ordered[-1])

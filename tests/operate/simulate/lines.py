@@ -1,0 +1,22 @@
+"""Lines of access logs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+START = datetime(2026, 11, 22, tzinfo=timezone.utc)
+START_AT = int(START.timestamp()) * 1_000_000
+SECOND = 1_000_000
+
+
+def line(
+    second: float,
+    target: str = "/",
+    *,
+    address: str = "203.0.113.7",
+    method: str = "GET",
+    status: int = 200,
+    user: str = "-",
+) -> str:
+    when = START + timedelta(seconds=second)
+    return f'{address} - {user} [{when:%d/%b/%Y:%H:%M:%S} +0000] "{method} {target} HTTP/1.1" {status} 12 "-" "agent"'

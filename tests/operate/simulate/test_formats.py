@@ -1,0 +1,344 @@
+"""Lines of every format there is a name for, and format strings of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flask_multilimit import ConfigurationError
+from flask_multilimit.operate.simulate.logs.formats import FORMATS, expression, format_of, recognised
+from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, Recorded, field_name
+from flask_multilimit.operate.simulate.logs.recorded import line_of
+from flask_multilimit.operate.simulate.logs.times import Times, from_number, moment
+from flask_multilimit.operate.simulate.logs.words import NoRequestError
+
+UTC = timezone.utc
+WHEN = datetime(2026, 11, 22, 3, 19, 27, tzinfo=UTC)
+AT = int(WHEN.timestamp()) * 1_000_000
+AGENT = 'Mozilla/5.0 (X11) \\"odd\\" [agent]'
+
+CADDY = {
+    "level": "info",
+    "ts": WHEN.timestamp() + 0.75,
+    "logger": "http.log.access",
+    "request": {
+        "remote_ip": "10.0.0.1",
+        "client_ip": "203.0.113.7",
+        "method": "GET",
+        "host": "shop.example",
+        "uri": "/items?page=2",
+        "headers": {"User-Agent": ["curl"], "X-Api-Key": ["k1"]},
+        "tls": {"server_name": "sni.example"},
+    },
+    "user_id": "",
+    "duration": 0.25,
+    "status": 200,
+}
+TRAEFIK = {
+    "ClientHost": "203.0.113.7",
+    "ClientUsername": "-",
+    "DownstreamStatus": 200,
+    "Duration": 250000000,
+    "RequestHost": "shop.example",
+    "RequestMethod": "GET",
+    "RequestPath": "/items?page=2",
+    "StartUTC": "2026-11-22T03:19:27.500000000Z",
+    "request_X-Api-Key": "k1",
+    "time": "2026-11-22T03:19:28Z",
+}
+PLAIN = {
+    "time_local": "22/Nov/2026:03:19:27 +0000",
+    "remote_addr": "203.0.113.7",
+    "remote_user": "",
+    "request": "GET /items?page=2 HTTP/1.1",
+    "status": "200",
+    "http_host": "shop.example",
+    "http_x_api_key": "k1",
+}
+LINES: dict[str, tuple[str, LoggedRequest]] = {
+    "common": (
+        '203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "GET /items?page=2 HTTP/1.1" 200 12',
+        LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7", 200),
+    ),
+    "combined": (
+        f'2001:db8::1 - jo doe [22/Nov/2026:05:19:27 +0200] "POST /a\\"b HTTP/2.0" 429 - "-" "{AGENT}"',
+        LoggedRequest(AT, "POST", '/a"b', "2001:db8::1", 429, "jo doe"),
+    ),
+    "vhost_combined": (
+        f'shop.example:443 203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "GET / HTTP/1.1" 304 0 "x" "{AGENT}"',
+        LoggedRequest(AT, "GET", "/", "203.0.113.7", 304, None, "shop.example"),
+    ),
+    "caddy": (
+        json.dumps(CADDY),
+        LoggedRequest(AT + 500_000, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example"),
+    ),
+    "traefik": (
+        json.dumps(TRAEFIK),
+        LoggedRequest(AT + 500_000, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example"),
+    ),
+    "json": (json.dumps(PLAIN), LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example")),
+    "recorded": (
+        line_of(LoggedRequest(AT, "GET", "", status=200, recorded=Recorded("items", {"ip": "x1"}, False))),
+        LoggedRequest(AT, "GET", "", status=200, recorded=Recorded("items", {"ip": "x1"}, False)),
+    ),
+}
+
+
+def read(line: str, name: str, *wanted: str) -> LoggedRequest | None:
+    return format_of(name)(UTC, wanted)(line)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_each_format_is_read(name: str) -> None:
+    line, expected = LINES[name]
+
+    assert read(line, name) == expected
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_format_is_recognised_among_lines_that_are_none(name: str) -> None:
+    line, _ = LINES[name]
+
+    assert recognised(["", "no request", line, line, "{"], UTC) == name
+
+
+def test_nothing_is_recognised_in_what_is_no_log() -> None:
+    assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
+
+
+W3C = (
+    "#Version: 1.0",
+    "#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query cs-username c-ip cs(Agent) cs(X-Api-Key) sc-status",
+    "2026-11-22 03:19:27 10.0.0.1 GET /items page=2 - 203.0.113.7 Mozilla/5.0+(X11) k1 200",
+)
+
+
+def test_w3c_is_read_by_its_own_directives() -> None:
+    reader = FORMATS["w3c"](ZoneInfo("Europe/Berlin"), ["X-Api-Key"])
+
+    *directives, request = [reader(line) for line in W3C]
+
+    assert directives == [None, None]
+    expected = LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7", 200, fields={"X-Api-Key": "k1"})
+    assert request == expected, "W3C times are UTC, whatever the zone"
+    assert recognised(W3C, UTC) == "w3c"
+
+
+def test_w3c_without_a_date_in_each_line_goes_by_the_directive() -> None:
+    reader = FORMATS["w3c"](UTC, ())
+    lines = ("#Date: 2026-11-22 00:00:00", "#Fields: time cs-method cs-uri c-ip", '03:19:27 GET "/a b" 203.0.113.7')
+
+    assert [reader(line) for line in lines][-1] == LoggedRequest(AT, "GET", '"/a b"', "203.0.113.7")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            '$remote_addr - [$time_iso8601] $host "$request" $status $request_time "$http_x_api_key"',
+            '203.0.113.7 - [2026-11-22T03:19:27+00:00] shop.example "GET /items?page=2 HTTP/1.1" 200 0.500 "k1"',
+        ),
+        (
+            "$msec $remote_addr $request_method $uri$is_args$args $status $host $http_x_api_key",
+            "1795317566.500 203.0.113.7 GET /items?page=2 200 shop.example k1",
+        ),
+        (
+            '%{%Y-%m-%dT%H:%M:%S%z}t %a %v "%m" %U%q %>s %{X-API-KEY}i',
+            '2026-11-22T03:19:27+0000 203.0.113.7 shop.example "GET" /items?page=2 200 k1',
+        ),
+        (
+            '%h %{msec}t %V \\"%r\\" %!400,501s %{X-Api-Key}i %%',
+            '203.0.113.7 1795317566500 shop.example "GET /items?page=2 HTTP/1.0" 200 k1 %',
+        ),
+        (
+            "%(t)s %(h)s %({host}i)s '%(r)s' %(s)s %({x-api-key}i)s %(L)s",
+            "[22/Nov/2026:03:19:27 +0000] 203.0.113.7 shop.example 'GET /items?page=2 HTTP/1.1' 200 k1 0.500000",
+        ),
+    ],
+)
+def test_format_strings_of_all_three_servers(text: str, line: str) -> None:
+    request = read(line, text, "X-Api-Key")
+
+    assert request is not None
+    assert request.at in {AT, AT - 500_000}, (
+        "a time at the end of a request is moved to its beginning where it is known"
+    )
+    assert ("request_time" in text or "(L)" in text or "msec" in text) == (request.at == AT - 500_000)
+    assert request[1:7] == ("GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example")
+    assert request.fields == {"X-Api-Key": "k1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [(name, LINES[name][0]) for name in ("caddy", "traefik", "json")],
+    ids=["caddy", "traefik", "json"],
+)
+def test_header_fields_in_json(name: str, line: str) -> None:
+    request = read(line, name, "x-api-key", "X-Missing")
+
+    assert request is not None
+    assert request.fields == {"x-api-key": "k1"}
+
+
+def test_a_path_into_json_is_a_name_too() -> None:
+    request = read(json.dumps(CADDY), "caddy", "request.tls.server_name")
+
+    assert request is not None
+    assert request.fields == {"request.tls.server_name": "sni.example"}
+
+
+def test_a_regular_expression_of_ones_own() -> None:
+    text = r"(?P<at>\S+) (?P<method>\S+) (?P<target>\S+)(?: key=(?P<x_api_key>\S+))?"
+    reader = expression(text)(UTC, ["X-Api-Key"])
+
+    assert reader("2026-11-22T03:19:27Z GET /a key=k1") == LoggedRequest(AT, "GET", "/a", fields={"X-Api-Key": "k1"})
+    assert reader("2026-11-22T03:19:27Z GET /a") == LoggedRequest(AT, "GET", "/a")
+    assert reader("nonsense") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("apache", "give one of recorded, caddy"),
+        ("$request $status", "no time"),
+        ("$time_local $status", "neither the request line"),
+        ("$time_local$request", "nothing between"),
+    ],
+)
+def test_a_format_that_cannot_be_read_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        format_of(text)
+
+
+@pytest.mark.parametrize(("text", "message"), [("(", "regular expression"), (r"(?P<at>\d+)", "name its groups")])
+def test_a_wrong_expression_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        expression(text)(UTC, ())
+
+
+@pytest.mark.parametrize("request_line", ["-", "", "\\x16\\x03\\x01", "<script> /", "GET\x00 / HTTP/1.1"])
+def test_a_connection_without_a_request_is_told_apart_from_a_malformed_line(request_line: str) -> None:
+    with pytest.raises(NoRequestError):
+        read(f'203.0.113.7 - - [22/Nov/2026:03:19:27 +0000] "{request_line}" 400 12', "common")
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "recorded"])
+@given(text=st.text())
+def test_no_text_is_fatal(name: str, text: str) -> None:
+    reader = FORMATS[name](UTC, ("X-Api-Key",))
+    try:
+        found = reader(text)
+    except NoRequestError:
+        return
+    assert found is None or isinstance(found, LoggedRequest)
+
+
+_values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers()))
+
+
+@pytest.mark.parametrize("name", ["recorded", "caddy", "traefik", "json"])
+@given(data=st.data())
+def test_no_json_is_fatal(name: str, data: st.DataObject) -> None:
+    whole: dict[str, Any] = json.loads(LINES[name][0])
+    for key in data.draw(st.lists(st.sampled_from(sorted(whole)), max_size=3)):
+        whole[key] = data.draw(_values)
+    try:
+        found = read(json.dumps(whole), name, "X-Api-Key")
+    except NoRequestError:
+        return
+    assert found is None or isinstance(found, LoggedRequest)
+
+
+@pytest.mark.parametrize("line", ["[" * 60_000, '{"ts":' * 9_000, '{"ts": 1' + "0" * 5_000 + "}", '{"ts": NaN}'])
+@pytest.mark.parametrize("name", ["recorded", "caddy", "json"])
+def test_hostile_json_is_no_request(name: str, line: str) -> None:
+    assert read(line, name) is None
+
+
+@pytest.mark.parametrize("name", ["combined", "common", "vhost_combined"])
+@pytest.mark.parametrize("start", ["", '1.1.1.1 - - [22/Nov/2026:03:19:27 +0000] "'])
+@pytest.mark.parametrize("repeated", ['"', "\\", '\\"', " ", "a b ", "- - [", '" "', "[] "])
+def test_lines_made_to_be_slow_are_read_like_others(name: str, start: str, repeated: str) -> None:
+    """Each field excludes what follows it: a pattern that tries other splits would take hours here."""
+    line = start + repeated * (60_000 // len(repeated))
+    with contextlib.suppress(NoRequestError):
+        read(line, name)
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("22/Nov/2026:03:19:27 +0000", AT),
+        ("21/Nov/2026:22:19:27 -0500", AT),
+        ("22/Nov/2026:03:19:27.123 +0000", AT + 123_000),
+        ("2026-11-22T03:19:27Z", AT),
+        ("2026-11-22T03:19:27.123456789Z", AT + 123_456),
+        ("2026-11-22 08:49:27,5+05:30", AT + 500_000),
+        ("2026/11/22 03:19:27.000", AT),
+        (f"{AT // 1_000_000}", AT),
+        (f"{AT // 1_000_000}.25", AT + 250_000),
+        (f"{AT // 1_000}", AT),
+        (f"{AT}", AT),
+        (f"{AT * 1_000}", AT),
+    ],
+)
+def test_instants_however_they_are_written(text: str, at: int) -> None:
+    times = Times()
+
+    assert times(text) == at
+    assert times(text) == at, "the second time from memory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-", "yesterday", "22/Foo/2026:03:19:27 +0000", "32/Nov/2026:03:19:27 +0000", "2026-13-01T00:00:00Z"),
+        *("22/Nov/2026:03:19:99 +0000", "22/Nov/2026:03:19:27 +9900", "1e400", "9" * 30, "NaN"),
+    ],
+)
+def test_what_is_no_instant_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        Times()(text)
+
+
+def test_a_number_is_seconds_or_less_by_its_size() -> None:
+    assert from_number("0") == 0
+    assert from_number("1795317567123.456") == AT + 123_456
+
+
+def test_local_times_follow_the_clock_when_it_is_put_back() -> None:
+    """In Berlin, 2026-10-25 had the hour from 2 to 3 twice."""
+    times = Times(ZoneInfo("Europe/Berlin"))
+    passed = [datetime(2026, 10, 24, 23, 40, tzinfo=UTC) + timedelta(minutes=5 * step) for step in range(36)]
+
+    read_back = [times(f"{when.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M:%S}") for when in passed]
+
+    assert read_back == [int(when.timestamp()) * 1_000_000 for when in passed]
+
+
+def test_a_moment_as_people_write_it() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+
+    assert moment("2026-11-22 03:19:27Z") == AT
+    assert moment("2026-11-22 04:19", berlin) == AT - 27_000_000
+    assert moment("2026-11-22", berlin) == moment("2026-11-21T23:00:00Z")
+
+
+def test_one_name_for_a_header_field() -> None:
+    assert {field_name(name) for name in ("X-Api-Key", "http_x_api_key", "x-api-key", "X_API_KEY")} == {"x_api_key"}
+
+
+def test_a_request_of_ones_own() -> None:
+    assert LoggedRequest.of(WHEN, "GET", "/") == LoggedRequest.of(WHEN.timestamp(), "GET", "/")
+    with pytest.raises(ValueError, match="time zone"):
+        LoggedRequest.of(datetime(2026, 1, 1), "GET", "/")

@@ -1,0 +1,266 @@
+"""Files of every kind, in whatever state: read in order of time, and what cannot be read is counted."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import sys
+from datetime import timezone
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import ConfigurationError
+from flask_multilimit.operate.simulate.logs import reading
+from flask_multilimit.operate.simulate.logs.reading import Logs, read_logs
+
+from .lines import SECOND, START_AT, line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+UTC = timezone.utc
+DAY = 86_400
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "access.log"
+
+
+def written(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{each}\n" for each in lines))
+    return path
+
+
+def seconds(logs: Logs) -> list[int]:
+    return [(request.at - START_AT) // SECOND for request in logs]
+
+
+def test_requests_of_one_file(log: Path) -> None:
+    logs = read_logs(written(log, [line(1, "/a"), line(2, "/b")]))
+
+    assert [request.target for request in logs] == ["/a", "/b"]
+    (file,) = logs.files
+    assert (file.format, file.lines, file.requests, file.malformed) == ("combined", 2, 2, 0)
+
+
+def test_a_log_can_be_read_again(log: Path) -> None:
+    logs = read_logs(written(log, [line(1), line(2)]))
+
+    assert seconds(logs) == seconds(logs) == [1, 2]
+    assert logs.files[0].requests == 2
+
+
+def test_several_files_are_merged_by_time(tmp_path: Path) -> None:
+    even = written(tmp_path / "a.log", [line(second) for second in range(0, 100, 2)])
+    odd = written(tmp_path / "b.log", [line(second) for second in range(1, 100, 2)])
+
+    assert seconds(read_logs(even, odd)) == list(range(100))
+
+
+@pytest.mark.parametrize("shuffled_within", [1, 30])
+def test_lines_out_of_order_are_put_in_order(log: Path, shuffled_within: int) -> None:
+    rng = random.Random(7)
+    order = sorted(range(20_000), key=lambda second: second + rng.uniform(0, shuffled_within))
+
+    logs = read_logs(written(log, [line(second) for second in order]))
+
+    assert seconds(logs) == list(range(20_000))
+    assert logs.files[0].late == logs.files[0].steps == 0
+
+
+def test_lines_at_one_instant_keep_their_order(log: Path) -> None:
+    logs = read_logs(written(log, [line(second // 50, f"/{second}") for second in range(10_000)]))
+
+    assert [request.target for request in logs] == [f"/{second}" for second in range(10_000)]
+
+
+def test_a_line_that_is_late_is_counted_and_comes_as_early_as_can_be(log: Path) -> None:
+    logs = read_logs(written(log, [line(1000), line(10), line(1001)]))
+
+    assert seconds(logs) == [1000 - reading.HOLD, 1000, 1001]
+    assert logs.files[0].late == 1
+
+
+def test_a_clock_that_steps_back_goes_on_from_where_it_was(log: Path) -> None:
+    before = [line(second) for second in range(5000, 7000)]
+    after = [line(second) for second in range(3400, 5400)]
+
+    logs = read_logs(written(log, before + after))
+
+    assert seconds(logs) == [*range(5000, 7000), *range(6999, 8999)]
+    assert (logs.files[0].steps, logs.files[0].late) == (1, 0)
+
+
+def test_one_line_from_the_future_moves_no_other(log: Path) -> None:
+    lines = [line(second) for second in range(500)]
+    lines.insert(250, line(73 * 365 * DAY))
+
+    logs = read_logs(written(log, lines))
+
+    assert seconds(logs) == sorted([*range(500), 249])
+    assert logs.files[0].requests == 501
+
+
+def test_a_gap_is_no_step(log: Path) -> None:
+    logs = read_logs(written(log, [line(second) for second in (*range(200), *range(3 * DAY, 3 * DAY + 200))]))
+
+    assert seconds(logs) == [*range(200), *range(3 * DAY, 3 * DAY + 200)]
+    assert logs.files[0].steps == 0
+
+
+def test_since_and_until(log: Path) -> None:
+    logs = read_logs(written(log, map(line, range(10))))
+    logs.since, logs.until = START_AT + 3 * SECOND, START_AT + 6 * SECOND
+
+    assert seconds(logs) == [3, 4, 5]
+    assert logs.files[0].outside == 7
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_ends_of_lines(log: Path, end: str, last: bool) -> None:
+    log.write_bytes((end.join(map(line, range(3))) + (end if last else "")).encode())
+
+    logs = read_logs(log)
+
+    assert seconds(logs) == [0, 1, 2]
+    assert (logs.files[0].lines, logs.files[0].malformed) == (3, 0)
+
+
+def test_packed_files(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    text = "".join(f"{line(second)}\n" for second in range(1000)).encode()
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(gzip.compress(text[:40_000]) + gzip.compress(text[40_000:]))
+    zstd = tmp_path / "b.log.zst"
+    zstd.write_bytes(zstandard.compress(text[:40_000]) + zstandard.compress(text[40_000:]))
+
+    logs = read_logs(packed, zstd)
+
+    assert seconds(logs) == [second for each in range(1000) for second in (each, each)]
+    assert logs.position().done == logs.position().size == packed.stat().st_size + zstd.stat().st_size
+
+
+def test_a_packed_file_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    lines = [line(second, f"/{rng.random()}") for second in range(40_000)]
+    whole = gzip.compress("\n".join(lines).encode())
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(whole[: len(whole) // 2])
+
+    logs = read_logs(packed)
+
+    found = len(list(logs))
+    assert 10_000 < found < 30_000
+    assert logs.files[0].broken
+    assert logs.files[0].malformed <= 1
+
+
+def test_a_damaged_packed_file_is_told(tmp_path: Path) -> None:
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(b"\x1f\x8b" + b"no more gzip than this" * 100)
+
+    logs = read_logs(packed)
+
+    assert not list(logs)
+    assert logs.files[0].broken
+
+
+def test_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Input:
+        buffer = io.BytesIO("\n".join(map(line, range(3))).encode())
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    logs = read_logs("-")
+
+    assert seconds(logs) == [0, 1, 2]
+    assert logs.position().size == 0
+
+
+def test_malformed_lines_are_counted_by_kind(log: Path) -> None:
+    handshake = '203.0.113.7 - - [22/Nov/2026:00:00:03 +0000] "\\x16\\x03\\x01" 400 0 "-" "-"'
+    no_time = line(1).replace("22/Nov", "99/Nov")
+    logs = read_logs(written(log, [line(1), "", "# a comment", "nonsense", no_time, handshake, line(2)]))
+
+    assert seconds(logs) == [1, 2]
+    (file,) = logs.files
+    assert (file.lines, file.requests, file.malformed, file.not_requests, file.comments) == (7, 2, 2, 1, 2)
+
+
+@pytest.mark.parametrize("size", [70_000, 1_000_000, 3_000_000])
+def test_a_line_that_is_too_long_is_counted_and_left_out(log: Path, size: int) -> None:
+    logs = read_logs(written(log, [line(1), line(2, "/" + "a" * size), line(3)]))
+
+    assert seconds(logs) == [1, 3]
+    (file,) = logs.files
+    assert (file.lines, file.too_long, file.malformed) == (3, 1, 0)
+
+
+def test_a_file_without_ends_of_lines_is_not_held(log: Path) -> None:
+    log.write_bytes(b"\xff" * 2_000_000)
+
+    logs = read_logs(log)
+
+    assert not list(logs)
+    assert (logs.files[0].lines, logs.files[0].too_long, logs.files[0].format) == (1, 1, None)
+
+
+def test_bytes_that_are_no_utf_8_are_kept_apart(log: Path) -> None:
+    log.write_bytes(b"\n".join(line(1, f"/{name}").encode("latin-1") for name in ("caf\xe9", "caf\xe8")) + b"\n")
+
+    first, second = read_logs(log)
+
+    assert first.target != second.target
+    assert first.target.encode("utf-8", "surrogateescape") == b"/caf\xe9"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_that_begins_with_a_mark_is_decoded_by_it(log: Path, encoding: str) -> None:
+    log.write_text("\n".join(line(second, "/\u00e9") for second in range(3)), encoding=encoding)
+
+    logs = read_logs(log)
+
+    assert [request.target for request in logs] == ["/\u00e9"] * 3
+    assert logs.files[0].malformed == 0
+
+
+def test_a_file_in_no_known_format_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    good = written(tmp_path / "good.log", [line(1)])
+    bad = tmp_path / "bad.log"
+    bad.write_bytes(random.Random(7).randbytes(100_000))
+
+    logs = read_logs(bad, good)
+
+    assert seconds(logs) == [1]
+    assert (logs.files[0].format, logs.files[0].requests) == (None, 0)
+    assert logs.files[0].malformed == logs.files[0].lines > 100
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        list(read_logs(tmp_path / "nowhere.log"))
+
+
+def test_an_empty_file_has_no_requests(log: Path) -> None:
+    log.touch()
+
+    assert not list(read_logs(log))
+
+
+def test_memory_is_bounded_where_all_lines_lie_within_the_time_that_lines_are_held(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_HELD", 1000)
+    monkeypatch.setattr(reading, "LEAST_HELD", 10)
+    monkeypatch.setattr(reading, "BLOCK", 1 << 12)
+    logs = read_logs(written(log, [line(second // 1000) for second in range(20_000)]))
+
+    stream = iter(logs)
+    next(stream)
+
+    assert logs.files[0].lines < 3000
+    assert len(list(stream)) == 19_999

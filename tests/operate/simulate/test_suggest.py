@@ -1,0 +1,191 @@
+"""The counts that data chooses, held to an oracle that tries all of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flask_multilimit import ConfigurationError, Rule
+from flask_multilimit.operate.simulate.arrivals import Arrivals, peak, percentile
+from flask_multilimit.operate.simulate.suggest import (
+    Traffic,
+    counts_for_requests,
+    counts_for_subjects,
+    curve,
+    refused_of,
+    suggest,
+)
+
+SECOND = 1_000_000
+
+instants = st.lists(st.integers(0, 20), min_size=1, max_size=25).map(lambda each: sorted(at * SECOND for at in each))
+traffics = st.lists(instants, min_size=1, max_size=4)
+shares = st.fractions(0, Fraction(9, 10), max_denominator=50)
+
+
+def arrivals_of(*subjects: list[int]) -> Arrivals:
+    arrivals = Arrivals()
+    for at, number in sorted((at, number) for number, each in enumerate(subjects) for at in each):
+        arrivals.add(str(number), at)
+    return arrivals
+
+
+def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
+    """Refused, when each request is admitted that leaves every window with no more than its count."""
+    admitted: list[int] = []
+    for at in instants:
+        if all(sum(at - window < other for other in admitted) < count for window, count in limits):
+            admitted.append(at)
+    return len(instants) - len(admitted)
+
+
+@given(instants, st.integers(1, 25))
+def test_the_peak_is_the_most_in_any_window(times: list[int], window: int) -> None:
+    most = max(sum(at - window * SECOND < other <= at for other in times) for at in times)
+
+    assert peak(times, window * SECOND) == most
+
+
+@given(instants, st.integers(1, 25))
+def test_the_peak_is_the_smallest_count_that_refuses_none(times: list[int], window: int) -> None:
+    most = peak(times, window * SECOND)
+
+    assert refused_of(times, [Rule(window, most)]) == 0
+    assert most == 1 or refused_of(times, [Rule(window, most - 1)]) > 0
+
+
+@given(traffics, st.integers(1, 25), shares)
+def test_one_window_gets_the_smallest_count_that_is_enough(
+    subjects: list[list[int]], window: int, share: Fraction
+) -> None:
+    arrivals = arrivals_of(*subjects)
+    refused = {count: sum(oracle(each, ((window * SECOND, count),)) for each in subjects) for count in range(1, 27)}
+    touched = {
+        count: sum(bool(oracle(each, ((window * SECOND, count),))) for each in subjects) for count in range(1, 27)
+    }
+
+    traffic = Traffic(arrivals, [window])
+
+    requests = sum(map(len, subjects))
+    assert counts_for_requests(traffic, share) == (min(c for c, n in refused.items() if n <= share * requests),)
+    assert counts_for_subjects(traffic, share) == (min(c for c, n in touched.items() if n <= share * len(subjects)),)
+
+
+@given(traffics, st.integers(1, 6), st.integers(7, 25), shares)
+def test_of_several_windows_none_can_have_a_smaller_count(
+    subjects: list[list[int]], short: int, long: int, share: Fraction
+) -> None:
+    traffic = Traffic(arrivals_of(*subjects), [long, short])
+
+    def refused(counts: tuple[int, ...]) -> int:
+        limits = tuple(zip((short * SECOND, long * SECOND), counts, strict=True))
+        return sum(oracle(each, limits) for each in subjects)
+
+    counts = counts_for_requests(traffic, share)
+
+    most = share * sum(map(len, subjects))
+    assert refused(counts) == traffic.refused_requests(counts) <= most
+    for number in range(2):
+        smaller = tuple(count - (place == number) for place, count in enumerate(counts))
+        assert smaller[number] == 0 or refused(smaller) > most
+
+
+@given(instants, st.integers(1, 6), st.integers(7, 25))
+def test_a_larger_count_never_refuses_more(times: list[int], short: int, long: int) -> None:
+    """What the search stands on."""
+    refused = {
+        counts: refused_of(times, [Rule(short, counts[0]), Rule(long, counts[1])])
+        for counts in product(range(1, 6), repeat=2)
+    }
+
+    for (one, other), number in refused.items():
+        assert number >= refused.get((one + 1, other), 0)
+        assert number >= refused.get((one, other + 1), 0)
+
+
+@given(traffics, st.integers(1, 25), shares)
+def test_subjects_refused_are_those_whose_peak_is_above(
+    subjects: list[list[int]], window: int, share: Fraction
+) -> None:
+    traffic = Traffic(arrivals_of(*subjects), [window])
+    (count,) = counts_for_subjects(traffic, share)
+
+    assert traffic.refused_subjects((count,)) == sum(
+        bool(oracle(each, ((window * SECOND, count),))) for each in subjects
+    )
+
+
+def test_a_known_answer_is_found() -> None:
+    """999 clients make 5 requests a minute, and one makes 600 at once."""
+    calm = [[minute * 60 * SECOND + i * SECOND for minute in range(3) for i in range(5)] for _ in range(999)]
+    arrivals = arrivals_of(*calm, [SECOND] * 600)
+
+    found = suggest(arrivals, type="ip", windows=[60], share=Fraction(1, 1000))
+
+    (peaks,) = found.peaks
+    assert (peaks.p50, peaks.p99, peaks.p999, peaks.max) == (5, 5, 5, 600)
+    (by_subjects,) = found.for_subjects
+    assert by_subjects.rules == (Rule(60, 5),)
+    assert (by_subjects.refused.requests, by_subjects.refused.subjects) == (595, 1)
+    (by_requests,) = found.for_requests
+    assert by_requests.rules == (Rule(60, 585),), "0.1 % of 15,585 requests are 15"
+    assert by_requests.refused.requests == 15
+
+
+def test_the_choice_on_the_first_half_is_tried_on_the_second() -> None:
+    """The second half has one who was not there before."""
+    steady = [i * 10 * SECOND for i in range(100)]
+    burst = [990 * SECOND] * 30
+    found = suggest(arrivals_of(steady, burst), type="ip", windows=[10], share=Fraction(0))
+
+    (choice,) = found.for_requests
+    assert choice.rules == (Rule(10, 30),)
+    assert choice.refused.requests == 0
+    assert choice.later is not None
+    assert choice.later.requests == 29
+    assert choice.later.of_subjects == 2
+
+
+def test_the_curve_ends_where_nobody_is_refused() -> None:
+    points = curve(Traffic(arrivals_of([0] * 3, [0] * 50, [0] * 200), [60]))
+
+    assert (points[0].count, points[0].requests, points[0].subjects) == (50, 150, 1)
+    assert (points[-1].count, points[-1].requests, points[-1].subjects) == (200, 0, 0)
+    assert sorted(points, key=lambda point: -point.requests) == list(points)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1).map(sorted), st.floats(0, 1))
+def test_a_percentile_is_a_value_that_so_many_do_not_exceed(ordered: list[int], share: float) -> None:
+    value = percentile(ordered, share)
+
+    assert value in ordered
+    assert sum(each <= value for each in ordered) >= share * len(ordered)
+
+
+@given(traffics)
+def test_halves_are_apart_in_time_and_lose_nothing(subjects: list[list[int]]) -> None:
+    arrivals = arrivals_of(*subjects)
+
+    first, second = arrivals.halves()
+
+    assert first.requests + second.requests == arrivals.requests
+    assert 2 * first.requests >= arrivals.requests
+    assert not second or first.span[1] < second.span[0]
+
+
+@pytest.mark.parametrize(
+    ("windows", "share", "message"),
+    [([60], Fraction(1), "less than 1"), ([60, 60], Fraction(0), "each window once"), ([], Fraction(0), "each window")],
+)
+def test_what_makes_no_sense_is_an_error(windows: list[float], share: Fraction, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        suggest(arrivals_of([0]), type="ip", windows=windows, share=share)
+
+
+def test_nothing_to_learn_from_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="no requests"):
+        suggest(Arrivals(), type="ip", windows=[60], share=Fraction(0))
