@@ -16,13 +16,8 @@ from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.hits import Hits, OnStorageError
 from .engine.rules import Rules
 from .engine.storage import (
-    Clocked,
-    DenyCache,
-    GuardedStorage,
     Health,
-    LeasingStorage,
-    Storage,
-    layers_of,
+    Layers,
     storage_from,
 )
 from .operate.command_line import Commands
@@ -114,7 +109,7 @@ class MultiLimit:
         gate = AppGate(
             app,
             settings,
-            limiter=Limiter(_wrapped(storage_from(storage, timeout=settings.storage_timeout), app, settings)),
+            limiter=Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings)),
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
             on_rejected=self._on_rejected,
@@ -234,37 +229,14 @@ def _gate() -> AppGate:
     return gate_of(current_app)
 
 
-def _wrapped(storage: Storage, app: Flask, settings: Settings) -> Storage:
-    """With what stands before a storage that is shared: one of this process cannot fail, nor is it slow to refuse."""
-    if not storage.shared:
-        return storage
-    if not _has(GuardedStorage, storage):
-        storage = _guarded(storage, app, settings)
-    # Below a deny cache, for that is not to remember what is refused for the size of a lease.
-    if not (_has(LeasingStorage, storage) or _has(DenyCache, storage) or _has_clock_of_its_own(storage)):
-        storage = LeasingStorage(storage)
-    if settings.deny_cache and not _has(DenyCache, storage) and not _has_clock_of_its_own(storage):
-        storage = DenyCache(storage, seconds=settings.deny_cache)
-    return storage
-
-
-def _has(kind: type, storage: Storage) -> bool:
-    return any(isinstance(layer, kind) for layer in layers_of(storage))
-
-
-def _has_clock_of_its_own(storage: Storage) -> bool:
-    """Whether it has been given a clock, for tests: then the time that passes here says nothing about it."""
-    return any(isinstance(layer, Clocked) and layer.clock is not None for layer in layers_of(storage))
-
-
-def _guarded(storage: Storage, app: Flask, settings: Settings) -> GuardedStorage:
+def _layers(app: Flask, settings: Settings) -> Layers:
     def tell(health: Health) -> None:
         notify(storage_failed if health.state == "failed" else storage_recovered, app, health=health)
 
-    return GuardedStorage(
-        storage,
-        on_error=settings.on_storage_error,
+    return Layers(
+        on_storage_error=settings.on_storage_error,
         workers=settings.workers,
+        deny_cache=settings.deny_cache,
         logger=app.logger,
         on_change=tell,
     )

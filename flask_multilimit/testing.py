@@ -18,7 +18,7 @@ from flask.testing import FlaskClient
 
 from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
-from .engine.storage import Clocked
+from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
 from .operate.listing import prefixes_of, slot_of, stored_keys
 from .operate.standing import require_limiters, standings_of
 from .serve.gate import AppGate, gate_of
@@ -92,9 +92,10 @@ def freeze(app: Flask) -> Iterator[Clock]:
             ...
             clock.advance(60)
 
-    It starts at the time of the storage, so earlier charges still count. A ``wait=`` does not sleep: it moves the
-    clock. At the end the app has its own clock again, and the quotas that were charged meanwhile are reset, because the
-    frozen times never happened. The clock holds for every request to this app in this process, in all threads.
+    It starts at the time of the storage, so earlier charges still count. The guard, the deny cache and leases work as
+    in production and go by the same clock. A ``wait=`` does not sleep: it moves the clock. At the end the app has its
+    own clock again, and the quotas that were charged meanwhile are reset, because the frozen times never happened. The
+    clock holds for every request to this app in this process, in all threads.
     """
     gate = _gate_of(app)
     limiter = gate.limiter
@@ -108,13 +109,23 @@ def freeze(app: Flask) -> Iterator[Clock]:
         raise ConfigurationError(f"freeze: the limits of {app.name!r} are frozen already; use that clock")
     at = limiter.peek(hits_for(Rule(), scope="flask_multilimit.testing")).at
     clock, before = Clock(at / _MICROSECONDS), storage.clock
-    frozen = gate.limiter = _NotingLimiter(limiter.storage, sleep=clock.advance, monotonic=lambda: clock.now)
+    layers = rebuilt(limiter.outermost, clock)
     storage.clock = clock
+    frozen = gate.limiter = _NotingLimiter(
+        layers, layers=limiter.layers, sleep=clock.advance, monotonic=lambda: clock.now
+    )
     try:
         yield clock
     finally:
         storage.clock, gate.limiter = before, limiter
+        _stop_guards(frozen)
         _forget(gate, frozen.touched)
+
+
+def _stop_guards(limiter: Limiter) -> None:
+    for layer in layers_of(limiter.outermost):
+        if isinstance(layer, GuardedStorage):
+            layer.stop()
 
 
 def exhaust(

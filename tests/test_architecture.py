@@ -62,8 +62,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"rate"},
         {"fixed_window", "gcra", "leaky_bucket", "sliding_window", "sliding_window_counter", "token_bucket"},
     ),
-    "engine/storage": ({"base"}, {"memory"}, {"layers", "redis"}, {"cluster", "local"}),
-    "engine/storage/layers": ({"deny_cache", "guard", "leases"},),
+    "engine/storage": ({"base"}, {"memory"}, {"layers", "redis"}, {"cluster", "local"}, {"schemes"}),
+    "engine/storage/layers": ({"deny_cache", "guard", "leases"}, {"stack"}),
     "engine/storage/layers/guard": ({"fallback", "workers"}, {"pending"}, {"guard"}),
     "engine/storage/redis": (
         {"announced", "failures", "scripts", "tls"},

@@ -69,8 +69,11 @@ class Hits(tuple[Hit, ...]):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
         made.memory = {}
+        made.leased = any(hit.rule.lease for hit in made)
         return made
 
+    leased: bool
+    """Whether a rule has a lease."""
     memory: dict[Any, Any]
     """What :func:`memoized` keeps, by the function that worked it out."""
 

@@ -14,7 +14,7 @@ from .decision import NOTHING, Decision
 from .errors import ConfigurationError
 from .forks import tell_child
 from .hits import Hit, Hits
-from .storage import GuardedStorage, Health, Storage, layers_of, storage_from
+from .storage import GuardedStorage, Health, Layers, Storage, is_storage, layers_of, storage_from, with_leases
 
 MOST_REFUNDS = 10_000
 """Checks whose refunds a limiter remembers; beyond, it forgets the oldest."""
@@ -24,7 +24,9 @@ class Limiter:
     """Asks a storage whether hits may pass, all or nothing.
 
     ``storage`` is a URI (``memory://``, ``redis://localhost``), a client object of ``redis``, or a
-    :class:`Storage`. ``sleep`` and ``monotonic`` serve :meth:`acquire`. Thread-safe.
+    :class:`Storage`. Around a URI's or a client's storage the limiter puts the same layers that views have: a guard for
+    when the storage fails, a deny cache, and leases; ``layers`` are their options. A :class:`Storage` is taken as it
+    is, unless ``layers`` are given. ``sleep`` and ``monotonic`` serve :meth:`acquire`. Thread-safe.
 
     .. code-block:: python
 
@@ -38,19 +40,31 @@ class Limiter:
         self,
         storage: Any = "memory://",
         *,
+        layers: Layers | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage = storage_from(storage)
+        if layers is None and not is_storage(storage):
+            layers = Layers()
+        found = storage_from(storage)
+        self.layers: Layers | None = layers
+        """The options of the layers that this limiter puts around its storage; ``None``: it puts none."""
+        self._storage = found if layers is None else layers.around(found)
+        self._may_add_leases = layers is not None
         self._sleep = sleep
         self._monotonic = monotonic
         self._refunds = _Refunds()
 
     @property
     def storage(self) -> Storage:
-        """What keeps the quotas, below what is wrapped around it."""
-        *_, lowest = layers_of(self._storage)
-        return lowest
+        """What keeps the quotas, without its layers."""
+        *_, innermost = layers_of(self._storage)
+        return innermost
+
+    @property
+    def outermost(self) -> Storage:
+        """The storage with its layers, as checks ask it."""
+        return self._storage
 
     def health(self) -> Health:
         """How the storage stands as far as this process knows, without asking it. Raises :class:`ConfigurationError`
@@ -73,7 +87,8 @@ class Limiter:
         """
         if check_id is not None:
             self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
-        return self._storage.check(hits if isinstance(hits, Hits) else Hits(hits), check_id)
+        prepared = self._prepared(hits)
+        return self._storage.check(prepared, check_id)
 
     def peek(self, hits: Iterable[Hit]) -> Decision:
         """What :meth:`check` would answer now, without charging anything."""
@@ -81,7 +96,15 @@ class Limiter:
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
-        return self._storage.check_many([hits if isinstance(hits, Hits) else Hits(hits) for hits in many])
+        prepared = [self._prepared(hits) for hits in many]
+        return self._storage.check_many(prepared)
+
+    def _prepared(self, hits: Iterable[Hit]) -> Hits:
+        made = hits if isinstance(hits, Hits) else Hits(hits)
+        if made.leased and self._may_add_leases:
+            self._may_add_leases = False
+            self._storage = with_leases(self._storage)
+        return made
 
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.

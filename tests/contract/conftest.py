@@ -8,7 +8,7 @@ import pytest
 
 from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
-from support.bench import Bench
+from support.bench import Bench, bare
 from support.clock import Clock
 from support.servers import find_binaries
 
@@ -59,4 +59,4 @@ def served(any_server: Server) -> Iterator[Limiter]:
     """A limiter on each server in turn, which is empty; by the server's own clock, as in earnest."""
     with any_server.client() as own:
         own.flushall()
-        yield Limiter(own)
+        yield bare(own)

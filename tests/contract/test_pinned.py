@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from flask_multilimit.engine import Limiter, Rule, hits_for
+from flask_multilimit.engine import Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from support.bench import Bench, hits
+from support.bench import Bench, bare, hits
 from support.clock import SECOND
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ CALLED = b"|".join([b"EVALSHA|SHA|3", *[key.encode() for key in KEYS], PACKED])
 
 
 def test_what_goes_over_the_wire(recorder: Recorder) -> None:
-    limiter = Limiter(recorder.url)
+    limiter = bare(recorder.url)
 
     decision = limiter.check(THREE)
     limiter.peek(THREE)

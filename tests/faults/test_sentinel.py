@@ -22,7 +22,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.decision import FALLBACKS
-from support.bench import hits, rule
+from support.bench import bare, hits, rule
 from support.sentinel import SERVICE, SentinelServer, Trio, port_of, until
 from support.servers import Server
 
@@ -114,7 +114,7 @@ def test_quotas_lie_in_the_primary(
 def test_a_master_of_redis_py_serves_as_well(sentinel: SentinelServer) -> None:
     known = sentinel_of_redis_py(sentinel.port, socket_timeout=10)
     with contextlib.closing(known.master_for(SERVICE, socket_timeout=10)) as client:
-        limiter = Limiter(client)
+        limiter = bare(client)
         limiter.reset(hits(scope="master"))
 
         assert limiter.check(hits(scope="master")).remaining == 4
@@ -223,7 +223,7 @@ def test_a_wrong_name_tells_no_passwords_of_a_client_of_redis_py(nobody: int) ->
     client = known.master_for(SERVICE, password=SECRETS["password"], retry=Retry(NoBackoff(), 0))
 
     with pytest.raises(StorageError, match=f"No master found for '{SERVICE}'") as caught:
-        Limiter(client).check(hits())
+        bare(client).check(hits())
 
     assert not any(secret in f"{caught.value}{caught.value.__cause__}" for secret in SECRETS.values())
 
@@ -363,7 +363,7 @@ def _by_uri(trio: Trio) -> Limiter:
 def _by_redis_py(trio: Trio) -> Limiter:
     options: dict[str, Any] = {"socket_timeout": 1, "retry": Retry(NoBackoff(), 0)}
     known = sentinel_of_redis_py(*[sentinel.port for sentinel in trio.sentinels], sentinel_kwargs=options)
-    return Limiter(known.master_for(SERVICE, **options))
+    return bare(known.master_for(SERVICE, **options))
 
 
 def _well_connected(limiter: Limiter, admin: redis.Redis) -> Limiter:

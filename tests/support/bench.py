@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.cluster import RedisCluster
 
 from flask_multilimit.engine import Hit, Limiter, Rule, hits_for
+from flask_multilimit.engine.storage import storage_from
 
 if TYPE_CHECKING:
     import redis
@@ -59,3 +60,9 @@ def exhaust(limiter: Limiter, wanted: tuple[Hit, ...], *, most: int = 1000) -> i
         if not limiter.check(wanted).allowed:
             return admitted
     raise AssertionError(f"{most} checks were admitted, and no end")
+
+
+def bare(given: Any) -> Limiter:
+    """A limiter on a URI or a client without the layers that it would get: each check asks the server, and each failure
+    of the server is an error."""
+    return Limiter(storage_from(given))

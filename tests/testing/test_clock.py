@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 from flask import Flask
 
-from flask_multilimit import ConfigurationError, Limiter, MemoryStorage, MultiLimit, RedisStorage, hits_for
+from flask_multilimit import (
+    ConfigurationError,
+    Limiter,
+    MemoryStorage,
+    MultiLimit,
+    RedisStorage,
+    Rule,
+    current_decision,
+    hits_for,
+    rate_limiter,
+    request_rejected,
+)
 from flask_multilimit.testing import Clock, exhaust, freeze
 
 if TYPE_CHECKING:
@@ -69,6 +80,27 @@ def test_a_limiter_that_waits_moves_the_clock(client: FlaskClient, multilimit_cl
     before = multilimit_clock.now
     assert statuses(client, "/waits", 2) == [200, 200]
     assert multilimit_clock.now - before == pytest.approx(60)
+
+
+@pytest.mark.parametrize("rule", [Rule(60, 2), Rule(60, 4, lease=2)])
+def test_the_layers_that_users_run_go_by_the_clock(server: Server, rule: Rule) -> None:
+    app = Flask("layered")
+    app.config["MULTILIMIT_KEY_PREFIX"] = f"layered-{rule.lease}:"
+    MultiLimit(app, storage=server.client())
+    app.add_url_rule("/", view_func=rate_limiter(rules=rule)(lambda: str(current_decision.decided_by)))
+    client = app.test_client()
+    refused: list[str] = []
+    request_rejected.connect(lambda _, decision, **__: refused.append(decision.decided_by), app, weak=False)
+
+    with freeze(app) as clock:
+        decided_by = [client.get("/").text for _ in range(rule.count)]
+        assert statuses(client, "/", 3) == [429] * 3
+        clock.advance(61)
+        assert statuses(client, "/", 1) == [200]
+
+    assert refused == ["storage", "deny_cache", "deny_cache"]
+    assert ("lease" in decided_by) == (rule.lease is not None)
+    assert statuses(client, "/", 1) == [200]
 
 
 def test_the_clock_serves_an_engine_without_flask(server: Server) -> None:

@@ -10,9 +10,9 @@ import pytest
 from flask import Flask
 
 from engine.algorithms import workers
-from flask_multilimit import Limiter, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from support.bench import hits
+from support.bench import bare, hits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def commands_during(watcher: redis.Redis, client: redis.Redis, action: Callable[
 def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
     watcher: redis.Redis, redis_client: redis.Redis
 ) -> None:
-    limiter = Limiter(redis_client)
+    limiter = bare(redis_client)
     limiter.check(workers.mixed)
 
     commands = commands_during(watcher, redis_client, lambda: limiter.check(workers.mixed))
@@ -60,7 +60,7 @@ def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
 
 
 def test_its_refund_is_one_command(watcher: redis.Redis, redis_client: redis.Redis) -> None:
-    limiter = Limiter(redis_client)
+    limiter = bare(redis_client)
     limiter.refund(limiter.check(workers.mixed))
     decision = limiter.check(workers.mixed)
 
@@ -88,7 +88,7 @@ def test_a_request_of_a_view_with_mixed_algorithms_and_subjects_is_one_command(
 
 
 def test_no_key_is_touched_that_was_not_declared(redis_client: redis.Redis) -> None:
-    limiter = Limiter(redis_client)
+    limiter = bare(redis_client)
     limiter.check(workers.mixed)
     limiter.refund(limiter.check(workers.mixed))
 
@@ -107,14 +107,12 @@ def test_under_processes_of_several_threads_a_mixed_check_is_all_or_nothing(
 
     assert len(allowed) == PROCESSES * THREADS * TIMES >= 2 * workers.TIGHTEST
     assert sum(allowed) == workers.TIGHTEST
-    left = {
-        status.hit.rule.algorithm: status.remaining for status in Limiter(redis_client).peek(workers.mixed).statuses
-    }
+    left = {status.hit.rule.algorithm: status.remaining for status in bare(redis_client).peek(workers.mixed).statuses}
     assert left == {rule.algorithm: rule.count - workers.TIGHTEST for _, rule in workers.LEVELS}
 
 
 def test_on_one_connection_each_after_the_other_the_tightest_of_all_decides(redis_client: redis.Redis) -> None:
-    limiter = Limiter(redis_client)
+    limiter = bare(redis_client)
     others = hits("5/minute")
 
     allowed = [limiter.check(workers.mixed + others).allowed for _ in range(7)]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit.engine import Limiter, Rule
+from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts
-from support.bench import exhaust, hits
+from support.bench import bare, exhaust, hits
 from support.clock import microseconds
 from support.folders import DOCS
 
@@ -134,7 +134,7 @@ def test_it_refunds_and_resets(bench: Bench) -> None:
 
 
 def test_its_key_dies_by_itself(redis_client: redis.Redis) -> None:
-    Limiter(redis_client).check(hits(cooldown()))
+    bare(redis_client).check(hits(cooldown()))
 
     (key,) = redis_client.keys()
     assert 9000 < redis_client.pttl(key) <= 10_000

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Limiter, Rule
+from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts
-from support.bench import hits, rule
+from support.bench import bare, hits, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ def lines_of(lua: str) -> list[str]:
 
 
 def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(client: redis.Redis) -> None:
-    limiter = Limiter(client)
+    limiter = bare(client)
     for _ in range(2):
         for names in SUBSETS:
             assert limiter.check(plan_of(names)).allowed
@@ -96,7 +96,7 @@ def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(clie
 
 
 def test_counts_costs_subjects_orders_and_numbers_of_rules_need_no_script_of_their_own(client: redis.Redis) -> None:
-    limiter = Limiter(client)
+    limiter = bare(client)
     rules = [Rule(time, count) for time in (1, 2, 3) for count in (10, 20)]
     gcra = [Rule(time, 9, algorithm="gcra", burst=burst) for time in (1, 2) for burst in (5, 9)]
 
@@ -111,7 +111,7 @@ def test_counts_costs_subjects_orders_and_numbers_of_rules_need_no_script_of_the
 
 
 def test_a_script_is_sent_once_and_then_called_by_its_digest(client: redis.Redis) -> None:
-    limiter, names = Limiter(client), frozenset({"gcra", "sliding_window"})
+    limiter, names = bare(client), frozenset({"gcra", "sliding_window"})
     for _ in range(5):
         limiter.check(plan_of(names))
 

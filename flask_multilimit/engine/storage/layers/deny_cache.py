@@ -131,6 +131,9 @@ class DenyCache:
         finally:
             self._note(keys)
 
+    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> DenyCache:
+        return DenyCache(storage, seconds=self.seconds, clock=clock)
+
     def close(self) -> None:
         self.wrapped.close()
 

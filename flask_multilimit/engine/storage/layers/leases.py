@@ -207,6 +207,9 @@ class LeasingStorage:
             for key in keys:
                 self._leases.pop(key, None)
 
+    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> LeasingStorage:
+        return LeasingStorage(storage, clock=clock)
+
     def close(self) -> None:
         """Give back what is not spent."""
         with self._lock:

@@ -25,7 +25,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import Charge, Decision
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
-from support.bench import exhaust, hits, rule
+from support.bench import bare, exhaust, hits, rule
 from support.clock import Clock
 from support.cluster import Cluster
 
@@ -302,7 +302,7 @@ def test_many_checks_at_once_are_decided_one_after_the_other(limiter: Limiter) -
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"protocol": 2}], ids=str)
 def test_a_client_of_ones_own_serves_as_well_and_stays_open(cluster: Cluster, options: dict[str, Any]) -> None:
     client = cluster.client(**options)
-    limiter = Limiter(client)
+    limiter = bare(client)
     plan = plan_of(2, 9, 9)
 
     decisions = [limiter.check(plan) for _ in range(3)]
@@ -426,7 +426,7 @@ def test_all_servers_are_asked_with_the_options_of_the_address() -> None:
 
 
 def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
-    limiter = Limiter(f"redis+cluster://127.0.0.1:{server.port}")
+    limiter = bare(f"redis+cluster://127.0.0.1:{server.port}")
 
     with pytest.raises(StorageError) as caught:
         limiter.check(hits())

@@ -235,7 +235,7 @@ class TestWhereItStands:
         return [type(layer).__name__ for layer in layers_of(gate_of(app).limiter._storage)]
 
     def test_outermost_around_a_server(self, app: Flask, server: Server) -> None:
-        assert self.layers(app, storage=server.url) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
+        assert self.layers(app, storage=server.url) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
     def test_for_as_long_as_the_setting_says(self, limited: Flask) -> None:
         outermost = next(layers_of(gate_of(limited).limiter._storage))
@@ -244,7 +244,7 @@ class TestWhereItStands:
 
     def test_around_a_guard_of_ones_own(self, app: Flask, redis_client: redis.Redis) -> None:
         guard = GuardedStorage(RedisStorage(redis_client), workers=1)
-        assert self.layers(app, storage=guard) == ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]
+        assert self.layers(app, storage=guard) == ["DenyCache", "GuardedStorage", "RedisStorage"]
 
     def test_not_twice(self, app: Flask, redis_client: redis.Redis) -> None:
         given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
@@ -252,13 +252,13 @@ class TestWhereItStands:
 
     def test_not_when_switched_off(self, app: Flask, server: Server) -> None:
         app.config["MULTILIMIT_DENY_CACHE"] = 0
-        assert self.layers(app, storage=server.url) == ["LeasingStorage", "GuardedStorage", "RedisStorage"]
+        assert self.layers(app, storage=server.url) == ["GuardedStorage", "RedisStorage"]
 
     def test_not_around_the_memory_of_this_process(self, app: Flask) -> None:
         assert self.layers(app) == ["MemoryStorage"]
 
-    def test_not_around_a_storage_whose_time_is_given(self, app: Flask, storage: RecordingStorage) -> None:
-        assert self.layers(app, storage=storage) == ["GuardedStorage", "RecordingStorage"]
+    def test_around_a_storage_whose_time_is_given_it_goes_by_that(self, app: Flask, storage: RecordingStorage) -> None:
+        assert self.layers(app, storage=storage) == ["DenyCache", "GuardedStorage", "RecordingStorage"]
 
     @pytest.mark.parametrize("value", [-1, 60.1, float("nan"), "soon", None])
     def test_a_setting_that_cannot_be_is_an_error(self, app: Flask, value: object) -> None:

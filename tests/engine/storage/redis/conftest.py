@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine import Limiter
+from support.bench import bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,4 +30,4 @@ def served(any_server: Server) -> Iterator[Limiter]:
     """A limiter on each server in turn, which is empty; by the server's own clock, as in earnest."""
     with any_server.client() as own:
         own.flushall()
-        yield Limiter(own)
+        yield bare(own)

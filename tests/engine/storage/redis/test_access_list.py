@@ -19,7 +19,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis.failures import REMEDIES, RIGHTS, RIGHTS_IN_A_CLUSTER
-from support.bench import hits, rule
+from support.bench import bare, hits, rule
 from support.clock import Clock
 from support.folders import DOCS
 from support.sentinel import until
@@ -97,7 +97,7 @@ def test_each_of_these_rights_is_needed(allow: Allow, right: str) -> None:
 
 def test_keys_of_others_are_out_of_reach(allow: Allow) -> None:
     with pytest.raises(StorageError) as caught:
-        Limiter(allow(RIGHTS)).check(hits_for("5/minute", scope="api", prefix="other:"))
+        bare(allow(RIGHTS)).check(hits_for("5/minute", scope="api", prefix="other:"))
 
     assert caught.value.remedy == REMEDIES["NOPERM"]
 

@@ -24,7 +24,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE
-from support.bench import hits, rule
+from support.bench import bare, hits, rule
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def test_no_connection_is_kept_to_a_server_that_has_become_a_replica(own_server:
 def test_a_refused_port_is_a_storage_error_that_keeps_the_cause() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    limiter = Limiter(f"redis://:{SECRET}@127.0.0.1:{port}")
+    limiter = bare(f"redis://:{SECRET}@127.0.0.1:{port}")
 
     for action in (limiter.check, limiter.peek, limiter.reset):
         with pytest.raises(StorageError) as caught:
@@ -237,7 +237,7 @@ def test_a_refused_port_is_a_storage_error_that_keeps_the_cause() -> None:
 
 def test_a_missing_socket_is_a_storage_error() -> None:
     with pytest.raises(StorageError) as caught:
-        Limiter("unix:///nowhere/redis.sock").check(hits())
+        bare("unix:///nowhere/redis.sock").check(hits())
 
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
 
@@ -265,7 +265,7 @@ def test_a_check_that_timed_out_is_not_tried_again_behind_our_back(own_server: S
     own_server.resume()
 
     # The one request that was sent may have been read by the server when it woke up.
-    assert Limiter(own_server.client()).peek(hits()).remaining in {3, 4}
+    assert bare(own_server.client()).peek(hits()).remaining in {3, 4}
     limiter.close()
 
 
@@ -285,7 +285,7 @@ def test_a_key_of_another_kind_is_a_storage_error_and_nothing_is_charged(
 
 def test_a_server_out_of_memory_is_a_storage_error_and_nothing_is_charged(own_server: Server, algorithm: str) -> None:
     client = own_server.client()
-    limiter = Limiter(client)
+    limiter = bare(client)
     plan = hits([rule(algorithm, 30), rule("sliding_window", 60), rule("fixed_window", 60)])
     limiter.check(plan)
     before = {key: client.dump(key) for key in client.scan_iter()}
@@ -302,7 +302,7 @@ def test_a_server_out_of_memory_is_a_storage_error_and_nothing_is_charged(own_se
 
 def test_a_wrong_password_is_a_storage_error_that_does_not_show_it(own_server: Server) -> None:
     own_server.client().config_set("requirepass", "right")
-    limiter = Limiter(own_server.tcp_url.replace("redis://", f"redis://:{SECRET}@"))
+    limiter = bare(own_server.tcp_url.replace("redis://", f"redis://:{SECRET}@"))
 
     with pytest.raises(StorageError) as caught:
         limiter.check(hits())
@@ -314,7 +314,7 @@ def test_a_wrong_password_is_a_storage_error_that_does_not_show_it(own_server: S
 
 def test_a_client_that_decodes_replies_or_speaks_resp3_serves_as_well(any_server: Server) -> None:
     for options in ({"decode_responses": True}, {"protocol": 3}):
-        limiter = Limiter(any_server.client(**options))
+        limiter = bare(any_server.client(**options))
         limiter.reset(hits())
         decision = limiter.check(hits())
         assert (decision.allowed, decision.remaining) == (True, 4)
@@ -406,7 +406,7 @@ def test_a_uri_in_bytes_does_not_show_its_password() -> None:
 
 def test_a_client_of_ones_own_stays_open_when_the_limiter_is_closed(any_server: Server) -> None:
     client = any_server.client()
-    limiter = Limiter(client)
+    limiter = bare(client)
     limiter.check(hits())
 
     limiter.close()

@@ -14,7 +14,7 @@ import trustme
 from redis.crc import key_slot
 
 from flask_multilimit.engine import ConfigurationError, GuardedStorage, Limiter, StorageError, storage_from_uri
-from support.bench import hits
+from support.bench import bare, hits
 from support.cluster import Cluster
 from support.sentinel import SERVICE, SentinelServer
 from support.tls import Certificates, free_port, tls_proxy, tls_server
@@ -253,7 +253,7 @@ def test_what_takes_long_about_tls_is_done_once_and_before_the_first_check(certi
     """To load the CAs of a machine takes as long as a whole check may."""
     pools = [
         limiter.storage.client.connection_pool  # type: ignore[attr-defined]
-        for limiter in (Limiter(f"rediss://localhost/{n}?{certificates.query()}") for n in (0, 1))
+        for limiter in (bare(f"rediss://localhost/{n}?{certificates.query()}") for n in (0, 1))
     ]
 
     contexts = [pool.connection_class(**pool.connection_kwargs).context() for pool in pools]

@@ -15,6 +15,7 @@ from redis.retry import Retry
 from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
 from flask_multilimit.engine.storage.redis.deadline import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
+from support.bench import bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +161,7 @@ def test_each_thread_reads_its_own_replies(wire: Wire) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> None:
-    limiter = Limiter(server.url)
+    limiter = bare(server.url)
     wanted = hits_for("1000000/hour", scope="forked")
     limiter.reset(wanted)
     limiter.check(wanted)
@@ -198,14 +199,14 @@ def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, opti
     wanted = hits_for("5/minute", scope="not-plain")
 
     assert wire_of(client, Deadline(None)) is None
-    Limiter(client).reset(wanted)
-    assert Limiter(client).check(wanted).remaining == 4
+    bare(client).reset(wanted)
+    assert bare(client).check(wanted).remaining == 4
     client.close()
 
 
 def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
     client = server.client(max_connections=1)
-    limiter = Limiter(client)
+    limiter = bare(client)
     limiter.check(hits_for("5/minute", scope="given-back"))
 
     limiter.close()
@@ -214,7 +215,7 @@ def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
 
 
 def test_a_server_that_is_gone_is_a_storage_error(server: Server) -> None:
-    limiter = Limiter(server.client(), sleep=lambda _: None)
+    limiter = bare(server.client())
     limiter.storage.client.connection_pool.connection_kwargs["path"] = "/nowhere"  # type: ignore[attr-defined]
 
     with pytest.raises(StorageError):

@@ -199,10 +199,24 @@ class GuardedStorage:
         with self._lock:
             self._fallback.reset(keys)
 
-    def close(self) -> None:
+    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> GuardedStorage:
+        return GuardedStorage(
+            storage,
+            on_error=self._on_error,
+            workers=self._given_workers,
+            logger=self._logger,
+            on_change=self._on_change,
+            clock=clock,
+        )
+
+    def stop(self) -> None:
+        """Ask no more whether the storage is back."""
         self._closed.set()
         if self._prober is not None:
             self._prober.join(timeout=PROBE_SECONDS)
+
+    def close(self) -> None:
+        self.stop()
         self.wrapped.close()
 
     def health(self) -> Health:

@@ -1,0 +1,103 @@
+"""The order of the layers around a storage that processes share.
+
+From the outside in: the deny cache, leases, the guard. The deny cache is outside of the leases, because it must not
+remember what was refused for the size of a lease; the guard is next to the storage, because it decides when that fails.
+A storage in this process needs none of them: it cannot fail, and refuses as fast as a cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ...clock import monotonic_microseconds
+from ...errors import ConfigurationError
+from ...hits import OnStorageError
+from ..base import Clocked, Storage, layers_of
+from .deny_cache import DENY_SECONDS, DenyCache
+from .guard.guard import GuardedStorage, Health
+from .leases import LeasingStorage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """The layers that a :class:`Limiter` puts around a shared storage, and their options.
+
+    Layers that the storage has already are not put around it again. Leases are added by the first check of a rule that
+    has a ``lease``.
+    """
+
+    on_storage_error: OnStorageError = "local"
+    """How the guard decides when the storage fails; a hit's own ``on_storage_error`` comes first."""
+    workers: int | None = None
+    """The number of processes that share the storage; ``None``: found out (:func:`.count_workers`)."""
+    deny_cache: float = DENY_SECONDS
+    """Seconds for which a refusal is remembered at most; 0: no deny cache."""
+    logger: logging.Logger | None = None
+    """Gets the guard's log lines; ``None``: the logger ``flask_multilimit``."""
+    on_change: Callable[[Health], object] | None = None
+    """Called once when the storage begins to fail, and once when it is back."""
+
+    def around(self, storage: Storage) -> Storage:
+        """``storage`` with its layers."""
+        if not storage.shared:
+            return storage
+        clock = _clock_of(storage)
+        if not _has(GuardedStorage, storage):
+            storage = GuardedStorage(
+                storage,
+                on_error=self.on_storage_error,
+                workers=self.workers,
+                logger=self.logger,
+                on_change=self.on_change,
+                clock=clock,
+            )
+        if self.deny_cache and not _has(DenyCache, storage):
+            storage = DenyCache(storage, seconds=self.deny_cache, clock=clock)
+        return storage
+
+
+def with_leases(storage: Storage) -> Storage:
+    """``storage`` with a :class:`LeasingStorage` in its place among the layers, if there can be one."""
+    if not storage.shared or _has(LeasingStorage, storage):
+        return storage
+    clock = _clock_of(storage)
+    if isinstance(storage, DenyCache):
+        storage.wrapped = LeasingStorage(storage.wrapped, clock=clock)
+        return storage
+    return storage if _has(DenyCache, storage) else LeasingStorage(storage, clock=clock)
+
+
+@runtime_checkable
+class Layer(Storage, Protocol):
+    """A storage around a storage."""
+
+    wrapped: Storage
+
+    def rebuild(self, storage: Storage, clock: Callable[[], int]) -> Storage:
+        """A new layer with the options of this one, around another storage and by another clock."""
+
+
+def rebuilt(storage: Storage, clock: Callable[[], int]) -> Storage:
+    """New layers like those of ``storage``, around the same innermost one, by another ``clock``: for tests that stop
+    the time. Raises :class:`ConfigurationError` for a layer that cannot be rebuilt."""
+    *layers, innermost = layers_of(storage)
+    again = innermost
+    for layer in reversed(layers):
+        if not isinstance(layer, Layer):
+            raise ConfigurationError(f"a {type(layer).__name__} cannot go by another clock: give it rebuild()")
+        again = layer.rebuild(again, clock)
+    return again
+
+
+def _has(kind: type, storage: Storage) -> bool:
+    return any(isinstance(layer, kind) for layer in layers_of(storage))
+
+
+def _clock_of(storage: Storage) -> Callable[[], int]:
+    """The clock that a test has given to the storage, so that its layers go by the same; else that of this process."""
+    *_, innermost = layers_of(storage)
+    given: Callable[[], int] | None = innermost.clock if isinstance(innermost, Clocked) else None
+    return given or monotonic_microseconds

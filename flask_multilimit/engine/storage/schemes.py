@@ -1,0 +1,106 @@
+"""From a URI, or a client object of ``redis``, to a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from typing import Any, Literal, NamedTuple, cast
+
+from redis.cluster import RedisCluster
+
+from ..errors import ConfigurationError, brief
+from .base import Storage
+from .cluster.storage import ClusterStorage
+from .local.storage import LocalStorage
+from .memory import MemoryStorage
+from .redis.storage import RedisStorage
+from .redis.uri import redacted
+
+DEFAULT_TIMEOUT = 0.1
+"""Seconds that a connection may take to be made, and then that an answer may take."""
+
+
+class Scheme(NamedTuple):
+    """How a URI is opened."""
+
+    open: Callable[[str, float], Storage]
+    """From the URI and the time-out in seconds. Makes no connection. Raises :class:`ConfigurationError`."""
+    address: Literal["required", "optional", "none"] = "required"
+    """Whether something stands behind the ``://``."""
+
+
+def _redis(uri: str, timeout: float) -> Storage:
+    return RedisStorage.from_url(uri, timeout=timeout)
+
+
+def _valkey(uri: str, timeout: float) -> Storage:
+    return RedisStorage.from_url("redis" + uri.removeprefix("valkey"), timeout=timeout)
+
+
+def _cluster(uri: str, timeout: float) -> Storage:
+    return ClusterStorage.from_uri(uri, timeout=timeout)
+
+
+SCHEMES: dict[str, Scheme] = {
+    "memory": Scheme(lambda _uri, _timeout: MemoryStorage(), address="none"),
+    "local": Scheme(
+        lambda uri, timeout: LocalStorage.from_path(uri.removeprefix("local://"), timeout=timeout), address="optional"
+    ),
+    "redis": Scheme(_redis),
+    "rediss": Scheme(_redis),
+    "unix": Scheme(_redis),
+    "valkey": Scheme(_valkey),
+    "valkeys": Scheme(lambda uri, timeout: _redis("rediss" + uri.removeprefix("valkeys"), timeout)),
+    "redis+sentinel": Scheme(_redis),
+    "rediss+sentinel": Scheme(_redis),
+    "redis+cluster": Scheme(_cluster),
+    "rediss+cluster": Scheme(_cluster),
+}
+"""Every storage that a URI can name. A further one is a line here; or, from outside the package,
+``SCHEMES["NAME"] = Scheme(...)`` before the first URI that uses it."""
+
+
+def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
+    """The storage at ``uri``: ``memory://``; ``local://``; ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or
+    ``valkeys://``; ``redis+sentinel://`` or ``rediss+sentinel://``; ``redis+cluster://`` or ``rediss+cluster://``.
+
+    ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
+    """
+    name, separator, address = uri.partition("://")
+    scheme = SCHEMES.get(name)
+    if scheme is not None and separator and scheme.address in ("optional", "required" if address else "none"):
+        return scheme.open(uri, timeout)
+    known = ", ".join(f"{each}://" for each in SCHEMES)
+    raise ConfigurationError(
+        f'storage URI {redacted(uri)!r}: not one of {known}, for instance "redis://localhost:6379/0"'
+    )
+
+
+def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
+    """A storage as it is, the one at a URI, or one around an existing client object of ``redis``."""
+    if isinstance(given, str):
+        return storage_from_uri(given, timeout=timeout)
+    if is_storage(given):
+        return cast("Storage", given)
+    if iscoroutinefunction(getattr(given, "execute_command", None)):
+        raise ConfigurationError(
+            f"storage={type(given).__name__} of {type(given).__module__}: a check does not await its answer; "
+            "give a client that is not async, such as redis.Redis(...), or a URI"
+        )
+    if isinstance(given, RedisCluster):
+        return ClusterStorage.from_client(given)
+    if hasattr(given, "evalsha") and not isinstance(given, type):
+        return RedisStorage(given)
+    if hasattr(given, "master_for"):
+        raise ConfigurationError("storage=Sentinel(...): give a client of the primary: sentinel.master_for(NAME)")
+    shown = brief(given, without_secrets=redacted)
+    raise ConfigurationError(f"storage={shown}: give a URI, a client object of redis, or a Storage")
+
+
+_MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
+
+
+def is_storage(given: object) -> bool:
+    """Whether ``given`` is a :class:`Storage`; from Python 3.12 on, ``isinstance`` does not find what an object hands
+    on by ``__getattr__``."""
+    return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)

@@ -1,0 +1,112 @@
+"""The order of the layers, and who gets which."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import (
+    ConfigurationError,
+    DenyCache,
+    GuardedStorage,
+    Layers,
+    Limiter,
+    MemoryStorage,
+    RedisStorage,
+    Rule,
+    StorageError,
+    hits_for,
+    storage_from_uri,
+)
+from flask_multilimit.engine.storage import layers_of, rebuilt
+from support.bench import hits
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+NOBODY = "redis://127.0.0.1:1"
+
+
+def layers(limiter: Limiter) -> list[str]:
+    return [type(layer).__name__ for layer in layers_of(limiter.outermost)]
+
+
+def test_a_limiter_of_a_uri_or_a_client_has_the_layers_that_views_have(
+    server: Server, redis_client: redis.Redis
+) -> None:
+    for storage in (server.url, redis_client):
+        assert layers(Limiter(storage)) == ["DenyCache", "GuardedStorage", "RedisStorage"]
+
+
+def test_a_storage_is_taken_as_it_is_unless_layers_are_given(redis_client: redis.Redis) -> None:
+    storage = RedisStorage(redis_client)
+
+    assert layers(Limiter(storage)) == ["RedisStorage"]
+    assert layers(Limiter(storage, layers=Layers(deny_cache=0))) == ["GuardedStorage", "RedisStorage"]
+
+
+def test_the_memory_of_this_process_needs_no_layers() -> None:
+    limiter = Limiter("memory://", layers=Layers())
+    limiter.check(hits_for(Rule(60, 10, lease=5), scope="leased"))
+
+    assert layers(limiter) == ["MemoryStorage"]
+
+
+def test_what_is_there_already_is_not_put_around_again(redis_client: redis.Redis) -> None:
+    given = DenyCache(GuardedStorage(RedisStorage(redis_client), workers=1))
+
+    assert layers(Limiter(given, layers=Layers())) == ["DenyCache", "GuardedStorage", "RedisStorage"]
+
+
+@pytest.mark.parametrize(
+    ("deny_cache", "expected"),
+    [
+        (1.0, ["DenyCache", "LeasingStorage", "GuardedStorage", "RedisStorage"]),
+        (0, ["LeasingStorage", "GuardedStorage", "RedisStorage"]),
+    ],
+)
+def test_leases_get_their_place_with_the_first_rule_that_has_one(
+    redis_client: redis.Redis, deny_cache: float, expected: list[str]
+) -> None:
+    limiter = Limiter(redis_client, layers=Layers(deny_cache=deny_cache, workers=1))
+    leased = hits_for(Rule(60, 10, lease=5), scope="leased")
+
+    limiter.check(hits())
+    assert "LeasingStorage" not in layers(limiter)
+    decisions = [limiter.check(leased) for _ in range(3)]
+
+    assert layers(limiter) == expected
+    assert [decision.decided_by for decision in decisions] == ["storage", "storage", "lease"]
+
+
+def test_a_task_is_guarded_as_a_view_is(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(NOBODY, layers=Layers(workers=1))
+
+    with caplog.at_level(logging.ERROR, logger="flask_multilimit"):
+        decisions = [limiter.check(hits("3/minute")) for _ in range(4)]
+    limiter.close()
+
+    assert [decision.allowed for decision in decisions] == [True, True, True, False]
+    assert {decision.decided_by for decision in decisions} == {"local"}
+    assert len(caplog.records) == 1
+    with pytest.raises(StorageError):
+        Limiter(storage_from_uri(NOBODY)).check(hits("3/minute"))
+
+
+def test_a_layer_that_cannot_be_rebuilt_is_an_error() -> None:
+    class Counting:
+        def __init__(self, wrapped: MemoryStorage) -> None:
+            self.wrapped = wrapped
+
+        def __getattr__(self, name: str) -> object:
+            if name == "rebuild":
+                raise AttributeError(name)
+            return getattr(self.wrapped, name)
+
+    with pytest.raises(ConfigurationError, match="a Counting cannot go by another clock"):
+        rebuilt(Counting(MemoryStorage()), Clock())  # type: ignore[arg-type]
