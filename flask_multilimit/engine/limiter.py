@@ -87,8 +87,11 @@ class Limiter:
         """
         if check_id is not None:
             self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
-        prepared = self._prepared(hits)
-        return self._storage.check(prepared, check_id)
+        if not isinstance(hits, Hits):
+            hits = Hits(hits)
+        if hits.leased and self._may_add_leases:
+            self._add_leases()
+        return self._storage.check(hits, check_id)
 
     def peek(self, hits: Iterable[Hit]) -> Decision:
         """What :meth:`check` would answer now, without charging anything."""
@@ -96,15 +99,14 @@ class Limiter:
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
-        prepared = [self._prepared(hits) for hits in many]
-        return self._storage.check_many(prepared)
+        each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
+        if self._may_add_leases and any(hits.leased for hits in each):
+            self._add_leases()
+        return self._storage.check_many(each)
 
-    def _prepared(self, hits: Iterable[Hit]) -> Hits:
-        made = hits if isinstance(hits, Hits) else Hits(hits)
-        if made.leased and self._may_add_leases:
-            self._may_add_leases = False
-            self._storage = with_leases(self._storage)
-        return made
+    def _add_leases(self) -> None:
+        self._may_add_leases = False
+        self._storage = with_leases(self._storage)
 
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.

@@ -438,7 +438,7 @@ def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
 def test_a_cluster_is_told_from_a_server_by_itself(cluster: Cluster) -> None:
     plan = plan_of(5, 5, 5)
     for server in cluster.servers:
-        limiter = Limiter(server.tcp_url)
+        limiter = bare(server.tcp_url)
         elsewhere = next(hit for hit in plan if cluster.owner(hit.key) is not server)
         for asked in ([elsewhere], plan):  # MOVED, CROSSSLOT
             with pytest.raises(StorageError) as caught:
