@@ -29,10 +29,12 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
+from .serve.access import AccessDenied
 from .serve.record import current_decision
 from .serve.responses import RateLimitExceeded, StorageUnavailable, problem
 from .signals import (
     limits_checked,
+    request_denied,
     request_rejected,
     rules_failed,
     shadow_rejected,
@@ -50,6 +52,7 @@ __all__ = [
     "GLOBAL",
     "IP",
     "USER",
+    "AccessDenied",
     "ClusterStorage",
     "ConfigurationError",
     "ConfigurationWarning",
@@ -81,6 +84,7 @@ __all__ = [
     "limits_checked",
     "problem",
     "rate_limiter",
+    "request_denied",
     "request_rejected",
     "rules_failed",
     "shadow_rejected",

@@ -97,8 +97,20 @@ class Settings(BaseModel):
     limits: dict[str, Any] = Field(default_factory=dict)
     """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), each written alike."""
 
+    file: str | None = None
+    """A file of limits, TOML or JSON, relative to the folder of the app; what it says holds beside these settings."""
+
     exempt: tuple[str, ...] = ()
     """Endpoints, blueprints or patterns to which limits from outside of their own decorators do not apply."""
+
+    allow: tuple[str, ...] = ()
+    """Networks and subjects that no limit asks: ``["10.0.0.0/8", "user:42"]``."""
+
+    deny: tuple[str, ...] = ()
+    """Networks and subjects that are refused before any limit is asked, written alike."""
+
+    deny_status: Literal[403, 429] = 403
+    """The status of such a refusal."""
 
     @field_validator("key_prefix")
     @classmethod
@@ -116,9 +128,12 @@ class Settings(BaseModel):
     @field_validator("exempt", mode="before")
     @classmethod
     def _check_exempt(cls, value: Any) -> Any:
-        if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-            raise ValueError('give a list of names or patterns, such as ["health", "admin.*"]')
-        return tuple(value)
+        return _texts(value, 'names or patterns, such as ["health", "admin.*"]')
+
+    @field_validator("allow", "deny", mode="before")
+    @classmethod
+    def _check_list(cls, value: Any) -> Any:
+        return _texts(value, 'networks and subjects, such as ["203.0.113.0/24", "user:42"]')
 
     @field_validator("message")
     @classmethod
@@ -141,6 +156,12 @@ class Settings(BaseModel):
             return cls(**{name.removeprefix(PREFIX).lower(): value for name, value in given.items()})
         except ValidationError as error:
             raise ConfigurationError("; ".join(_reason(problem) for problem in error.errors())) from None
+
+
+def _texts(value: Any, example: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"give a list of {example}")
+    return tuple(value)
 
 
 def check_prefix(value: object) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flask import Flask, current_app, request
 
-from .config import Settings
+from .config import PREFIX, Settings
+from .declare.data import LimitsFile, read_limits
 from .declare.decorators import EXTENSION, GATE
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
@@ -24,6 +26,7 @@ from .operate.command_line import Commands
 from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
+from .serve.access import AccessLists, Listed, listed_from
 from .serve.gate import AppGate, gate_of
 from .signals import notify, storage_failed, storage_recovered
 
@@ -43,6 +46,10 @@ class MultiLimit:
         hold as well.
     :param default_limits: limits of each endpoint for which nothing else is declared, written alike.
     :param unmatched_limits: limits of requests that match no route or not its methods, written alike.
+    :param allow: networks and subjects that no limit asks: ``["10.0.0.0/8", "user:42"]``. Those of
+        ``MULTILIMIT_ALLOW`` hold as well.
+    :param deny: networks and subjects that are refused before any limit is asked. Those of ``MULTILIMIT_DENY`` hold as
+        well; who is allowed and denied is allowed.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
 
     One object serves any number of apps, each with its own settings, storage and limits.
@@ -58,6 +65,8 @@ class MultiLimit:
         application_limits: Any = None,
         default_limits: Any = None,
         unmatched_limits: Any = None,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
         on_rejected: Reaction | None = None,
     ) -> None:
         self._storage = storage
@@ -70,6 +79,8 @@ class MultiLimit:
         self._application_limits = application_limits
         self._default_limits = default_limits
         self._unmatched_limits = unmatched_limits
+        self._allow = tuple(allow)
+        self._deny = tuple(deny)
         self._on_rejected = on_rejected
         if app is not None:
             self.init_app(app)
@@ -91,10 +102,12 @@ class MultiLimit:
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
         settings = Settings.from_config(app.config)
+        file = LimitsFile() if settings.file is None else read_limits(Path(app.root_path, settings.file))
         storage = settings.storage_uri if self._storage is None else self._storage
         sources = Sources.of(
             app,
             settings,
+            file=file,
             application=(self._application_limits, application_limits),
             default=(self._default_limits, default_limits),
             unmatched=(self._unmatched_limits, unmatched_limits),
@@ -112,6 +125,7 @@ class MultiLimit:
             limiter=Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings)),
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
+            access=AccessLists(self._declared_lists(settings, file)),
             on_rejected=self._on_rejected,
         )
         app.extensions[EXTENSION] = self
@@ -119,6 +133,18 @@ class MultiLimit:
         app.before_request(gate.before_request)
         app.after_request(gate.after_request)
         app.cli.add_command(Commands())
+
+    def _declared_lists(self, settings: Settings, file: LimitsFile) -> list[Listed]:
+        """Who is allowed and who is denied as long as the app runs."""
+        file_name, status = str(settings.file), settings.deny_status
+        return [
+            *listed_from(settings.allow, "allow", f"{PREFIX}ALLOW"),
+            *listed_from(file.allow, "allow", f"{file_name}: allow"),
+            *listed_from(self._allow, "allow", "allow"),
+            *listed_from(settings.deny, "deny", f"{PREFIX}DENY", status=status),
+            *listed_from(file.deny, "deny", f"{file_name}: deny", status=status),
+            *listed_from(self._deny, "deny", "deny", status=status),
+        ]
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""

@@ -27,6 +27,13 @@ request_rejected: NamedSignal = _signals.signal("request-rejected")
 Same arguments. ``decision.violated`` names every rule that refuses.
 """
 
+request_denied: NamedSignal = _signals.signal("request-denied")
+"""Sent when a list denies a request, before :exc:`AccessDenied` is raised: no limit is asked.
+
+:param listed: the entry that denies it: ``who`` it is about, ``where`` it stands, and its ``status``. Personal data.
+:param endpoint: the endpoint; ``None`` when the request matches no route.
+"""
+
 shadow_rejected: NamedSignal = _signals.signal("shadow-rejected")
 """Sent after :data:`limits_checked` when a limiter with ``shadow=True`` would have refused.
 

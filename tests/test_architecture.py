@@ -27,12 +27,12 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"extension"},
     ),
     "declare": (
-        {"subjects", "unwrap"},
-        {"limiter"},
-        {"decorators", "dynamic"},
+        {"networks", "subjects", "unwrap"},
+        {"limiter", "who"},
+        {"data", "decorators", "dynamic"},
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
-    "serve": ({"messages", "record", "workers"}, {"responses"}, {"gate"}),
+    "serve": ({"messages", "record", "workers"}, {"responses"}, {"access"}, {"gate"}),
     "operate": (
         {"console", "simulate"},
         {"listing", "standing"},
@@ -48,7 +48,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"formats"},
         {"reading"},
     ),
-    "operate/cli": ({"base"}, {"doctor", "keys", "limits", "subjects"}),
+    "operate/cli": ({"base"}, {"doctor", "keys", "limits", "schema", "subjects"}),
     "engine": (
         {"errors", "algorithms", "clock", "forks", "reply"},
         {"rules", "keys"},

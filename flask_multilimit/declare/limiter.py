@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from ..config import check_prefix
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Rule
@@ -305,14 +305,3 @@ def _check_type(type_: object, name: object) -> None:
         raise ConfigurationError(f"name={brief(name)}: taken by a LimitType; call your own type something else")
     for part in own:
         check_callable("type", part)
-
-
-def type_from_text(text: str) -> SubjectType:
-    """The type that configuration writes as ``ip``, ``user``, ``default``, ``global`` or several: ``user+ip``."""
-    names = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
-    parts = [part.strip().lower() for part in text.split("+")]
-    for part in parts:
-        if part not in names:
-            raise ConfigurationError(f"type={brief(text)}: use {', '.join(names)}, or several joined by +")
-    types = tuple(names[part] for part in parts)
-    return types[0] if len(types) == 1 else cast("SubjectType", types)

@@ -32,7 +32,7 @@ UNITS = {
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
 
 _TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*")
-_NAME = re.compile(r"[A-Za-z0-9_.:*/-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.:*/-]{1,64}")
 
 
 class Rule(BaseModel):
@@ -125,7 +125,7 @@ class Rule(BaseModel):
     @field_validator("name", mode="before")
     @classmethod
     def _check_name(cls, value: Any) -> str | None:
-        if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
+        if value is not None and not (isinstance(value, str) and NAME.fullmatch(value)):
             raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
         return value
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "keys": "keys",
     "limits": "limits",
     "reset": "subjects",
+    "schema": "schema",
 }
 """The file in ``cli/`` that each command is in. There it is called ``NAME_command``."""
 

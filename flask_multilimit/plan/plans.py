@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from ..declare.decorators import Stack, rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import Resolve, Subjects, parts_of
+from ..declare.subjects import LimitType, Resolve, Subjects, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit
 from .checks import reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
@@ -154,6 +155,15 @@ class Plans:
         if endpoint not in self.app.view_functions:
             nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
             raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
+
+    @cached_property
+    def types(self) -> Mapping[str, SubjectType]:
+        """The types by their names: those of every app, and those of the limiters on endpoints."""
+        found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP, LimitType.USER.value: LimitType.USER}
+        plans = [*self._endpoints.values(), *self._unmatched.values()]
+        for declared in (limiter.declaration for plan in plans for limiter in plan.limiters):
+            found.setdefault(declared.type_name, declared.type)
+        return found
 
     # Make one
 

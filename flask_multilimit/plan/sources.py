@@ -11,9 +11,9 @@ from typing import Any
 from flask import Flask
 
 from ..config import PREFIX, Settings
+from ..declare.data import OFF, LimitsFile, WrittenLimiter, limiter_options
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
-from ..declare.limiter import Declaration, reject_shared_keys, reject_unknown_options, type_from_text
-from ..declare.subjects import LimitType, SubjectType
+from ..declare.limiter import Declaration, reject_shared_keys
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
 
@@ -31,25 +31,56 @@ class Sources:
     unmatched: tuple[Declaration, ...]
     configured: tuple[tuple[str, tuple[Declaration, ...]], ...]
     """By the name or pattern of ``MULTILIMIT_LIMITS`` and of ``limits``, in their order."""
-    exempt: tuple[str, ...]
+    exempt: tuple[tuple[str, str], ...]
+    """Names and patterns, and where each is said."""
 
     @classmethod
     def of(
-        cls, app: Flask, settings: Settings, *, application: Any, default: Any, unmatched: Any, limits: Iterable[Any]
+        cls,
+        app: Flask,
+        settings: Settings,
+        *,
+        file: LimitsFile,
+        application: Any,
+        default: Any,
+        unmatched: Any,
+        limits: Iterable[Any],
     ) -> Sources:
-        """What the settings say, and after it what was given to the extension."""
+        """What the settings say, after it what the file of ``MULTILIMIT_FILE`` does, and then what was given to the
+        extension."""
+        of_file = settings.file or ""
+        by_name = [
+            *_by_name(settings.limits, f"{PREFIX}LIMITS"),
+            *_by_name(file.limits, f"{of_file}: limits"),
+            *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
+        ]
         return cls(
             app=app,
             application=_collected(
-                "application_limits", settings.application_limits, application, shared_as=APPLICATION_SCOPE
+                "application_limits",
+                (PREFIX, settings.application_limits),
+                (f"{of_file}: ", file.application_limits),
+                given=application,
+                shared_as=APPLICATION_SCOPE,
             ),
-            default=_collected("default_limits", settings.default_limits, default),
-            unmatched=_collected("unmatched_limits", settings.unmatched_limits, unmatched),
-            configured=(
-                *_by_name(settings.limits, f"{PREFIX}LIMITS"),
-                *chain.from_iterable(_by_name(each, "limits") for each in limits if each is not None),
+            default=_collected(
+                "default_limits",
+                (PREFIX, settings.default_limits),
+                (f"{of_file}: ", file.default_limits),
+                given=default,
             ),
-            exempt=settings.exempt,
+            unmatched=_collected(
+                "unmatched_limits",
+                (PREFIX, settings.unmatched_limits),
+                (f"{of_file}: ", file.unmatched_limits),
+                given=unmatched,
+            ),
+            configured=tuple((name, declarations) for name, _, declarations in by_name if declarations),
+            exempt=(
+                *((name, f"{PREFIX}EXEMPT") for name in settings.exempt),
+                *((name, f"{of_file}: exempt") for name in file.exempt),
+                *((name, where) for name, where, declarations in by_name if not declarations),
+            ),
         )
 
     def for_endpoint(
@@ -59,7 +90,7 @@ class Sources:
 
         ``exempt`` are the levels that its view has asked to be exempt from.
         """
-        if any(self._answers_to(name, endpoint) for name in self.exempt):
+        if any(self._answers_to(name, endpoint) for name, _ in self.exempt):
             exempt = LEVELS
         blueprint = self._blueprint_limits(endpoint, exempt)
         exempt = exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
@@ -77,7 +108,7 @@ class Sources:
     def reject_unknown_names(self) -> None:
         """Raise :class:`ConfigurationError` for a name or pattern in the settings that no endpoint answers to."""
         configured = ((name, declarations[0].where) for name, declarations in self.configured)
-        for name, where in (*configured, *((name, f"{PREFIX}EXEMPT") for name in self.exempt)):
+        for name, where in (*configured, *self.exempt):
             if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions):
                 raise ConfigurationError(
                     f'{where}: no endpoint or blueprint is called "{name}", nor does one match it; '
@@ -127,48 +158,47 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
     return (_limiter_from(given, where).at(where),)
 
 
-def _by_name(limits: Any, where: str) -> list[tuple[str, tuple[Declaration, ...]]]:
+def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
+    """Names, where each is said, and its limits: none for what is off."""
     if not isinstance(limits, Mapping):
         raise ConfigurationError(f'{where}={brief(limits)}: give a dict such as {{"api.*": "100/minute"}}')
-    return [(str(name), _some_from(given, f'{where}["{name}"]')) for name, given in limits.items()]
+    return [
+        (str(name), place, () if given == OFF else _some_from(given, place))
+        for name, given, place in ((name, given, f'{where}["{name}"]') for name, given in limits.items())
+    ]
 
 
 def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:
     declarations = declarations_from(given, where)
     reject_shared_keys(where, declarations)
     if not declarations:
-        raise ConfigurationError(f"{where}: no limit given; leave the name out, or put it in {PREFIX}EXEMPT")
+        raise ConfigurationError(f'{where}: no limit given; leave the name out, or give "{OFF}"')
     return declarations
 
 
 def _limiter_from(given: Any, where: str) -> RateLimiter:
     if isinstance(given, RateLimiter):
         return given
+    if isinstance(given, WrittenLimiter):
+        return rate_limiter(**given.options)
     if isinstance(given, (str, Rule)):
         return rate_limiter(rules=given)
     if isinstance(given, Mapping):
-        reject_unknown_options(where, given)
-        options = dict(given)
-        if isinstance(options.get("type"), str) and not isinstance(options["type"], LimitType):
-            options["type"] = _type_from(options["type"], where)
-        return rate_limiter(**options)
+        return rate_limiter(**limiter_options(where, given))
     raise ConfigurationError(
         f'{where}: {brief(given)} is no limit; give text such as "100/minute", a dict such as '
         '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
     )
 
 
-def _type_from(text: str, where: str) -> SubjectType:
-    try:
-        return type_from_text(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(f'limiter on "{where}": {error}') from None
-
-
-def _collected(name: str, configured: Any, given: Any, *, shared_as: str | None = None) -> tuple[Declaration, ...]:
-    """Those of one name, from the settings and from the extension; ``shared_as`` makes each one quota, unless it has
-    a scope of its own."""
-    found = (*declarations_from(configured, PREFIX + name.upper()), *declarations_from(given, name))
-    declarations = tuple(each.shared_as(shared_as) for each in found) if shared_as else found
+def _collected(
+    name: str, *configured: tuple[str, Any], given: Any, shared_as: str | None = None
+) -> tuple[Declaration, ...]:
+    """Those of one name, of each place that configures some, and of the extension; ``shared_as`` makes each one quota,
+    unless it has a scope of its own."""
+    found = [declarations_from(each, where + (name.upper() if where == PREFIX else name)) for where, each in configured]
+    declarations = (*chain.from_iterable(found), *declarations_from(given, name))
+    if shared_as:
+        declarations = tuple(each.shared_as(shared_as) for each in declarations)
     reject_shared_keys(name, declarations)
     return declarations

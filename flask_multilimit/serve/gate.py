@@ -13,14 +13,15 @@ from flask import Flask, Request, Response, has_request_context, request
 from ..config import Settings
 from ..declare.decorators import Stack, gate_of_app
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import LimitType, Resolve, Subjects
+from ..declare.subjects import LimitType, Resolve, Subject, Subjects
 from ..engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
 from ..engine.hits import PEEKED, Hits
 from ..engine.reply import head
 from ..plan.endpoint import Applied, AppliedLimits, Plan
 from ..plan.plans import Plans
-from ..signals import limits_checked, notify, request_rejected, shadow_rejected
+from ..signals import limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from . import responses
+from .access import AccessDenied, AccessLists, Listed
 from .messages import Messages, messages_for
 from .record import Record, Records, request_if_any
 from .responses import RateLimitExceeded, StorageUnavailable
@@ -41,6 +42,7 @@ class AppGate:
         limiter: Limiter,
         plans: Plans,
         subjects: Subjects,
+        access: AccessLists,
         on_rejected: Reaction | None,
     ) -> None:
         self.app = app
@@ -49,6 +51,8 @@ class AppGate:
         self.plans = plans
         """What is in force. A request keeps the plan that it has found first."""
         self.subjects = subjects
+        self.access = access
+        """Who is allowed and who is denied; another one takes its place when that changes."""
         self._on_rejected = on_rejected
         self._lock = Lock()
         self.started = False
@@ -63,10 +67,14 @@ class AppGate:
         if self.settings.enabled:
             asked = _current_request()
             plan = self.plans.of_request(asked)
-            if plan is not None:
+            if self.access:
+                self._ask_lists(
+                    asked, self._records.open(asked, plan), later=plan is not None and plan.stack is not None
+                )
+            elif plan is not None:
                 self._records.open(asked, plan)
-                if plan.stack is None:
-                    self.check(plan)
+            if plan is not None and plan.stack is None:
+                self.check(plan)
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check what ``stack`` declares, with all else that applies; raise unless the call may pass."""
@@ -103,10 +111,49 @@ class AppGate:
                 return plan
         return self.plans.of_service(stack, asked.method if asked else None)
 
+    # Allow and deny
+
+    def _ask_lists(self, asked: Request, record: Record, *, later: bool) -> None:
+        """Raise :exc:`AccessDenied` for who is denied; keep on ``record`` who is allowed.
+
+        Addresses are known at once. Who the user is may be known only where the limits of the view are checked: then
+        the lists of subjects are asked ``later``, unless one of them may allow who is denied here.
+        """
+        listed = self.access.of_address(asked)
+        if listed is not None and listed.action == "deny" and self.access.allows_subjects:
+            found = self.access.of_subjects(self._subject_of)
+            listed = found if found is not None and found.action == "allow" else listed
+        if listed is None and not later:
+            listed = self.access.of_subjects(self._subject_of)
+        if listed is not None or not later:
+            self._obey(listed, record)
+
+    def _is_allowed(self) -> bool:
+        """Whether the current request needs no limits. Raises :exc:`AccessDenied`."""
+        asked = request_if_any()
+        record = None if asked is None else self._records.of(asked)
+        if record is None:
+            return False
+        if record.access == "unknown":
+            self._obey(self.access.of_subjects(self._subject_of), record)
+        return record.access == "allowed"
+
+    def _obey(self, listed: Listed | None, record: Record) -> None:
+        if listed is not None and listed.action == "deny":
+            notify(request_denied, self.app, listed=listed, endpoint=_current_request().endpoint)
+            raise AccessDenied(listed, self._messages().denied)
+        record.access = "limited" if listed is None else "allowed"
+
+    def _subject_of(self, type_name: str) -> Subject | None:
+        type_ = self.plans.types.get(type_name)
+        return None if type_ is None else self.subjects.resolve(type_, type_name)
+
     # The verdict
 
     def check(self, plan: Plan) -> Decision | None:
         """Decide; ``None`` when no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`."""
+        if self.access and self._is_allowed():
+            return None
         try:
             applied = plan.apply(self.subjects.resolve)
         except ConfigurationError as error:
@@ -120,7 +167,8 @@ class AppGate:
         """Decide on a limiter that is declared where it is checked."""
         plan = self.plans.declared_here(scope, options)
         applied = plan.apply(self._resolver_here(plan.limiters[0].declaration, subject))
-        decision = self._decide(scope, applied) if self.settings.enabled else None
+        asking = self.settings.enabled and not (self.access and self._is_allowed())
+        decision = self._decide(scope, applied) if asking else None
         return decision or _unasked(applied), applied
 
     def check_hits(self, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:

@@ -18,6 +18,7 @@ class Messages:
 
     too_many: str
     failed: str
+    denied: str
     wait_one: str
     wait_many: str
     never: str
@@ -31,6 +32,7 @@ MESSAGES = {
     "en": Messages(
         too_many="Too many requests. Please try again later.",
         failed="Rate limiting failed on the server. Please try again later.",
+        denied="Access denied.",
         wait_one="You can try again in 1 second.",
         wait_many="You can try again in {seconds} seconds.",
         never="Waiting does not help: the request asks for more than the limit ever admits.",
@@ -38,6 +40,7 @@ MESSAGES = {
     "zh": Messages(
         too_many="访问过于频繁,请稍候再试",
         failed="服务器限流异常,请稍候再试",
+        denied="拒绝访问",
         wait_one="请在 1 秒后重试。",
         wait_many="请在 {seconds} 秒后重试。",
         never="等待无济于事:此请求所需超过了限额。",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flask import Flask, Request, current_app, g, request
 from werkzeug.local import LocalProxy
@@ -23,6 +24,10 @@ def request_if_any() -> Request | None:
         return None
 
 
+Access = Literal["unknown", "limited", "allowed"]
+"""What the lists of who is allowed and denied say of a request; ``unknown`` until they have been asked."""
+
+
 @dataclass(slots=True)
 class Record:
     """What is known of one request."""
@@ -33,6 +38,7 @@ class Record:
     """In the order of the checks."""
     reserved: list[tuple[Decision, Sequence[Applied]]] = field(default_factory=list)
     """Charges that depend on the response."""
+    access: Access = "unknown"
 
 
 class Records:
@@ -42,13 +48,14 @@ class Records:
     def __init__(self, app: Flask) -> None:
         self._name = _name_for(app)
 
-    def open(self, asked: Request, plan: Plan | None) -> None:
+    def open(self, asked: Request, plan: Plan | None) -> Record:
         """Begin the record of ``asked``, or go on with the one that an earlier check has begun."""
-        record = asked.__dict__.get(self._name)
+        record: Record | None = asked.__dict__.get(self._name)
         if record is None:
-            asked.__dict__[self._name] = Record(plan)
+            record = asked.__dict__[self._name] = Record(plan)
         else:
             record.plan = plan
+        return record
 
     def of(self, asked: Request) -> Record | None:
         return asked.__dict__.get(self._name)

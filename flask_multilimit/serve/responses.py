@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 """Problem type of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies."""
 
-_PROBLEM = "application/problem+json"
-_OFFERED = (_PROBLEM, "application/json", "text/html", "text/plain")
-_VARY = ("Vary", "Accept, Accept-Language")
+PROBLEM = "application/problem+json"
+_OFFERED = (PROBLEM, "application/json", "text/html", "text/plain")
+VARY = ("Vary", "Accept, Accept-Language")
 
 
 class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
@@ -68,15 +68,15 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
 
     def _written(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
         body, content_type = self._body(environ)
-        return body, [("Content-Type", content_type), ("Content-Length", str(len(body))), _VARY]
+        return body, [("Content-Type", content_type), ("Content-Length", str(len(body))), VARY]
 
     def _body(self, environ: Any) -> tuple[bytes, str]:
-        chosen = _negotiate(environ)
+        chosen = negotiate(environ)
         if chosen == "text/html":
             return self._html().encode(), "text/html; charset=utf-8"
         if chosen == "text/plain":
             return f"{self.description}\n{self._wait()}\n".encode(), "text/plain; charset=utf-8"
-        return _problem_text(self.description, _violations(self.decision)), _PROBLEM
+        return _problem_text(self.description, _violations(self.decision)), PROBLEM
 
     def _html(self) -> str:
         return (
@@ -93,7 +93,7 @@ class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like
     """HTTP 503: the limits could not be checked, and ``on_storage_error`` is ``"deny"``; ``__cause__`` tells why."""
 
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:
-        chosen = _negotiate(environ)
+        chosen = negotiate(environ)
         if chosen == "text/html":
             return super().get_body(environ, scope)
         if chosen == "text/plain":
@@ -103,9 +103,9 @@ class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like
 
     def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
         fields = dict(super().get_headers(environ, scope))
-        chosen = _negotiate(environ)
-        fields["Content-Type"] = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else _PROBLEM
-        return [*fields.items(), _VARY]
+        chosen = negotiate(environ)
+        fields["Content-Type"] = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
+        return [*fields.items(), VARY]
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
@@ -151,15 +151,15 @@ def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> byt
     return json.dumps(_problem(detail, violations), ensure_ascii=False).encode()
 
 
-def _negotiate(asked: Any) -> str:
+def negotiate(asked: Any) -> str:
     """By a WSGI environment, or a request, or nothing."""
     accept = (getattr(asked, "environ", asked) or {}).get("HTTP_ACCEPT", "*/*")
-    return _preferred(accept) if len(accept) <= LONGEST_REMEMBERED else _PROBLEM
+    return _preferred(accept) if len(accept) <= LONGEST_REMEMBERED else PROBLEM
 
 
 @lru_cache(maxsize=256)
 def _preferred(accept: str) -> str:
-    return str(parse_accept_header(accept, MIMEAccept).best_match(_OFFERED, _PROBLEM))
+    return str(parse_accept_header(accept, MIMEAccept).best_match(_OFFERED, PROBLEM))
 
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:

@@ -7,13 +7,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from docs.snippets import PAGES, Block, blocks_of, examples_of
+from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
 from support.folders import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXAMPLES = [(str(page.relative_to(ROOT)), example) for page in PAGES for example in examples_of(page)]
-LANGUAGES = {"", "python", "pycon", "lua", "console", "text", "http", "json", "toctree", "eval-rst", "include", "raw"}
+LANGUAGES = {
+    "",
+    "python",
+    "pycon",
+    "lua",
+    "console",
+    "text",
+    "toml",
+    "http",
+    "json",
+    "toctree",
+    "eval-rst",
+    "include",
+    "raw",
+}
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page}-{example}" for page, example in EXAMPLES])
@@ -24,6 +39,13 @@ def test_an_example_runs(run: Callable[..., dict[str, Any]], page: str, example:
 def test_no_block_has_a_language_that_nobody_checks() -> None:
     blocks = [block for page in PAGES for block in blocks_of(page)]
     assert not [str(block) for block in blocks if block.language not in LANGUAGES]
+
+
+def test_every_file_of_limits_says_what_can_be_said() -> None:
+    blocks = [block for page in PAGES for block in blocks_of(page) if block.language == "toml"]
+    assert blocks
+    for block in blocks:
+        validated(LimitsFile, str(block), parse_toml(block.text))
 
 
 def test_files_that_commands_name_exist() -> None:

@@ -1,0 +1,524 @@
+"""Limits written as data: in settings, in a file, in overrides, in simulations. One model, and its JSON Schema.
+
+It says all that :func:`rate_limiter` can say without a callable, and names a callable by its import path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, cast
+
+from flask import request
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from ..engine import ConfigurationError, Rule
+from ..engine.algorithms import ALGORITHMS
+from ..engine.errors import brief
+from ..engine.hits import OnStorageError
+from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
+from ..engine.rules import LONGEST, MAX_COUNT, NAME, SHORTEST
+from .limiter import LONGEST_WAIT, OPTIONS, Declaration, reject_unknown_options
+from .networks import Networks, network_from
+from .subjects import LimitType, SingleType, SubjectType
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    try:
+        import tomli as tomllib
+    except ImportError:
+        tomllib = None
+
+OFF = "off"
+"""In place of limits: none."""
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+NO_IMPORTS = {"imports": False}
+"""The validation context of what is not to be trusted with import paths: to import a module is to run it."""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*.^_`|~-]{1,64})")
+_TYPES = {name.lower(): kind for name, kind in LimitType.__members__.items()}
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+# What stands for a callable
+
+
+class HeaderType:
+    """The subject is what a request header says; all requests without the header are one subject.
+
+    A client sends what it likes: limit by a header that your proxy sets, or that something else checks.
+    """
+
+    def __init__(self, header: str) -> None:
+        self.header = header
+        self.__qualname__ = f"header:{header}"
+
+    def __call__(self) -> str:
+        return request.headers.get(self.header, "")
+
+
+class ChargeWhenStatus:
+    """``charge_when`` by the status of the response: numbers such as 401, and classes such as ``"4xx"``."""
+
+    def __init__(self, statuses: Iterable[int | str]) -> None:
+        statuses = tuple(statuses)
+        self._codes = frozenset(status for status in statuses if isinstance(status, int))
+        self._classes = frozenset(int(status[0]) for status in statuses if isinstance(status, str))
+        self.__qualname__ = f"charge_when={list(statuses)}"
+
+    def __call__(self, response: Any) -> bool:
+        status: int = response.status_code
+        return status in self._codes or status // 100 in self._classes
+
+
+class ExemptNetworks:
+    """``exempt_when`` by the address of the client."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks: Networks[str] = Networks((network_from(each), each) for each in networks)
+        self.__qualname__ = f"exempt={list(networks)}"
+
+    def __call__(self) -> bool:
+        return self._networks.find(request.remote_addr or "") is not None
+
+
+def _imported(text: str) -> Callable[..., Any]:
+    """What ``module:function`` names. Raises :class:`ConfigurationError`."""
+    module, _, names = text.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for name in names.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{text!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(f"{text!r} is no callable")
+    return cast("Callable[..., Any]", found)
+
+
+def _is_import_path(value: object) -> bool:
+    return isinstance(value, str) and value not in _TYPES and _IMPORT_PATH.fullmatch(value) is not None
+
+
+# Forms: text, a table, a list
+
+
+def _form(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "<text>"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "<number>"
+    if isinstance(value, (Mapping, BaseModel)):
+        return "<table>"
+    return "<list>" if isinstance(value, (list, tuple)) else None
+
+
+def _forms(remedy: str) -> Discriminator:
+    """Tells by its form which of several models a value is, so that an error is about that one."""
+    return Discriminator(_form, custom_error_type="form", custom_error_message=remedy)
+
+
+def _not_empty(value: tuple[T, ...]) -> tuple[T, ...]:
+    if not value:
+        raise ValueError("give at least one")
+    return value
+
+
+# What looks at the whole comes after what looks at each part, and only if that found nothing wrong.
+Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems": 1}), AfterValidator(_not_empty)]
+Text = Annotated[str, Field(min_length=1)]
+ImportPath = Annotated[str, Field(pattern=f"^{_IMPORT_PATH.pattern}$")]
+Status = Annotated[
+    Annotated[int, Field(ge=100, le=599), Tag("<number>")] | Annotated[str, Field(pattern="^[1-5]xx$"), Tag("<text>")],
+    _forms('give a number such as 401, or a class such as "4xx"'),
+]
+NetworkText = Annotated[str, Field(examples=["203.0.113.0/24", "2001:db8::/32"])]
+
+
+class _Written(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+
+class WrittenRule(_Written):
+    """At most ``count`` units in any ``time`` seconds."""
+
+    time: float = Field(60, ge=SHORTEST, le=LONGEST)
+    """Seconds."""
+    count: int = Field(100, ge=1, le=MAX_COUNT)
+    """Units."""
+    algorithm: str = Field("sliding_window", json_schema_extra={"enum": list(ALGORITHMS)})
+    """How they are counted."""
+    burst: int | None = Field(None, ge=1, le=MAX_COUNT)
+    """Units that may pass at once: for token_bucket, leaky_bucket and gcra."""
+    max_delay: float | None = Field(None, ge=SHORTEST, le=LONGEST)
+    """Seconds that a request may wait in the queue of a leaky_bucket."""
+    lease: int | None = Field(None, ge=2)
+    """Units that a process may take at once, to spend them without asking the storage."""
+    name: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+    """What header fields and errors call it."""
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(**self.model_dump(exclude_unset=True))
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> WrittenRule:
+        self.rule  # noqa: B018 - raises what is wrong in it
+        return self
+
+
+def _check_rule_text(text: str) -> str:
+    if not _IMPORT_PATH.fullmatch(text):
+        rules_of(text)
+    return text
+
+
+RuleText = Annotated[
+    str, Field(examples=["100/minute", "10 per 20 seconds; 100/hour"]), AfterValidator(_check_rule_text)
+]
+RuleItem = Annotated[
+    Annotated[RuleText, Tag("<text>")] | Annotated[WrittenRule, Tag("<table>")],
+    _forms('give text such as "100/minute", or a table such as {"count": 100, "time": 60}'),
+]
+WrittenRules = Annotated[
+    Annotated[RuleText, Tag("<text>")]
+    | Annotated[WrittenRule, Tag("<table>")]
+    | Annotated[Some[RuleItem], Tag("<list>")],
+    _forms('give text such as "100/minute", a table such as {"count": 100, "time": 60}, or a list of these'),
+]
+"""One rule or several."""
+
+
+def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[Rule, ...]:
+    """The rules that are ``written``. Raises :class:`ConfigurationError`."""
+    items = [written] if isinstance(written, (str, WrittenRule)) else written
+    found: list[Rule] = []
+    for item in items:
+        if isinstance(item, WrittenRule):
+            found.append(item.rule)
+        else:
+            found += map(Rule.parse, re.split("[;,]", item))
+    return tuple(found)
+
+
+class WrittenLimiter(_Written):
+    """One limiter: the options of ``rate_limiter`` as data."""
+
+    type: Annotated[
+        Annotated[Text, Tag("<text>")] | Annotated[Some[Text], Tag("<list>")],
+        _forms('give text such as "ip", "user", "user+ip" or "header:X-Api-Key"'),
+    ] = Field("default", examples=["ip", "user", "user+ip", "header:X-Api-Key", "module:function"])
+    """Who shares the quota: default (everyone), ip, user, header:NAME, module:function, or several together."""
+    rules: WrittenRules = Field(default="100/minute")
+    """How much in how much time: text, a table, a list of these, or module:function, which is asked at each request."""
+    key: str | None = Field(None, pattern=f"^{PREFIX_PATTERN.pattern}$")
+    """What its keys begin with, in place of MULTILIMIT_KEY_PREFIX."""
+    scope: Text | None = None
+    """Limiters of one scope share their quotas; without, those of one endpoint do."""
+    hash_tag: HashTag = "scope"
+    """What decides in which slot of a cluster a key lies."""
+    methods: Some[Text] | None = None
+    """Request methods it applies to; without, all but OPTIONS."""
+    cost: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_COUNT), Tag("<number>")] | Annotated[ImportPath, Tag("<text>")],
+        _forms('give a whole number, 0 or more, or "module:function"'),
+    ] = 1
+    """Units that a request takes; or module:function."""
+    exempt: tuple[NetworkText, ...] = Field((), strict=False)
+    """Networks whose requests it does not count."""
+    exempt_when: ImportPath | None = None
+    """module:function; when it returns true, the limiter does not apply."""
+    charge_when: (
+        Annotated[
+            Annotated[ImportPath, Tag("<text>")] | Annotated[Some[Status], Tag("<list>")],
+            _forms('give a list of statuses such as [401, 403] or ["4xx"], or "module:function"'),
+        ]
+        | None
+    ) = Field(None, examples=[[401, 403], ["4xx"]])
+    """Statuses whose responses are counted: a charge for any other is given back. Or module:function."""
+    shadow: bool = False
+    """Evaluate and count, but never refuse."""
+    on_storage_error: OnStorageError | None = None
+    """What becomes of it when storage gives no answer."""
+    wait: float = Field(0, ge=0, le=LONGEST_WAIT)
+    """Seconds that a request may sleep in its worker instead of being refused."""
+    message: str | None = None
+    """What a refused client is told."""
+    on_rejected: ImportPath | None = None
+    """module:function, called with the Decision; what it returns is the response."""
+    with_defaults: bool = False
+    """Let the default limits apply beside it."""
+    name: str | None = Field(None, pattern=f"^{NAME_PATTERN.pattern}$")
+    """What its rules are called in header fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nothing(cls, value: Any) -> Any:
+        """``null`` says the same as an option that is left out."""
+        if not isinstance(value, Mapping):
+            return value
+        return {name: given for name, given in value.items() if given is not None}
+
+    @field_validator("exempt")
+    @classmethod
+    def _check_exempt(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(network_from(each)) for each in value)
+
+    @field_validator("type", "rules", "cost", "exempt_when", "charge_when", "on_rejected")
+    @classmethod
+    def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.context and not info.context.get("imports", True):
+            for part in value if isinstance(value, tuple) else (value,):
+                if _is_import_path(part) and not _HEADER.fullmatch(part):
+                    raise ValueError("names a callable, which only settings and files can; declare it there")
+        return value
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        for part in _parts_of(value):
+            if part.lower() not in _TYPES and not _HEADER.fullmatch(part) and not _is_import_path(part):
+                known = f"{', '.join(_TYPES)}, header:NAME, module:function"
+                raise ValueError(f"unknown type {part!r}{_nearest(part, _TYPES)}; use {known}, or several joined by +")
+        return value
+
+    @model_validator(mode="after")
+    def _check_limiter(self) -> WrittenLimiter:
+        if self.exempt and self.exempt_when is not None:
+            raise ValueError("exempt and exempt_when: give one of them")
+        try:
+            Declaration.of("", self.options)
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix('limiter on "": ')) from error
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What :func:`rate_limiter` takes. Raises :class:`ConfigurationError`."""
+        options = {name: getattr(self, name) for name in self.model_fields_set if name != "exempt"}
+        if "type" in options:
+            options["type"] = type_of(self.type)
+        if "rules" in options:
+            options["rules"] = _imported(str(self.rules)) if _is_import_path(self.rules) else rules_of(self.rules)
+        for name in ("cost", "exempt_when", "charge_when", "on_rejected"):
+            if _is_import_path(options.get(name)):
+                options[name] = _imported(options[name])
+        if self.exempt:
+            options["exempt_when"] = ExemptNetworks(self.exempt)
+        if isinstance(self.charge_when, tuple):
+            options["charge_when"] = ChargeWhenStatus(self.charge_when)
+        if self.name is None and (own := _name_for(self.type)):
+            options["name"] = own
+        return options
+
+
+def _parts_of(type_: str | tuple[str, ...]) -> list[str]:
+    texts = [type_] if isinstance(type_, str) else type_
+    return [part.strip() for text in texts for part in text.split("+")]
+
+
+def type_of(written: str | tuple[str, ...]) -> SubjectType:
+    """The type that is ``written``: ``ip``, ``user+ip``, ``header:X-Api-Key``, ``module:function``."""
+    found = tuple(_single_type(part) for part in _parts_of(written))
+    return found[0] if len(found) == 1 else found
+
+
+def _single_type(text: str) -> SingleType:
+    if text.lower() in _TYPES:
+        return _TYPES[text.lower()]
+    if header := _HEADER.fullmatch(text):
+        return HeaderType(header[1])
+    return _imported(text)
+
+
+def _name_for(type_: str | tuple[str, ...]) -> str | None:
+    """What a limiter is called whose type needs a name and which gives none: as the header or the function."""
+    own = [part for part in _parts_of(type_) if part.lower() not in _TYPES]
+    if len(own) != 1:
+        return None
+    name = own[0].rpartition(":")[2].rpartition(".")[2].lower()
+    return name if NAME_PATTERN.fullmatch(name) else None
+
+
+def _check_limit_text(text: str) -> str:
+    rules_of(text)
+    return text
+
+
+def _check_limit_text_or_off(text: str) -> str:
+    return text if text == OFF else _check_limit_text(text)
+
+
+_EXAMPLES = Field(examples=["100/minute", "10 per 20 seconds; 100/hour"])
+LimitText = Annotated[str, _EXAMPLES, AfterValidator(_check_limit_text)]
+LimitTextOrOff = Annotated[str, _EXAMPLES, AfterValidator(_check_limit_text_or_off)]
+_REMEDY = 'give text such as "100/minute", a table such as {"type": "ip", "rules": "100/minute"}, or a list of these'
+WrittenLimit = Annotated[
+    Annotated[LimitText, Tag("<text>")] | Annotated[WrittenLimiter, Tag("<table>")], _forms(_REMEDY)
+]
+WrittenLimits = Annotated[
+    Annotated[LimitText, Tag("<text>")]
+    | Annotated[WrittenLimiter, Tag("<table>")]
+    | Annotated[tuple[WrittenLimit, ...], Field(strict=False), Tag("<list>")],
+    _forms(_REMEDY),
+]
+"""One limiter or several; text is a limiter of everyone."""
+LimitsOfName = Annotated[
+    Annotated[LimitTextOrOff, Tag("<text>")]
+    | Annotated[WrittenLimiter, Tag("<table>")]
+    | Annotated[Some[WrittenLimit], Tag("<list>")],
+    _forms(f"{_REMEDY}, or {OFF!r}"),
+]
+
+
+class LimitsFile(_Written):
+    """The limits of an app: what ``MULTILIMIT_FILE`` names."""
+
+    schema_: str | None = Field(None, alias="$schema")
+    """Where the JSON Schema of this file lies, for editors."""
+    application_limits: WrittenLimits = ()
+    """Limits that the whole app shares."""
+    default_limits: WrittenLimits = ()
+    """Limits of each endpoint for which nothing else is declared."""
+    unmatched_limits: WrittenLimits = ()
+    """Limits of requests that match no route (404) or not its methods (405)."""
+    limits: dict[str, LimitsOfName] = Field(default_factory=dict)
+    """Limits by endpoint, blueprint or pattern; "off" is as if the name stood in ``exempt``."""
+    exempt: tuple[Text, ...] = Field((), strict=False)
+    """Endpoints, blueprints or patterns to which limits from outside of their own decorators do not apply."""
+    allow: tuple[Text, ...] = Field((), strict=False)
+    """Networks and subjects that no limit asks: "203.0.113.0/24", "user:42"."""
+    deny: tuple[Text, ...] = Field((), strict=False)
+    """Networks and subjects that are refused before any limit."""
+
+
+def limiter_options(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`rate_limiter` takes, of a mapping in which some values are written as data, and others may be what
+    only Python can say: a callable, a :class:`Rule`. Raises :class:`ConfigurationError`."""
+    objects = {name: value for name, value in given.items() if _has_object(value)}
+    written = {name: value for name, value in given.items() if name not in objects}
+    reject_unknown_options(where, (name for name in given if name not in WrittenLimiter.model_fields))
+    try:
+        options = validated(WrittenLimiter, f'limiter on "{where}"', written).options
+    except ConfigurationError:
+        Declaration.of(where, _written_alike(written))  # raises the error that a decorator would
+        raise
+    return {**options, **objects}
+
+
+def _written_alike(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that data and Python write in the same way."""
+    alike = set(OPTIONS) - {"type"} | ({"rules"} if not isinstance(written.get("rules"), Mapping) else set())
+    return {name: value for name, value in written.items() if name in alike and not _holds_data(value)}
+
+
+def _holds_data(value: object) -> bool:
+    if _is_import_path(value) or isinstance(value, Mapping):
+        return True
+    return isinstance(value, (list, tuple)) and any(isinstance(each, (Mapping, int)) for each in value)
+
+
+def _has_object(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_object, value))
+    if isinstance(value, Mapping):
+        return any(map(_has_object, value.values()))
+    return not isinstance(value, (str, int, float, bool, type(None))) or isinstance(value, LimitType)
+
+
+def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -> M:
+    """``given`` as ``model``; without ``imports``, an import path is a mistake.
+
+    Raises :class:`ConfigurationError` that names of each mistake ``where`` it is, the path, the value and the remedy.
+    """
+    try:
+        return model.model_validate(given, context=None if imports else NO_IMPORTS)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+        raise ConfigurationError("; ".join(_told(where, problem, model) for problem in problems)) from None
+
+
+def read_limits(path: Path) -> LimitsFile:
+    """The limits in a file, TOML or JSON by the end of its name. Raises :class:`ConfigurationError`."""
+    return validated(LimitsFile, path.name, _parsed(path))
+
+
+def _parsed(path: Path) -> Any:
+    parsers: dict[str, Callable[[str], Any]] = {".json": json.loads, ".toml": parse_toml}
+    parse = parsers.get(path.suffix.lower())
+    if parse is None:
+        raise ConfigurationError(f"{path}: give a file whose name ends in {' or '.join(parsers)}")
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # also of both parsers, and of UTF-8
+        raise ConfigurationError(f"{path}: is no {path.suffix[1:].upper()}: {error}") from error
+
+
+def parse_toml(text: str) -> Any:
+    if tomllib is None:
+        raise ConfigurationError("Python 3.10 reads no TOML: pip install 'flask-multilimit[toml]', or write JSON")
+    return tomllib.loads(text)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a file of limits (draft 2020-12)."""
+    return {"$schema": SCHEMA, "$id": "urn:flask-multilimit:limits", **LimitsFile.model_json_schema(by_alias=True)}
+
+
+def _told(where: str, problem: Any, model: type[BaseModel]) -> str:
+    steps = [step for step in problem["loc"] if not str(step).startswith("<")]
+    path = "".join(map(_step, enumerate(steps)))
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: {path}: is not an option{_nearest(str(steps[-1]), _options_at(steps[:-1], model))}"
+    reason = _REMEDIES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    shown = f"{path}={brief(problem['input'])}: " if path else ""
+    return f"{where}: {shown}{reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]}"
+
+
+_REMEDIES = {"tuple_type": "give a list", "missing": "is missing; give it"}
+
+
+def _step(numbered: tuple[int, Any]) -> str:
+    """Of a path as TOML and Python write it: ``limits."api.*"[0].rules``."""
+    number, step = numbered
+    if isinstance(step, int):
+        return f"[{step}]"
+    plain = step if re.fullmatch(r"[\w-]+", step) else json.dumps(step, ensure_ascii=False)
+    return plain if number == 0 else f".{plain}"
+
+
+def _options_at(steps: Sequence[Any], model: type[BaseModel]) -> Iterable[str]:
+    """What could have stood there."""
+    inner = next((step for step in reversed(steps) if isinstance(step, str)), None)
+    if inner == "rules":
+        return WrittenRule.model_fields
+    return (WrittenLimiter if steps else model).model_fields
+
+
+def _nearest(value: str, names: Iterable[str]) -> str:
+    match = difflib.get_close_matches(value, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {match[0]!r}?" if match else ""

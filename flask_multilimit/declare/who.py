@@ -1,0 +1,45 @@
+"""Whom an entry of a list is about: a network, or a subject of a type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..engine import ConfigurationError
+from ..engine.errors import brief
+from ..engine.keys import TYPE_PATTERN
+from .networks import Network, network_from
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Either a ``network``, or the subject ``value`` of the type called ``type_name``."""
+
+    network: Network | None
+    type_name: str = ""
+    value: str = ""
+
+    @classmethod
+    def parse(cls, text: object) -> Who:
+        """``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"``, ``"api_key:abc"``. What can be read as a network is
+        one. Raises :class:`ConfigurationError`."""
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
+        type_name, colon, value = text.partition(":")
+        try:
+            return cls(network_from(text))
+        except ConfigurationError:
+            if not colon:
+                raise ConfigurationError(f"{brief(text)}: {_REMEDY}") from None
+        if type_name == "ip":
+            return cls(network_from(value))
+        if type_name == "default" or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
+            raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
+        return cls(None, type_name, value)
+
+    def __str__(self) -> str:
+        return str(self.network) if self.network is not None else f"{self.type_name}:{self.value}"
+
+
+_REMEDY = (
+    'give a network such as "203.0.113.0/24", or a subject such as "user:42" (the name of its type before the colon)'
+)

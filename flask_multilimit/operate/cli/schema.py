@@ -1,0 +1,15 @@
+"""``schema``: the JSON Schema of a file of limits."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ...declare.data import json_schema
+
+
+@click.command("schema", short_help="Print the JSON Schema of a file of limits.")
+def schema_command() -> None:
+    """Print the JSON Schema (draft 2020-12) of the file that MULTILIMIT_FILE names, for editors to complete it by."""
+    click.echo(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,215 @@
+"""Limits written as data say what decorators say; what is wrong names the file, the path, the value and the remedy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from flask_multilimit import ConfigurationError, LimitType, Rule
+from flask_multilimit.config import Settings
+from flask_multilimit.declare.data import (
+    LimitsFile,
+    WrittenLimiter,
+    WrittenRule,
+    json_schema,
+    limiter_options,
+    read_limits,
+    validated,
+)
+from flask_multilimit.declare.limiter import OPTIONS, Declaration
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def tier() -> str:
+    return "5/minute"
+
+
+def tenant() -> str:
+    return "acme"
+
+
+RULES: list[tuple[Any, list[Rule]]] = [
+    ("5/minute", [Rule(60, 5)]),
+    ("5/minute; 100/hour", [Rule(60, 5), Rule(3600, 100)]),
+    ({"count": 5, "time": 0.5}, [Rule(0.5, 5)]),
+    (
+        ["5/minute", {"count": 9, "algorithm": "gcra", "burst": 3}],
+        [Rule(60, 5), Rule(60, 9, algorithm="gcra", burst=3)],
+    ),
+    ({"count": 9, "algorithm": "leaky_bucket", "max_delay": 2}, [Rule(60, 9, algorithm="leaky_bucket", max_delay=2)]),
+    ({"count": 90, "lease": 5, "name": "much"}, [Rule(60, 90, lease=5, name="much")]),
+    *[({"count": 9, "algorithm": name}, [Rule(60, 9, algorithm=name)]) for name in ALGORITHMS],
+]
+
+
+@pytest.mark.parametrize(("written", "rules"), RULES)
+def test_every_rule_can_be_written(written: Any, rules: list[Rule]) -> None:
+    declared = Declaration.of("here", limiter_options("here", {"rules": written}))
+
+    assert declared.rules == tuple(rules)
+
+
+@pytest.mark.parametrize(
+    ("written", "type_name"),
+    [
+        ("ip", "ip"),
+        ("User", "user"),
+        ("global", "default"),
+        ("user+ip", "user+ip"),
+        (["user", "ip"], "user+ip"),
+        ("header:X-Api-Key", "x-api-key"),
+        ("test_data:tenant", "tenant"),
+        (["ip", "test_data:tenant"], "tenant"),
+    ],
+)
+def test_every_type_can_be_written(
+    written: Any, type_name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setitem(sys.modules, "test_data", sys.modules[__name__])
+    monkeypatch.syspath_prepend(request.path.parent)
+
+    assert Declaration.of("here", limiter_options("here", {"type": written})).type_name == type_name
+
+
+def test_data_has_every_option_of_a_decorator_and_the_fields_of_a_rule() -> None:
+    assert set(WrittenLimiter.model_fields) == {*OPTIONS, "exempt"}
+    assert set(WrittenRule.model_fields) == set(Rule.model_fields)
+    assert {name: field.default for name, field in WrittenRule.model_fields.items()} == {
+        name: field.default for name, field in Rule.model_fields.items()
+    }
+
+
+def test_a_file_has_every_setting_of_limits() -> None:
+    fields = set(LimitsFile.model_fields) - {"schema_"}
+
+    assert fields < set(Settings.model_fields)
+    assert {name for name in Settings.model_fields if name.endswith("limits")} < fields
+
+
+def test_options_that_only_python_can_say_may_stand_beside_data() -> None:
+    options = limiter_options("here", {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401]})
+
+    declared = Declaration.of("here", options)
+
+    assert (declared.type, declared.rules) == (LimitType.IP, (Rule(60, 5), Rule(3600, 9)))
+    assert callable(declared.charge_when)
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"limits": {"api.*": "3/mnute"}}, """limits."api.*"='3/mnute': .*unknown unit 'mnute'.*did you mean 'minute'"""),
+    (
+        {"limits": {"a": ["3/minute", {"rules": [{"cont": 3}]}]}},
+        r"limits.a\[1\].rules\[0\].cont: .*did you mean 'count'",
+    ),
+    ({"limits": {"a": {"rules": {"count": 0}}}}, r"limits.a.rules.count=0: .*greater than or equal to 1"),
+    ({"limits": {"a": {"typ": "ip"}}}, "limits.a.typ: is not an option; did you mean 'type'"),
+    ({"limits": {"a": {"type": "ipp"}}}, "limits.a.type='ipp': unknown type 'ipp'; did you mean 'ip'"),
+    ({"limits": {"a": {"type": "nosuch:thing"}}}, "limits.a=.*'nosuch:thing' cannot be imported"),
+    ({"limits": {"a": {"type": "sys:path"}}}, "'sys:path' is no callable"),
+    ({"limits": {"a": {"charge_when": [99]}}}, r"limits.a.charge_when\[0\]=99"),
+    ({"limits": {"a": {"charge_when": ["6xx"]}}}, r"limits.a.charge_when\[0\]='6xx'"),
+    ({"limits": {"a": {"exempt": ["10.0.0"]}}}, "limits.a.exempt=.*network '10.0.0'"),
+    ({"limits": {"a": {"exempt": ["::1"], "exempt_when": "sys:exit"}}}, "give one of them"),
+    ({"limits": {"a": {"cost": -1}}}, "limits.a.cost=-1"),
+    ({"limits": {"a": {"methods": "POST"}}}, "limits.a.methods='POST': give a list"),
+    ({"limits": {"a": []}}, r"limits.a=\[\]: give at least one"),
+    ({"limits": {"a": 5}}, "limits.a=5: give text such as"),
+    ({"limits": "5/minute"}, "limits='5/minute'"),
+    ({"application_limits": "off"}, "application_limits='off'"),
+    ({"default_limit": "5/minute"}, "default_limit: is not an option; did you mean 'default_limits'"),
+    ({"deny": [5]}, r"deny\[0\]=5"),
+]
+
+
+@pytest.mark.parametrize(("written", "message"), WRONG)
+def test_what_is_wrong_names_the_file_the_path_the_value_and_the_remedy(
+    written: Any, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "limits.json"
+    file.write_text(json.dumps(written))
+
+    with pytest.raises(ConfigurationError, match=f"^limits.json: .*{message}"):
+        read_limits(file)
+
+
+@pytest.mark.parametrize("option", ["type", "rules", "cost", "exempt_when", "charge_when", "on_rejected"])
+def test_what_is_not_to_be_trusted_names_no_callable(option: str) -> None:
+    written = {option: f"{__name__}:tier"}
+
+    with pytest.raises(ConfigurationError, match=f"{option}=.*names a callable, which only settings and files can"):
+        validated(WrittenLimiter, "an override", written, imports=False)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("name", ["limits.json", "limits.toml"])
+    def test_of_both_kinds_say_the_same(self, name: str, tmp_path: Path) -> None:
+        texts = {
+            "limits.json": '{"limits": {"api.*": [{"type": "ip", "rules": "5/day"}],"health": "off"}, "deny": ["::1"]}',
+            "limits.toml": 'deny = ["::1"]\n[limits]\nhealth = "off"\n[[limits."api.*"]]\ntype = "ip"\nrules = "5/day"',
+        }
+        file = tmp_path / name
+        file.write_text(texts[name])
+
+        read = read_limits(file)
+
+        assert read.limits == {"api.*": (WrittenLimiter(type="ip", rules="5/day"),), "health": "off"}
+        assert read.deny == ("::1",)
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("limits.json", b"{", "is no JSON"),
+            ("limits.toml", b"[", "is no TOML"),
+            ("limits.toml", b"\xff", "is no TOML"),
+            ("limits.json", b"[]", "limits.json: "),
+            ("limits.yaml", b"", "ends in .json or .toml"),
+        ],
+    )
+    def test_that_cannot_be_read_are_an_error(self, name: str, content: bytes, message: str, tmp_path: Path) -> None:
+        file = tmp_path / name
+        file.write_bytes(content)
+
+        with pytest.raises(ConfigurationError, match=message):
+            read_limits(file)
+
+    def test_that_are_not_there_are_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match=r"nowhere\.toml: cannot be read: No such file"):
+            read_limits(tmp_path / "nowhere.toml")
+
+
+class TestSchema:
+    VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+
+    def test_is_one(self) -> None:
+        self.VALIDATOR.check_schema(json_schema())
+
+    @pytest.mark.parametrize("written", [written for written, _ in RULES])
+    def test_takes_whatever_can_be_written(self, written: Any) -> None:
+        self.VALIDATOR.validate({"limits": {"a": {"rules": written, "type": "ip", "charge_when": [401, "5xx"]}}})
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            {"limits": {"a": {"typ": "ip"}}},
+            {"limits": {"a": {"rules": [{"count": 0}]}}},
+            {"limits": {"a": {"rules": {"algorithm": "bucket"}}}},
+            {"limits": {"a": []}},
+            {"limits": {"a": {"charge_when": [99]}}},
+            {"nonsense": 1},
+        ],
+    )
+    def test_refuses_what_is_wrong(self, written: Any) -> None:
+        assert not self.VALIDATOR.is_valid(written)
+
+    def test_describes_every_option(self) -> None:
+        definitions = json_schema()["$defs"]
+
+        assert all("description" in option for option in definitions["WrittenLimiter"]["properties"].values())
+        assert all("description" in option for option in definitions["WrittenRule"]["properties"].values())

@@ -1,0 +1,88 @@
+"""The limits of MULTILIMIT_FILE hold beside those of the settings and of decorators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
+from support.asking import ask, policy, statuses, view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.doubles import RecordingStorage
+
+
+@pytest.fixture
+def file(app: Flask, tmp_path: Path) -> Path:
+    app.root_path = str(tmp_path)
+    app.config["MULTILIMIT_FILE"] = "limits.json"
+    return tmp_path / "limits.json"
+
+
+def test_hold_beside_the_others(app: Flask, storage: RecordingStorage, file: Path) -> None:
+    file.write_text('{"limits": {"sh*": {"type": "ip", "rules": "2/minute"}}, "application_limits": "9/hour"}')
+    app.config["MULTILIMIT_APPLICATION_LIMITS"] = "8/second"
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/", "show", rate_limiter(rules="7/day")(view()))
+
+    assert policy(ask(app)) == ["application-1s", "application-3600s", "ip-60s", "default-86400s"]
+
+
+def test_off_is_as_if_the_name_were_exempt(app: Flask, storage: RecordingStorage, file: Path) -> None:
+    file.write_text('{"limits": {"health": "off"}, "default_limits": "1/minute"}')
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/health", "health", view())
+    app.add_url_rule("/", "show", view())
+
+    assert statuses(app, "/health", "/health", "/", "/") == [200, 200, 200, 429]
+
+
+def test_charge_by_status(app: Flask, storage: RecordingStorage, file: Path) -> None:
+    file.write_text('{"limits": {"show": {"rules": "1/minute", "charge_when": [401, "5xx"]}}}')
+    MultiLimit(app, storage=storage)
+    answers = iter([200, 404, 401])
+    app.add_url_rule("/", "show", lambda: ("", next(answers)))
+
+    assert statuses(app, "/", "/", "/", "/") == [200, 404, 401, 429]
+
+
+def test_exempt_networks(app: Flask, storage: RecordingStorage, file: Path) -> None:
+    file.write_text('{"limits": {"show": {"rules": "1/minute", "exempt": ["10.0.0.0/8"]}}}')
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/", "show", view())
+
+    outside = [ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code for _ in range(2)]
+    inside = [ask(app, environ_base={"REMOTE_ADDR": "10.1.2.3"}).status_code for _ in range(2)]
+
+    assert (outside, inside) == ([200, 429], [200, 200])
+
+
+def test_by_a_header(app: Flask, storage: RecordingStorage, file: Path) -> None:
+    file.write_text('{"limits": {"show": {"type": "header:X-Api-Key", "rules": "1/minute"}}}')
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/", "show", view())
+
+    keys = ["a", "b", "a", None, None]
+    asked = [ask(app, headers={"X-Api-Key": key} if key else {}).status_code for key in keys]
+
+    assert asked == [200, 200, 429, 200, 429]
+
+
+def test_names_the_file_where_nothing_answers_to_a_name(app: Flask, file: Path) -> None:
+    file.write_text('{"limits": {"shwo": "1/minute"}}')
+    MultiLimit(app)
+    app.add_url_rule("/", "show", view())
+
+    with pytest.raises(ConfigurationError, match=r'limits.json: limits\["shwo"\]: no endpoint'):
+        ask(app)
+
+
+def test_names_the_file_that_is_wrong_when_the_app_starts(app: Flask, file: Path) -> None:
+    file.write_text('{"limits": {"show": "1/mnute"}}')
+
+    with pytest.raises(ConfigurationError, match=r"^limits.json: limits.show='1/mnute'"):
+        MultiLimit(app)

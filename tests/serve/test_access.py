@@ -1,0 +1,212 @@
+"""Who is allowed is not limited; who is denied is refused before any limit is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, g, request
+
+from flask_multilimit import (
+    USER,
+    AccessDenied,
+    ConfigurationError,
+    LimitType,
+    MultiLimit,
+    current_decision,
+    rate_limiter,
+    request_denied,
+)
+from support.asking import ask, view
+
+if TYPE_CHECKING:
+    from support.doubles import RecordingStorage
+
+
+def by(app: Flask, address: str | None, path: str = "/", **options: Any) -> int:
+    return ask(app, path, environ_base={"REMOTE_ADDR": address}, **options).status_code
+
+
+@pytest.mark.parametrize("place", ["settings", "constructor"])
+def test_lists_may_stand_in_two_places(app: Flask, storage: RecordingStorage, place: str) -> None:
+    lists: dict[str, Any] = {"allow": ["10.0.0.0/8"], "deny": ["203.0.113.0/24"]}
+    if place == "settings":
+        app.config.update(MULTILIMIT_ALLOW=lists["allow"], MULTILIMIT_DENY=lists["deny"])
+        lists = {}
+    MultiLimit(app, storage=storage, default_limits="1/minute", **lists)
+    app.add_url_rule("/", "show", view())
+
+    assert [by(app, "10.1.2.3") for _ in range(3)] == [200, 200, 200]
+    assert [by(app, "203.0.113.9"), by(app, "::ffff:203.0.113.9")] == [403, 403]
+    assert storage.checks == []
+    assert [by(app, "198.51.100.1") for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("decorated", [True, False])
+class TestUsers:
+    @pytest.fixture
+    def app(self, storage: RecordingStorage, decorated: bool) -> Flask:
+        app = Flask("shop")
+        limited = {"rules": "1/minute", "type": USER}
+        MultiLimit(
+            app,
+            storage=storage,
+            user_loader=lambda: g.get("user"),
+            default_limits=None if decorated else [limited],
+            allow=["user:boss"],
+            deny=["user:mallory", "203.0.113.0/24"],
+        )
+
+        def load() -> None:
+            g.user = request.headers.get("X-User")
+
+        # As apps do that log people in: before the limits of a view, but behind our own hook when that is needed.
+        app.before_request_funcs.setdefault(None, []).insert(0, load)
+        app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()) if decorated else view())
+        return app
+
+    def test_are_allowed_and_denied(self, app: Flask) -> None:
+        asked = {
+            user: [by(app, "::1", headers={"X-User": user}) for _ in range(2)] for user in ("boss", "mallory", "you")
+        }
+
+        assert asked == {"boss": [200, 200], "mallory": [403, 403], "you": [200, 429]}
+
+    def test_who_is_allowed_is_so_from_a_denied_address(self, app: Flask) -> None:
+        asked = [by(app, "203.0.113.9", headers={"X-User": user}) for user in ("boss", "you")]
+
+        assert asked == [200, 403]
+
+
+def test_a_user_is_known_where_the_limits_of_the_view_are_checked(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, user_loader=lambda: g.get("user"), deny=["user:mallory"])
+
+    def log_in() -> None:
+        g.user = "mallory"
+
+    app.before_request(log_in)
+    app.add_url_rule("/", "show", rate_limiter(type=USER, rules="1/minute")(view()))
+
+    assert by(app, "::1") == 403
+
+
+def test_a_type_of_ones_own_is_listed_by_its_name(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, deny=["tenant:acme"], allow=["tenant:ours"])
+    by_tenant = rate_limiter(type=lambda: request.headers["X-Tenant"], name="tenant", rules="1/minute")
+    app.add_url_rule("/", "show", by_tenant(view()))
+
+    tenants = ("acme", "ours", "x")
+    asked = {tenant: [by(app, "::1", headers={"X-Tenant": tenant}) for _ in range(2)] for tenant in tenants}
+
+    assert asked == {"acme": [403, 403], "ours": [200, 200], "x": [200, 429]}
+
+
+@pytest.mark.parametrize("path", ["/", "/nowhere", "/static/nothing.css"])
+def test_denied_is_everything(app: Flask, path: str) -> None:
+    MultiLimit(app, deny=["203.0.113.7"], unmatched_limits="1/hour")
+    app.add_url_rule("/", "show", view())
+
+    assert by(app, "203.0.113.7", path) == 403
+
+
+def test_disabled_nothing_is_denied(app: Flask) -> None:
+    app.config["MULTILIMIT_ENABLED"] = False
+    MultiLimit(app, deny=["203.0.113.7"])
+    app.add_url_rule("/", "show", view())
+
+    assert by(app, "203.0.113.7") == 200
+
+
+@pytest.mark.parametrize("address", [None, "", "unix:", "\0", "1.2.3"])
+def test_what_is_no_address_is_on_no_list(app: Flask, address: str | None) -> None:
+    MultiLimit(app, deny=["0.0.0.0/0", "::/0"])
+    app.add_url_rule("/", "show", view())
+
+    assert by(app, address) == 200
+
+
+def test_a_check_in_the_view_of_who_is_allowed_charges_nothing(app: Flask, storage: RecordingStorage) -> None:
+    multilimit = MultiLimit(app, storage=storage, allow=["10.0.0.1"])
+
+    def send() -> str:
+        decision = multilimit.check("1/minute", scope="mail")
+        return str(decision.allowed)
+
+    app.add_url_rule("/", "send", send)
+
+    answers = [ask(app, environ_base={"REMOTE_ADDR": "10.0.0.1"}).text for _ in range(3)]
+
+    assert (answers, storage.checks) == (["True"] * 3, [])
+
+
+class TestRefusals:
+    @pytest.fixture
+    def app(self) -> Flask:
+        app = Flask("shop")
+        app.config["MULTILIMIT_DENY"] = ["203.0.113.7"]
+        app.add_url_rule("/", "show", view())
+        return app
+
+    @pytest.mark.parametrize(("status", "name"), [(403, "Forbidden"), (429, "Too Many Requests")])
+    def test_are_403_or_429_if_asked_for(self, app: Flask, status: int, name: str) -> None:
+        app.config["MULTILIMIT_DENY_STATUS"] = status
+        MultiLimit(app)
+
+        answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+
+        assert answer.status_code == status
+        assert answer.content_type == "application/problem+json"
+        assert answer.get_json(force=True) == {
+            "type": "about:blank",
+            "title": name,
+            "status": status,
+            "detail": "Access denied.",
+        }
+
+    @pytest.mark.parametrize(
+        ("accept", "start"), [("text/html", "<!doctype html>"), ("text/plain", "Access denied."), ("*/*", "{")]
+    )
+    def test_are_negotiated(self, app: Flask, accept: str, start: str) -> None:
+        MultiLimit(app)
+
+        answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"}, headers={"Accept": accept})
+
+        assert answer.text.startswith(start)
+
+    def test_reach_error_handlers(self, app: Flask) -> None:
+        MultiLimit(app)
+        app.register_error_handler(AccessDenied, lambda error: (str(error.listed.who), 451))
+
+        answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+
+        assert (answer.status_code, answer.text) == (451, "203.0.113.7/32")
+
+    def test_are_signalled(self, app: Flask) -> None:
+        MultiLimit(app)
+        told: list[tuple[str, str]] = []
+        with request_denied.connected_to(lambda _, listed, endpoint: told.append((listed.where, endpoint)), app):
+            by(app, "203.0.113.7")
+
+        assert told == [("MULTILIMIT_DENY", "show")]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"MULTILIMIT_DENY": ["203.0.113"]}, "MULTILIMIT_DENY: '203.0.113': give a network"),
+        ({"MULTILIMIT_ALLOW": "10.0.0.0/8"}, "MULTILIMIT_ALLOW='10.0.0.0/8': give a list"),
+        ({"MULTILIMIT_DENY_STATUS": 404}, "MULTILIMIT_DENY_STATUS=404"),
+    ],
+)
+def test_a_wrong_list_is_an_error_that_names_it(app: Flask, given: dict[str, Any], message: str) -> None:
+    app.config.update(given)
+
+    with pytest.raises(ConfigurationError, match=message):
+        MultiLimit(app)
+
+
+def test_without_lists_views_may_read_the_decision(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/", "show", rate_limiter(type=LimitType.IP)(lambda: str(current_decision.allowed)))
+
+    assert ask(app).text == "True"
