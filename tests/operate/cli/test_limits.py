@@ -190,4 +190,5 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
         "keys",
         "limits",
         "reset",
+        "schema",
     ]
