@@ -64,7 +64,11 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "engine/storage": ({"base"}, {"memory"}, {"layers", "redis"}, {"cluster", "local"}, {"schemes"}),
     "engine/storage/layers": ({"deny_cache", "guard", "leases"}, {"stack"}),
-    "engine/storage/layers/guard": ({"fallback", "workers"}, {"pending"}, {"guard"}),
+    "engine/storage/layers/guard": (
+        {"breaker", "fallback", "policy", "workers"},
+        {"health", "log", "pending", "probe"},
+        {"guard"},
+    ),
     "engine/storage/redis": (
         {"announced", "failures", "scripts", "tls"},
         {"deadline"},

@@ -30,6 +30,7 @@ from ..engine import (
 )
 from ..engine.algorithms import ALGORITHMS
 from ..engine.storage import LocalStorage
+from ..engine.storage.layers.guard.workers import workers_asked_for
 from ..engine.storage.redis.failures import code_of, storage_error
 from ..engine.storage.redis.uri import address_of
 from ..serve.gate import AppGate
@@ -202,22 +203,13 @@ def _in_this_process(storage: Any) -> Iterator[Finding]:
         return
     text = "memory://, in each process by itself, gone when it ends."
     remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
-    workers = _workers()
-    if workers:
-        text = f"{text} {workers} asks for several workers: each of them admits the whole of every limit."
+    workers = workers_asked_for(os.environ)
+    if workers is not None and workers.count > 1:
+        asked = f"{workers.source} asks for {workers.count} workers"
+        text = f"{text} {asked}: each of them admits the whole of every limit."
         yield Finding("storage", Severity.WARNING, text, remedy)
     else:
         yield Finding("storage", Severity.HINT, text, remedy)
-
-
-def _workers() -> str | None:
-    """What in the environment asks for more than one worker process."""
-    for name in ("WEB_CONCURRENCY", "UWSGI_PROCESSES", "UWSGI_WORKERS"):
-        number = os.environ.get(name, "")
-        if number.isdigit() and int(number) > 1:
-            return f"{name}={number}"
-    match = re.search(r"(?:--workers|-w)[= ]*(\d+)", os.environ.get("GUNICORN_CMD_ARGS", ""))
-    return f"GUNICORN_CMD_ARGS ({match[0]})" if match and int(match[1]) > 1 else None
 
 
 def _clients(storage: Any) -> list[Any]:

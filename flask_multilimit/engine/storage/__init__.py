@@ -5,7 +5,8 @@ from __future__ import annotations
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
 from .cluster.storage import ClusterStorage
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
-from .layers.guard.guard import GuardedStorage, Health
+from .layers.guard.guard import GuardedStorage
+from .layers.guard.health import Health
 from .layers.leases import LeasingStorage
 from .layers.stack import Layers, rebuilt, with_leases
 from .local.storage import LocalStorage

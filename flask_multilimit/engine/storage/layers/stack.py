@@ -17,7 +17,8 @@ from ...errors import ConfigurationError
 from ...hits import OnStorageError
 from ..base import Clocked, Storage, layers_of
 from .deny_cache import DENY_SECONDS, DenyCache
-from .guard.guard import GuardedStorage, Health
+from .guard.guard import GuardedStorage
+from .guard.health import Health
 from .leases import LeasingStorage
 
 

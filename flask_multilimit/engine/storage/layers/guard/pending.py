@@ -1,4 +1,4 @@
-"""What is owed to the storage after an outage: the charges of checks that were admitted without it, and refunds."""
+"""What the storage has to be told after an outage: charges of checks that were admitted without it, and refunds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...base import Storage
 from .fallback import unlimited
 
 MOST_PENDING = 20_000
-"""Admitted checks that are kept, to be charged later; beyond, the oldest are given up."""
+"""Admitted checks that are kept to be charged later; beyond, the oldest are given up."""
 BATCH = 100
-"""Checks that are charged in one round trip: others wait for no more than these, also where many workers charge."""
+"""Checks that are charged in one round trip: other commands wait for no more than these."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Admitted:
     """Whether it is on its way to the storage."""
 
     def lasting(self, now: int) -> tuple[Hit, ...]:
-        """What of it still counts."""
+        """The hits whose charge still counts."""
         at, reply, refunded = self.local.at, self.local.reply, self.local.refunded
         if (
             not refunded and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now
@@ -41,12 +41,11 @@ class Admitted:
         return tuple(hit for hit in self.hits if hit.key in lasting)
 
 
-class Arrears:
-    """What is owed to ``storage``.
+class PendingCharges:
+    """What ``storage`` is to be told.
 
-    ``now`` is the clock by which the checks were admitted; ``log`` is told of what cannot be charged or given back for
-    a reason of its own. Not thread-safe, but for :meth:`give_back` and :meth:`charge`, of which one may run beside all
-    the others.
+    ``now`` is the clock by which the checks were admitted; ``log`` is called for what cannot be charged or given back
+    because of its own keys. Not thread-safe, except that :meth:`give_back` or :meth:`charge` may run beside the rest.
     """
 
     def __init__(
@@ -70,11 +69,11 @@ class Arrears:
         return bool(self._pending or self._refunds)
 
     def begin(self) -> None:
-        """Another outage."""
+        """Another outage begins."""
         self.given_up = self.charged = 0
 
     def forget(self) -> None:
-        """It is another's to pay."""
+        """Another process tells the storage."""
         self._pending.clear()
         self._refunds.clear()
 
@@ -85,11 +84,10 @@ class Arrears:
             self.given_up += bool(oldest.lasting(self._now()))
 
     def find(self, check_id: UUID) -> Admitted | None:
-        """What :meth:`keep` was given, unless it is paid."""
+        """What :meth:`keep` was given, unless it is charged already."""
         return self._pending.get(check_id.bytes)
 
-    def owe(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """A refund."""
+    def keep_refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._refunds.append((check_id, tuple(charges)))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
@@ -99,8 +97,8 @@ class Arrears:
             admitted.carried = True
         return batch
 
-    def cross_off(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """It is paid."""
+    def remove(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
+        """The batch is charged."""
         for check_id, _ in batch:
             self._pending.pop(check_id, None)
 
@@ -148,7 +146,7 @@ class Arrears:
                 self._log(item[1].hits, error)
 
     def _fill_up(self, decision: Decision) -> None:
-        """What did not fit takes all that is left."""
+        """A charge that does not fit takes all that is left."""
         if not any(retry_afters(decision.reply)):  # nearly always, and there may be thousands to charge
             return
         for status in decision.statuses:

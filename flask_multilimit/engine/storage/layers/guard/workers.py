@@ -42,13 +42,20 @@ def count_workers(
     environment = os.environ if environment is None else environment
     found = [
         *_of_gunicorn(sys.argv if arguments is None else arguments, "the arguments of gunicorn"),
-        *_of_gunicorn(["gunicorn", *shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))], "GUNICORN_CMD_ARGS"),
-        *_of_environment(environment),
         *_alike(proc),
     ]
+    if (asked := workers_asked_for(environment)) is not None:
+        found.append(asked)
     if found:
         return max(found, key=lambda workers: workers.count)
     return Workers(2 * (os.cpu_count() or 1) + 1, "the number of CPUs", certain=False)
+
+
+def workers_asked_for(environment: Mapping[str, str]) -> Workers | None:
+    """The most that the environment asks a server for, whether or not this process is one of its workers."""
+    arguments = ["gunicorn", *shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))]
+    found = [*_of_environment(environment), *_of_gunicorn(arguments, "GUNICORN_CMD_ARGS")]
+    return max(found, key=lambda workers: workers.count, default=None)
 
 
 def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:

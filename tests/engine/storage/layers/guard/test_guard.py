@@ -114,7 +114,7 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        self.until(lambda: all(guard._prober is None for guard in self._guards()))  # all is told and logged
+        self.until(lambda: all(guard._prober.is_idle for guard in self._guards()))  # all is told and logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
@@ -1000,7 +1000,7 @@ def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_h
 
 
 def test_so_is_what_the_way_back_has_left(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.guard.RETURN_SECONDS", 60)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.breaker.RETURN_SECONDS", 60)
     workers = make(2)
     limiter = workers.limiters[0]
     workers.break_down()

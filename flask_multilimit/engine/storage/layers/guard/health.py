@@ -1,0 +1,40 @@
+"""How a storage stands, as far as this process knows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from ....errors import StorageError
+from .workers import Workers
+
+_STARTED = time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a storage stands, as far as this process knows."""
+
+    state: Literal["working", "failed"]
+    """``failed`` until the storage is back and has been charged for what was admitted meanwhile."""
+    since: float
+    """POSIX time; for display only."""
+    error: StorageError | None
+    """The latest error; it stays when the storage works again."""
+    breaker: Literal["closed", "open", "half-open"]
+    """``open``: no check asks the storage. ``half-open``: the guard is probing it; or it has answered, and what was
+    admitted meanwhile is being charged."""
+    fallback_keys: int
+    """Keys that this process counts by itself."""
+    pending: int
+    """Admitted checks that are still to be charged to the storage."""
+    given_up: int
+    """Admitted checks of this or the last outage that could not be charged."""
+    workers: Workers
+    """Processes that share a limit while the storage is away."""
+
+    @classmethod
+    def of_this_process(cls) -> Health:
+        """Of a storage in this process, which cannot fail."""
+        return cls("working", _STARTED, None, "closed", 0, 0, 0, Workers(1, "memory of this process"))

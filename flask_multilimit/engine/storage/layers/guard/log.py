@@ -1,0 +1,67 @@
+"""What a guard logs: one line for each change, not one for each request."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ....errors import StorageError, with_remedy
+from ....hits import Hit, OnStorageError
+from ....keys import place_of
+from .workers import Workers
+
+LOG_SECONDS = 60.0
+"""Between two lines about checks that fail by themselves."""
+
+
+class OutageLog:
+    """Writes to ``logger``, or to the logger ``flask_multilimit``."""
+
+    def __init__(self, logger: logging.Logger | None) -> None:
+        self.given = logger
+        self._logger = logger or logging.getLogger("flask_multilimit")
+        self._next_single = 0.0
+
+    def failed(self, hits: tuple[Hit, ...], error: StorageError, policy: OnStorageError, workers: Workers) -> None:
+        self._logger.error(
+            "Rate limits: %s, asked about %s. Until the storage is back: %s",
+            with_remedy(error),
+            place_of(hits[0].key),
+            _meanwhile(policy, workers),
+        )
+
+    def is_back(self, seconds: float, *, charged: int, given_up: int) -> None:
+        self._logger.warning(
+            "Rate limits: the storage is back after %.1f s; %d checks admitted meanwhile were charged to it, %d not.",
+            seconds,
+            charged,
+            given_up,
+        )
+
+    def is_due(self) -> bool:
+        """Whether a line about a single check may be written now; not thread-safe."""
+        now = time.monotonic()
+        if now < self._next_single:
+            return False
+        self._next_single = now + LOG_SECONDS
+        return True
+
+    def single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
+        """About a check that fails although the storage answers others."""
+        self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, with_remedy(error))
+
+    def callback_raised(self, error: Exception) -> None:
+        self._logger.error("Rate limits: the on_change callback raised", exc_info=error)
+
+    def no_thread(self, error: RuntimeError) -> None:
+        self._logger.warning("Rate limits: could not start the recovery thread: %s", error)
+
+
+def _meanwhile(policy: OnStorageError, workers: Workers) -> str:
+    share = "the whole" if workers.count == 1 else f"1/{workers.count}"
+    return {
+        "local": f"this process admits {share} of each limit by itself ({workers.source}).",
+        "allow": "every request is admitted.",
+        "deny": "every limited request is refused.",
+        "raise": "every check raises an error.",
+    }[policy]

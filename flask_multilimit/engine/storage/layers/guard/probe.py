@@ -1,0 +1,96 @@
+"""The thread that brings the storage back: it asks whether it answers, off the way of the requests."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from threading import Event, Lock, Thread
+
+from ....errors import StorageError
+from ....hits import Hit
+from ....keys import beside
+from ....rules import Rule
+from .fallback import UNLIMITED
+
+PROBE_SECONDS = 0.9
+"""Between two probes, at least; with the time of the answer, less than a second."""
+FIRST_PROBE = (0.05, 0.15)
+"""Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
+
+
+class Prober:
+    """Calls ``attempt`` in a thread of its own, about once a second, until nothing is left to do.
+
+    ``attempt`` raises :class:`StorageError` when the storage is still away; then ``failed`` is called with it. Both
+    ``failed`` and ``is_done`` are called under ``lock``, so that whoever leaves something to do while the last attempt
+    ends starts another thread. ``cannot_start`` is called when the system gives no thread.
+    """
+
+    def __init__(
+        self,
+        attempt: Callable[[], object],
+        *,
+        is_done: Callable[[], bool],
+        failed: Callable[[StorageError], object],
+        cannot_start: Callable[[RuntimeError], object],
+    ) -> None:
+        self._attempt, self._is_done, self._failed, self._cannot_start = attempt, is_done, failed, cannot_start
+        self._thread: Thread | None = None
+        self._stopped = Event()
+        self._last = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return self._thread is None
+
+    def ensure(self, lock: Lock) -> None:
+        """Start the thread unless it runs."""
+        thread = self._thread
+        if thread is not None and thread.is_alive():  # after a fork it is not
+            return
+        with lock:
+            if self._stopped.is_set() or self._thread is not thread:
+                return
+            thread = Thread(target=self._run, args=(lock, self._stopped), name="multilimit-probe", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter ends: the next check tries again
+                self._cannot_start(error)
+                return
+            self._thread = thread
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=PROBE_SECONDS)
+
+    def forget(self) -> None:
+        """In a forked child: the thread is the parent's, which may have held a lock inside of the event."""
+        stopped, self._stopped = self._stopped, Event()
+        if stopped.is_set():
+            self._stopped.set()
+        self._thread = None
+
+    def _run(self, lock: Lock, stopped: Event) -> None:
+        wait = random.uniform(*FIRST_PROBE)
+        while not stopped.wait(max(wait, self._last + PROBE_SECONDS - time.monotonic())):
+            if self._stopped is not stopped:  # a greenlet that was copied into a child, which has a prober of its own
+                return
+            wait, self._last = 0.0, time.monotonic()
+            try:
+                self._attempt()
+            except StorageError as error:
+                with lock:
+                    self._failed(error)
+            else:
+                with lock:
+                    if self._is_done():
+                        self._thread = None
+                        return
+
+
+def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Hits that write wherever ``hits`` would (same prefixes, same slots), and are gone in a second."""
+    keys = dict.fromkeys(beside(hit.key, "probe::fixed_window:1000") for hit in hits)
+    return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)
