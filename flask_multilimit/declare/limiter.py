@@ -6,7 +6,7 @@ import difflib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -67,7 +67,7 @@ class Declaration:
     def of(cls, where: str, options: Mapping[str, Any]) -> Declaration:
         """Raise :class:`ConfigurationError` that names ``where`` for whatever is wrong in ``options``."""
         try:
-            given = {name: value for name, value in options.items() if value is not None}
+            given = dict(_given(options))
             if "rules" in given and not callable(given["rules"]):
                 given["rules"] = rules_from(given["rules"])
             if "methods" in given:
@@ -110,14 +110,21 @@ class Declaration:
 
 
 OPTIONS = tuple(each.name for each in fields(Declaration) if each.name != "where")
+_DEFAULTS = {each.name: each.default for each in fields(Declaration)}
 
 
 def reject_unknown_options(where: str, options: Iterable[object]) -> None:
     """Raise :class:`ConfigurationError` for an option that no limiter has."""
     for option in options:
         if option not in OPTIONS:
-            nearest = difflib.get_close_matches(str(option), OPTIONS, n=1, cutoff=0)[0]
-            raise ConfigurationError(f"{where}: {option!r} is not an option of a limiter; did you mean {nearest!r}?")
+            raise ConfigurationError(f"{where}: {option!r} is not an option of a limiter; {_remedy_for(str(option))}")
+
+
+def _remedy_for(option: str) -> str:
+    if option in Rule.model_fields:
+        return f"it is one of a rule: rules=Rule(..., {option}=...)"
+    nearest = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0)[0]
+    return f"did you mean {nearest!r}?"
 
 
 def reject_shared_keys(
@@ -201,10 +208,23 @@ def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, lo
     return windows * tight_rule.count <= loose_rule.count
 
 
+def _given(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Those that are not left out. ``None`` leaves out only what has no other default."""
+    for name, value in options.items():
+        if value is not None:
+            yield name, value
+        elif name != "rules" and _DEFAULTS.get(name) is not None:
+            raise ConfigurationError(f"{name}=None: leave it out for {brief(_DEFAULTS[name])}, or give a value")
+
+
 def _methods(methods: object) -> frozenset[str]:
     if isinstance(methods, str) or not isinstance(methods, Iterable):
         raise ConfigurationError(f'methods={brief(methods)}: give several, such as methods=["POST", "PUT"]')
-    found = frozenset(str(method).upper() for method in methods)
+    given = list(methods)
+    for method in given:
+        if not isinstance(method, str):
+            raise ConfigurationError(f'methods: {brief(method)} is no method; give text such as "POST"')
+    found = frozenset(method.upper() for method in given)
     if not found:
         raise ConfigurationError("methods: none given, so nothing would be limited; leave it out for all")
     return found
@@ -250,9 +270,9 @@ def _check_cost(declaration: Declaration) -> None:
     if callable(declaration.cost):
         check_callable("cost", declaration.cost)
         return
-    for rule in declaration.fixed_rules:
+    for rule in declaration.fixed_rules or (Rule(),):
         check_cost(declaration.cost, rule)
-        if declaration.cost > rule.quota.burst:
+        if declaration.fixed_rules and declaration.cost > rule.quota.burst:
             raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, ClassVar
@@ -227,6 +227,8 @@ class Rule(BaseModel):
         return f"{self.time}s" if isinstance(self.time, int) else f"{self.window_ms}ms"
 
 
+_REMEDY_FOR_MAPPING = 'a rule is no mapping here; give Rule(time=60, count=5), or text such as "5/minute"'
+
 NOTHING = Rule.model_construct(time=60, count=0)
 """The rule by which nothing passes. It is only ever meant: a count of 0 that somebody writes is an error."""
 
@@ -237,6 +239,8 @@ Rules = Rule | str | Iterable[Rule | str]
 def rules_from(rules: Rules) -> tuple[Rule, ...]:
     """Every rule of ``rules`` in order. Raises :class:`ConfigurationError` when there is none or one is wrong."""
     given = [rules] if isinstance(rules, (Rule, str)) else rules
+    if isinstance(given, Mapping):
+        raise ConfigurationError(f"rules={brief(rules)}: {_REMEDY_FOR_MAPPING}")
     if not isinstance(given, Iterable):
         raise ConfigurationError(f'rules={brief(rules)}: give Rule objects or text such as "100/minute"')
     found = tuple(rule for item in given for rule in _rules_of(item))
@@ -250,6 +254,8 @@ def _rules_of(item: Any) -> list[Rule]:
         return [item]
     if isinstance(item, str):
         return [Rule.parse(part) for part in re.split("[;,]", item)]
+    if isinstance(item, Mapping):
+        raise ConfigurationError(f"rules: {brief(item)}: {_REMEDY_FOR_MAPPING}")
     raise ConfigurationError(f'rules: {brief(item)} is not a rule; give a Rule or text such as "100/minute"')
 
 

@@ -69,6 +69,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"message": 5}, "message=5"),
     ({"message": lambda: "no"}, "message=.*which it does not take"),
     ({"on_rejected": "no"}, "on_rejected='no'"),
+    ({"type": None}, r"type=None: leave it out for <LimitType\.DEFAULT"),
+    ({"cost": None}, "cost=None: leave it out for 1"),
+    ({"wait": None}, "wait=None: leave it out for 0"),
+    ({"shadow": None}, "shadow=None: leave it out for False"),
+    ({"with_defaults": None}, "with_defaults=None: leave it out for False"),
+    ({"hash_tag": None}, "hash_tag=None: leave it out for 'scope'"),
+    ({"hash_tag": 1}, "hash_tag=1"),
+    ({"scope": 5}, "scope=5"),
+    ({"key": 5}, "key prefix 5"),
+    ({"methods": [5]}, "methods: 5 is no method"),
+    ({"cost": "1", "rules": lambda: "5/minute"}, "cost='1'"),
     ({"on_rejected": with_two}, "on_rejected=.*which it does not take"),
     ({"on_rejected": later}, "on_rejected=.*async"),
 ]
@@ -79,6 +90,14 @@ KINDS = pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(number) 
 def test_on_a_function_it_names_the_function(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf'limiter on "support.asking:view.*": .*{message}'):
         rate_limiter(**options)(view())
+
+
+@pytest.mark.parametrize("rules", [{"time": 60, "count": 5}, [{"time": 60, "count": 5}]])
+def test_rules_in_code_are_no_mappings(rules: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"{'time': 60, 'count': 5}.*: .*give Rule\(time=60, count=5\), or text"
+    ):
+        rate_limiter(rules=rules)(view())
 
 
 @KINDS
@@ -119,6 +138,10 @@ def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any
         ({"type": "user+ipp"}, r"type='user\+ipp'"),
         ({"rulse": "5/minute"}, "'rulse' is not an option of a limiter; did you mean 'rules'"),
         ({"where": "here"}, "'where' is not an option"),
+        (
+            {"algorithm": "gcra"},
+            r"'algorithm' is not an option of a limiter; it is one of a rule: rules=Rule\(..., algorithm=",
+        ),
         (["5/minute", "9/minute"], "would share one key"),
     ],
 )
