@@ -97,8 +97,10 @@ class MultiLimit:
         """Read the settings of ``app`` and put its limits into force.
 
         Limits given here are those of this app, and hold beside those of the constructor and of the settings.
-        Raises :class:`ConfigurationError` for a wrong setting, and when ``app`` has a MultiLimit already.
+        Raises :class:`ConfigurationError` for a wrong setting, when ``app`` has a MultiLimit already, and when it is no
+        Flask app.
         """
+        _require_flask(app)
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
         settings = Settings.from_config(app.config)
@@ -250,6 +252,24 @@ class MultiLimit:
         return _gate().limiter
 
 
+def _require_flask(app: object) -> None:
+    if isinstance(app, Flask):
+        return
+    modules = {each.__module__.partition(".")[0] for each in type(app).__mro__}
+    shown = f"{type(app).__name__} of {type(app).__module__}"
+    for framework, instead in _INSTEAD.items():
+        if framework in modules:
+            raise ConfigurationError(f"app={shown}: MultiLimit is for Flask; {instead}")
+    raise ConfigurationError(f"app={shown}: give the Flask object itself, not what is wrapped around it")
+
+
+_ENGINE = "or ask the engine's Limiter yourself, in a thread: it needs no Flask"
+_INSTEAD = {
+    "quart": f"for Quart there is quart-rate-limiter, {_ENGINE}",
+    "starlette": f"for Starlette and FastAPI there is slowapi, {_ENGINE}",
+}
+
+
 def _gate() -> AppGate:
     """Of the current app."""
     return gate_of(current_app)
@@ -271,7 +291,10 @@ def _layers(app: Flask, settings: Settings) -> Layers:
 def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
     """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default: those of
     the request)."""
-    if endpoint is None:
-        endpoint, method = str(request.endpoint), method or request.method
     resolve = gate.subjects.given(given) if given else gate.subjects.resolve
+    if endpoint is None:
+        endpoint, method = request.endpoint, method or request.method
+    if endpoint is None:
+        plan = gate.plans.of_request(request)
+        return plan.apply(resolve, conditions=False) if plan else ()
     return [applied for standing in gate.plans.standings(endpoint, method, resolve) for applied in standing.applied]

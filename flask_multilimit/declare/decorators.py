@@ -179,7 +179,12 @@ def _exempted(target: T, levels: frozenset[Level]) -> T:
     if isinstance(target, (MethodType, Flask)) or not (callable(target) or isinstance(target, Blueprint)):
         raise ConfigurationError(f"exempt({target!r}): put it on a function, a view class or a blueprint")
     before: frozenset[Level] = getattr(target, _EXEMPT, frozenset())
-    setattr(target, _EXEMPT, before | levels)
+    try:
+        setattr(target, _EXEMPT, before | levels)
+    except (AttributeError, TypeError):
+        raise ConfigurationError(
+            f"exempt({target!r}): it cannot be marked; wrap it in a function of your own"
+        ) from None
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
@@ -164,7 +165,9 @@ class Subjects:
 
     def here(self, type_name: str, subject: object) -> Resolve:
         """A resolver for one check, of a type called ``type_name``, that is told its subject."""
-        value = _text(subject, "subject")
+        value = _id_from(subject)
+        if value is None:
+            raise ConfigurationError(f"subject={brief(subject)}: give a str, an int or a UUID")
         found = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
         return lambda type_, name: found  # noqa: ARG005
 
@@ -228,12 +231,17 @@ def _flask_login_user() -> Any:
 
 
 def _text(value: object, source: str) -> str:
+    text = _id_from(value)
+    if text is None:
+        raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")
+    return text
+
+
+def _id_from(value: object) -> str | None:
+    """``None`` for another object: its text may differ at every request, which makes a limit that never refuses."""
     if isinstance(value, str):
         return value
-    if isinstance(value, (int, UUID)) and not isinstance(value, bool):
-        return str(value)
-    # Another object's text may differ at every request: a limit that never refuses.
-    raise ConfigurationError(f"{source} returned {brief(value)}: return a str, an int, a UUID, or None")
+    return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else None
 
 
 def network_of(address: str, ipv6_prefix: int) -> str:
@@ -244,10 +252,20 @@ def network_of(address: str, ipv6_prefix: int) -> str:
     return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
 
 
+def without_port(address: str) -> str:
+    """``203.0.113.7`` for ``203.0.113.7:50001``, and ``2001:db8::1`` for ``[2001:db8::1]:443``, as some proxies write
+    into ``X-Forwarded-For``; else ``address`` itself."""
+    match = _WITH_PORT.fullmatch(address)
+    return address if match is None else match["ipv4"] or match["ipv6"]
+
+
+_WITH_PORT = re.compile(r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?")
+
+
 @lru_cache(maxsize=4096)
 def _network_of(address: str, ipv6_prefix: int) -> str:
     try:
-        parsed = ip_address(address.partition("%")[0])
+        parsed = ip_address(without_port(address).partition("%")[0])
     except ValueError:
         return address
     if not isinstance(parsed, IPv6Address):

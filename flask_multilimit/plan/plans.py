@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from flask import Flask, Request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.routing import Rule as Route
 
 from ..declare.decorators import Stack, rate_limiter
 from ..declare.dynamic import DynamicRules
@@ -148,13 +149,15 @@ class Plans:
 
     def methods_of(self, endpoint: str) -> list[str]:
         """Those that the routes of ``endpoint`` take, sorted."""
-        return sorted({method for rule in self.app.url_map.iter_rules(endpoint) for method in rule.methods or METHODS})
+        return sorted({method for rule in self._routes_of(endpoint) for method in rule.methods or METHODS})
 
     def require_endpoint(self, endpoint: str) -> None:
         """Raise :class:`ConfigurationError` when no endpoint has this name."""
         if endpoint not in self.app.view_functions:
             nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
             raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
+        if not self._routes_of(endpoint):
+            raise ConfigurationError(f'no route leads to the endpoint "{endpoint}", so nothing limits it')
 
     @cached_property
     def types(self) -> Mapping[str, SubjectType]:
@@ -189,7 +192,14 @@ class Plans:
 
     def _answers_options(self, endpoint: str) -> bool:
         """Whether Flask answers OPTIONS by itself, so that the view is never reached."""
-        return any(getattr(rule, "provide_automatic_options", False) for rule in self.app.url_map.iter_rules(endpoint))
+        return any(getattr(rule, "provide_automatic_options", False) for rule in self._routes_of(endpoint))
+
+    def _routes_of(self, endpoint: str) -> list[Route]:
+        """None for an endpoint of another app, whose request we may be in."""
+        try:
+            return list(self.app.url_map.iter_rules(endpoint))
+        except KeyError:
+            return []
 
 
 def known_method(method: str) -> str:
@@ -197,7 +207,9 @@ def known_method(method: str) -> str:
     return method if method in METHODS else ""
 
 
-def _declared_here(scope: str, options: dict[str, Any]) -> Declaration:
+def _declared_here(scope: str | None, options: dict[str, Any]) -> Declaration:
+    if scope is None:
+        raise ConfigurationError("scope=None: name what is limited")
     where = str(scope)
     reject_unknown_options(f'limiter on "{where}"', options)
     for option in ("methods", "with_defaults"):

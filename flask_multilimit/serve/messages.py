@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -58,4 +59,9 @@ def messages_for(locale: str, accept_language: str) -> Messages:
 
 @lru_cache(maxsize=256)
 def _preferred(accept_language: str) -> str:
-    return parse_accept_header(accept_language, LanguageAccept).best_match(MESSAGES, "en") or "en"
+    """The first language we speak in the client's order, whatever the region: ``zh-CN`` is ``zh``."""
+    for tag, quality in parse_accept_header(accept_language, LanguageAccept):
+        language = re.split("[-_]", tag.lower(), maxsplit=1)[0]
+        if quality > 0 and language in MESSAGES:
+            return language
+    return "en"

@@ -12,6 +12,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.declare.subjects import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +99,28 @@ class TestAddresses:
 
         assert statuses(client, spellings) == [200, 429, 429, 429, 429]
         assert len(set(types_and_subjects(storage))) == 1
+
+    @pytest.mark.parametrize(
+        "spellings",
+        [
+            ["203.0.113.7", "203.0.113.7:50001", "203.0.113.7:1", "[203.0.113.7]", "::ffff:203.0.113.7"],
+            ["2001:db8::1", "[2001:db8::1]:443", "[2001:db8::2]", "[2001:db8::3%eth0]:50001", "[2001:DB8::4]:1"],
+        ],
+        ids=["IPv4", "IPv6"],
+    )
+    def test_a_port_is_no_part_of_it(self, limited_app: Flask, storage: RecordingStorage, spellings: list[str]) -> None:
+        """As Azure's gateway and load balancers write into X-Forwarded-For."""
+        limited_app.wsgi_app = ProxyFix(limited_app.wsgi_app, x_for=1)  # type: ignore[method-assign]
+        client = limit(limited_app, type=LimitType.IP)
+
+        answers = [client.get("/", headers={"X-Forwarded-For": each}).status_code for each in spellings]
+
+        assert answers == [200, 429, 429, 429, 429]
+        assert len(set(types_and_subjects(storage))) == 1
+
+    @pytest.mark.parametrize("odd", ["203.0.113.7:", "203.0.113.7:123456", "[203.0.113.7", "2001:db8::1:443x", "[]:1"])
+    def test_what_only_looks_like_a_port_is_left_as_it_is(self, odd: str) -> None:
+        assert network_of(odd, 64) == odd
 
     def test_ipv4_mapped_addresses_are_apart(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=LimitType.IP)

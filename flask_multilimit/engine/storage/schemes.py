@@ -6,6 +6,7 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, cast
 
+from redis import Redis
 from redis.cluster import RedisCluster
 
 from ..errors import ConfigurationError, brief
@@ -89,8 +90,13 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         )
     if isinstance(given, RedisCluster):
         return ClusterStorage.from_client(given)
-    if hasattr(given, "evalsha") and not isinstance(given, type):
+    if isinstance(given, Redis):
         return RedisStorage(given)
+    if hasattr(given, "evalsha") and not isinstance(given, type):
+        raise ConfigurationError(
+            f"storage={type(given).__name__} of {type(given).__module__}: its errors are not those of redis-py; give a "
+            "URI, such as valkey://localhost:6379/0, or a client object of redis (both speak to Valkey)"
+        )
     if hasattr(given, "master_for"):
         raise ConfigurationError("storage=Sentinel(...): give a client of the primary: sentinel.master_for(NAME)")
     shown = brief(given, without_secrets=redacted)

@@ -75,11 +75,26 @@ def check_credentials(url: str) -> None:
 def check_place(url: str) -> None:
     """Raise :class:`MalformedError` for what is no place of one server, and redis-py would take for another."""
     scheme, _, rest = url.partition("://")
-    host = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    place = re.split("[/?#]", rest, maxsplit=1)[0]
+    host = place.rpartition("@")[2]
     if scheme == "unix" and host:
         raise MalformedError("the path of a socket begins with a slash: unix:///run/redis.sock")
     if scheme != "unix" and "," in host:
         raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
+    # An "@" further on is one of a password that holds a "/": then this is not the host.
+    if scheme != "unix" and ("@" in place or "@" not in rest):
+        _check_port(host)
+
+
+def _check_port(host: str) -> None:
+    match = _HOST_AND_PORT.fullmatch(host)
+    port = match["port"] if match else ""
+    if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
+        raise MalformedError(f"the port must be a number from 1 to {LAST_PORT}")
+
+
+LAST_PORT = 65_535
+_HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)")
 
 
 def check_database(url: str) -> None:

@@ -374,6 +374,11 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
         ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
         ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),
+        ("redis://:x@host:99999/0", "'redis://***@host:99999/0': the port must be a number from 1 to 65535"),
+        ("rediss://[::1]:70000", "the port must be a number from 1 to 65535"),
+        ("redis://host:0", "the port must be a number from 1 to 65535"),
+        ("redis://:x@host:redis", "the port must be a number from 1 to 65535"),
+        ("redis://u:1/2@host/0", "malformed; special characters of user and password must be percent-encoded"),
     ],
 )
 def test_a_wrong_part_of_an_address_is_told_with_its_remedy(uri: str, told: str) -> None:
@@ -395,6 +400,14 @@ def test_a_storage_is_made_without_a_connection(uri: str) -> None:
 def test_what_is_neither_address_nor_client_nor_storage_is_an_error(wrong: object) -> None:
     with pytest.raises(ConfigurationError, match="storage="):
         Limiter(wrong)
+
+
+def test_a_client_of_another_library_is_refused_at_once() -> None:
+    """Its errors would be 500s: the guard knows those of redis-py."""
+    client_of_valkey = type("Valkey", (), {"__module__": "valkey.client", "evalsha": None, "script_load": None})()
+
+    with pytest.raises(ConfigurationError, match=r"storage=Valkey of valkey\.client: .* give a URI, such as valkey://"):
+        Limiter(client_of_valkey)
 
 
 def test_a_uri_in_bytes_does_not_show_its_password() -> None:

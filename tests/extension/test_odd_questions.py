@@ -1,0 +1,117 @@
+"""Questions that make no sense, or come from an odd place: an answer, or an error that tells what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from flask import Flask, Response, request
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
+from support.asking import ask, statuses, view
+from support.doubles import RecordingStorage
+
+if TYPE_CHECKING:
+    from support.clock import Clock
+
+
+@pytest.fixture
+def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    return MultiLimit(app, storage=storage)
+
+
+@pytest.mark.parametrize("subject", [5, UUID(int=5), "5"])
+def test_a_subject_is_text_or_an_id(
+    app: Flask, multilimit: MultiLimit, storage: RecordingStorage, subject: Any
+) -> None:
+    with app.app_context():
+        assert multilimit.check("1/minute", scope="mail", type=LimitType.USER, subject=subject).allowed
+
+    assert storage.keys_asked == [[f"rate_limit:{{mail}}:user:{subject}:sliding_window:60000"]]
+
+
+@pytest.mark.parametrize("subject", [5.0, True, b"5", object(), ["5"]])
+def test_any_other_subject_is_an_error(app: Flask, multilimit: MultiLimit, subject: Any) -> None:
+    with (
+        app.app_context(),
+        pytest.raises(ConfigurationError, match=r"subject=.*: give a str, an int or a UUID"),
+    ):
+        multilimit.check("1/minute", scope="mail", subject=subject)
+
+
+def test_a_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
+    nothing: Any = None
+    with app.app_context(), pytest.raises(ConfigurationError, match="scope=None: name what is limited"):
+        multilimit.check("1/minute", scope=nothing)
+
+
+def test_an_endpoint_without_a_route_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
+    app.view_functions["lost"] = rate_limiter(rules="1/minute")(view())
+
+    with app.app_context(), pytest.raises(ConfigurationError, match='no route leads to the endpoint "lost"'):
+        multilimit.peek("lost", everyone=True)
+
+
+@pytest.mark.parametrize("unmatched", [None, "9/minute"])
+def test_peek_where_no_route_matches_looks_at_the_limits_of_such_requests(
+    app: Flask, storage: RecordingStorage, unmatched: str | None
+) -> None:
+    multilimit = MultiLimit(app, storage=storage, unmatched_limits=unmatched)
+
+    @app.errorhandler(404)
+    def not_found(_: Exception) -> tuple[dict[str, Any], int]:
+        decision = multilimit.peek()
+        return {"remaining": None if decision is None else decision.remaining}, 404
+
+    assert ask(app, "/nowhere").json == {"remaining": 8 if unmatched else None}
+
+
+@pytest.mark.parametrize("target", [print, len, dict.get])
+def test_what_cannot_be_marked_cannot_be_exempt(target: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"exempt\(.*cannot be marked; wrap it in a function"):
+        exempt(target)
+
+
+@pytest.mark.usefixtures("multilimit")
+def test_a_function_of_another_app_can_be_called_while_options_are_answered(app: Flask, clock: Clock) -> None:
+    inner, kept = Flask("inner"), RecordingStorage(clock)
+    MultiLimit(inner, storage=kept)
+
+    @rate_limiter(rules="5/minute", methods=["OPTIONS", "GET"], scope="mail")
+    def service() -> str:
+        return "sent"
+
+    @app.after_request
+    def send(response: Response) -> Response:
+        with inner.app_context():
+            response.headers["X-Sent"] = f"{service()} for {request.method}"
+        return response
+
+    app.add_url_rule("/", "view", view())
+
+    assert ask(app, "/", method="OPTIONS").headers["X-Sent"] == "sent for OPTIONS"
+    assert statuses(app, "/") == [200]
+    assert kept.windows == [[60], [60]]
+
+
+def app_of(framework: str, module: str, name: str) -> Any:
+    base = type(name, (), {"__module__": f"{framework}.{module}", "extensions": {}})
+    return type("MyApp", (base,), {"__module__": "shop"})()
+
+
+@pytest.mark.parametrize(
+    ("other", "remedy"),
+    [
+        (app_of("quart", "app", "Quart"), "for Quart there is quart-rate-limiter, or ask the engine's Limiter"),
+        (app_of("starlette", "applications", "FastAPI"), "for Starlette and FastAPI there is slowapi, or ask"),
+        (ProxyFix(Flask("shop").wsgi_app), "give the Flask object itself, not what is wrapped around it"),
+        (object(), "give the Flask object itself"),
+    ],
+    ids=["Quart", "FastAPI", "ProxyFix", "object"],
+)
+def test_another_kind_of_app_is_refused_at_once(other: Any, remedy: str) -> None:
+    for register in (MultiLimit, MultiLimit().init_app):
+        with pytest.raises(ConfigurationError, match=rf"app=\w+ of .*{remedy}"):
+            register(other)
