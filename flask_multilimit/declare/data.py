@@ -276,10 +276,12 @@ class WrittenLimiter(_Written):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nothing(cls, value: Any) -> Any:
-        """``null`` says the same as an option that is left out."""
+        """``null`` leaves an option out, unless its default means something: a limit of each client would be one of
+        everybody."""
         if not isinstance(value, Mapping):
             return value
-        return {name: given for name, given in value.items() if given is not None}
+        by_default = {name: field.default for name, field in cls.model_fields.items()}
+        return {name: given for name, given in value.items() if given is not None or by_default.get(name) is not None}
 
     @field_validator("exempt")
     @classmethod
