@@ -303,7 +303,7 @@ def _ahead(table: Table, found: _Found, columns: Iterable[str]) -> str:
             if ours is not None and (value < ours if table.best == "least" else value > ours):
                 ahead.setdefault(who, []).append(f"{column}: {number(value)} to our {number(ours)}")
     if not ahead:
-        return "\nNobody of these is ahead of us.\n"
+        return "\nNone of them is ahead of us.\n"
     text = "; ".join(f"{who} ({', '.join(where)})" for who, where in ahead.items())
     return f"\nAhead of us: {text}.\n"
 
