@@ -27,7 +27,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"extension"},
     ),
     "declare": (
-        {"networks", "subjects", "unwrap"},
+        {"networks", "unwrap"},
+        {"subjects"},
         {"limiter", "who"},
         {"data", "decorators", "dynamic"},
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,13 +16,23 @@ from ..engine.errors import brief
 T = TypeVar("T")
 
 LONGEST_ADDRESS = 64
-"""Characters; an IPv6 address with a zone has fewer."""
+"""Characters; an IPv6 address with a zone and a port has fewer. (A proxy that is trusted too far hands on anything.)"""
 
 _MAPPED = 0xFFFF << 32
 """IPv6 addresses from here on stand for IPv4 addresses (RFC 4291, 2.5.5.2)."""
 _ALL_V4 = 1 << 32
 
 Network = IPv4Network | IPv6Network
+
+
+def without_port(address: str) -> str:
+    """``203.0.113.7`` for ``203.0.113.7:50001``, and ``2001:db8::1`` for ``[2001:db8::1]:443``, as some proxies write
+    into ``X-Forwarded-For``; else ``address`` itself."""
+    match = _WITH_PORT.fullmatch(address)
+    return address if match is None else match["ipv4"] or match["ipv6"]
+
+
+_WITH_PORT = re.compile(r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?")
 
 
 def network_from(text: object) -> Network:
@@ -81,7 +92,8 @@ class Networks(Generic[T]):
                 return None
             number = int.from_bytes(inet_pton(AF_INET6, address.partition("%")[0]), "big")
         except (OSError, ValueError):  # the peer of a unix socket, say; ValueError: a NUL or a surrogate in it
-            return None
+            bare = without_port(address)
+            return None if bare == address else self.find(bare)
         if _MAPPED <= number < _MAPPED + _ALL_V4:
             return self._v4.find(number - _MAPPED)
         return self._v6.find(number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
@@ -15,6 +14,7 @@ from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
+from .networks import LONGEST_ADDRESS, without_port
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each attribute of the proxy would look for it again."""
@@ -41,9 +41,6 @@ SingleType = LimitType | Callable[[], str | int | UUID | None]
 SubjectType = SingleType | tuple[SingleType, ...]
 """A :class:`LimitType`; a callable of one's own, where ``None`` says that the limiter does not apply; or several of
 these, which together are one subject."""
-
-LONGEST_ADDRESS = 64
-"""Characters; an IPv6 address with a zone has fewer. (A proxy that is trusted too far hands on anything.)"""
 
 ANONYMOUS = "anonymous"
 RESERVED_NAMES = frozenset({*(each.value for each in LimitType), "global", ANONYMOUS})
@@ -250,16 +247,6 @@ def network_of(address: str, ipv6_prefix: int) -> str:
     What is no address (a unix socket's peer, say) stays as it is: one subject.
     """
     return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
-
-
-def without_port(address: str) -> str:
-    """``203.0.113.7`` for ``203.0.113.7:50001``, and ``2001:db8::1`` for ``[2001:db8::1]:443``, as some proxies write
-    into ``X-Forwarded-For``; else ``address`` itself."""
-    match = _WITH_PORT.fullmatch(address)
-    return address if match is None else match["ipv4"] or match["ipv6"]
-
-
-_WITH_PORT = re.compile(r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?")
 
 
 @lru_cache(maxsize=4096)

@@ -117,7 +117,15 @@ def test_disabled_nothing_is_denied(app: Flask) -> None:
     assert by(app, "203.0.113.7") == 200
 
 
-@pytest.mark.parametrize("address", [None, "", "unix:", "\0", "1.2.3"])
+@pytest.mark.parametrize("address", ["203.0.113.7:50001", "[203.0.113.7]:1", "[2001:db8::1]:443", "[2001:db8::1]"])
+def test_a_port_is_no_part_of_an_address(app: Flask, address: str) -> None:
+    MultiLimit(app, deny=["203.0.113.0/24", "2001:db8::/32"])
+    app.add_url_rule("/", "show", view())
+
+    assert by(app, address) == 403
+
+
+@pytest.mark.parametrize("address", [None, "", "unix:", "\0", "1.2.3", "[]:1", "[[::1]]", "203.0.113.7:"])
 def test_what_is_no_address_is_on_no_list(app: Flask, address: str | None) -> None:
     MultiLimit(app, deny=["0.0.0.0/0", "::/0"])
     app.add_url_rule("/", "show", view())
