@@ -17,7 +17,7 @@ from .engine.storage.redis.uri import redacted
 
 PREFIX = "MULTILIMIT_"
 MISSPELT = 0.93
-"""How like one of our settings the name of one without our prefix must be to be a mistake: ``MULTILIMITS_ENABLED``."""
+"""A key without our prefix is taken for a misspelt setting from this similarity on: ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
 
 
@@ -31,28 +31,27 @@ class Settings(BaseModel):
     ``valkeys://``, ``redis+sentinel://``, ``rediss+sentinel://``, ``redis+cluster://``, ``rediss+cluster://``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
-    """Seconds that a connection may take to be made, and then that an answer may take; above 0, at most 60. A check
-    that gets none is asked once more, unless the first try took more than a second. A client object of your own goes
-    by its own time-outs."""
+    """Seconds to connect, and then seconds for an answer; above 0, at most 60. A check without an answer is repeated
+    once, unless the first try took more than a second. A client object of your own has its own time-outs."""
 
     on_storage_error: OnStorageError = "local"
-    """What becomes of a check that storage does not answer: ``local`` (this process limits by itself, to its share of
-    each limit), ``allow`` (let through), ``deny`` (503 with ``Retry-After``), ``raise`` (:exc:`StorageError`); a
-    limiter may have its own."""
+    """What happens to a check that storage does not answer: ``local`` (this process enforces its share of each limit),
+    ``allow`` (the request passes), ``deny`` (503 with ``Retry-After``), ``raise`` (:exc:`StorageError`). A limiter can
+    have its own policy."""
 
     workers: int | None = Field(None, ge=1, le=MOST_WORKERS)
-    """Processes that serve the app, on all machines together: while storage is away each admits its share of a limit.
-    By default those of this machine, found out when it is needed."""
+    """Number of processes that serve the app on all machines together. While storage is away, each admits its share of
+    a limit. By default, the number on this machine, found when it is needed."""
 
     deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS, strict=False)
-    """Seconds for which a process believes a refusal, at most, and refuses by itself without asking a shared storage;
-    0 asks each time."""
+    """Maximum seconds for which a process remembers a refusal, and refuses by itself without asking a shared storage; 0
+    asks each time."""
 
     key_prefix: str = DEFAULT_PREFIX
-    """What every key begins with, unless a limiter has a ``key`` of its own."""
+    """Every key begins with this, unless a limiter has a ``key`` of its own."""
 
     enabled: bool = True
-    """``False`` lets everything pass, without asking storage: for tests."""
+    """``False`` is for tests: every request passes without a check."""
 
     headers: Literal["standard", "draft-06", "legacy", "both", "off"] = "standard"
     """Which header fields tell a client where it stands: ``standard`` (``RateLimit-Policy`` and ``RateLimit``, as in
@@ -61,53 +60,53 @@ class Settings(BaseModel):
     ``Retry-After`` is sent on every refusal."""
 
     headers_on: Literal["always", "refusals"] = "always"
-    """Which responses have these header fields."""
+    """Whether all responses have these header fields, or only refusals."""
 
     retry_after: Literal["seconds", "date"] = "seconds"
-    """How ``Retry-After`` is written: seconds to wait, or the date (by the clock of this machine)."""
+    """Whether ``Retry-After`` contains seconds to wait, or the date (by the clock of this machine)."""
 
     shadow_headers: bool = False
-    """Whether limiters with ``shadow=True`` show in header fields."""
+    """Whether header fields include limiters with ``shadow=True``."""
 
     ipv6_prefix: int = Field(64, ge=16, le=128)
-    """IPv6 addresses that share so many leading bits are one client."""
+    """IPv6 addresses with this many leading bits in common are one client."""
 
     anonymous_user: Literal["ip", "shared"] = "ip"
-    """What a ``USER`` limit goes by when nobody is logged in: ``ip``, each address by itself; ``shared``, all of them
-    together."""
+    """Which quota a ``USER`` limit uses when nobody is logged in: ``ip``, one for each address; ``shared``, one for all
+    of them."""
 
     message: Any = None
-    """What a refused client is told: text, or a callable of the :class:`Decision`; a limiter may have its own. By
-    default a sentence in the language of ``locale``."""
+    """The text for a refused client, or a callable of the :class:`Decision` that returns it. A limiter can have its
+    own. The default is a sentence in the language of ``locale``."""
 
     locale: Literal["auto", "en", "zh"] = "auto"
-    """Language of what we say ourselves: English, Chinese, or (``auto``) what ``Accept-Language`` prefers of them."""
+    """Language of the package's own texts: English, Chinese, or (``auto``) whichever ``Accept-Language`` prefers."""
 
     application_limits: Any = ()
-    """Limits that the whole app shares: text such as ``"1000/minute"``, a dict of the options of ``rate_limiter``
+    """Limits of the whole app, with one quota: text such as ``"1000/minute"``, a dict of the options of ``rate_limiter``
     (``{"type": "ip", "rules": "100/minute"}``), a ``rate_limiter(...)``, or a list of these."""
 
     default_limits: Any = ()
-    """Limits of each endpoint for which nothing else is declared, written alike."""
+    """Limits of each endpoint for which nothing else is declared, in the same form."""
 
     unmatched_limits: Any = ()
-    """Limits of requests that match no route (404) or not its methods (405), written alike; with none, these are not
-    limited at all."""
+    """Limits of requests that match no route (404) or no method of it (405), in the same form. Without this setting,
+    they are not limited."""
 
     limits: dict[str, Any] = Field(default_factory=dict)
-    """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), each written alike."""
+    """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), in the same form."""
 
     file: str | None = None
-    """A file of limits, TOML or JSON, relative to the folder of the app; what it says holds beside these settings."""
+    """A file of limits, TOML or JSON, relative to the folder of the app. Its limits apply in addition to these settings."""
 
     exempt: tuple[str, ...] = ()
-    """Endpoints, blueprints or patterns to which limits from outside of their own decorators do not apply."""
+    """Endpoints, blueprints or patterns to which only the limits of their own decorators apply."""
 
     allow: tuple[str, ...] = ()
-    """Networks and subjects that no limit asks: ``["10.0.0.0/8", "user:42"]``."""
+    """Networks and subjects that no limit applies to: ``["10.0.0.0/8", "user:42"]``."""
 
     deny: tuple[str, ...] = ()
-    """Networks and subjects that are refused before any limit is asked, written alike."""
+    """Networks and subjects that are refused before any limit is checked, in the same form."""
 
     deny_status: Literal[403, 429] = 403
     """The status of such a refusal."""

@@ -1,7 +1,7 @@
 """Signals, for logging and metrics. The sender is the Flask app.
 
-A receiver that raises changes no verdict: what it raised is logged by the app's logger, the other receivers are
-called all the same, and the request goes on as decided.
+A receiver that raises cannot change the verdict: the app's logger logs the error, the other receivers are called, and
+the request goes on as decided.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Same arguments. ``decision.violated`` names every rule that refuses.
 """
 
 request_denied: NamedSignal = _signals.signal("request-denied")
-"""Sent when a list denies a request, before :exc:`AccessDenied` is raised: no limit is asked.
+"""Sent when a list denies a request, before :exc:`AccessDenied` is raised. No limit is checked.
 
 :param listed: the entry that denies it: ``who`` it is about, ``where`` it stands, and its ``status``. Personal data.
 :param endpoint: the endpoint; ``None`` when the request matches no route.
@@ -41,22 +41,24 @@ Same arguments. ``decision.shadowed`` names every such rule.
 """
 
 rules_failed: NamedSignal = _signals.signal("rules-failed")
-"""Sent when a callable that gives rules begins to raise or to return nonsense; the last good rules stay in force.
+"""Sent when a callable for rules starts to raise, or to return something that is not a rule.
+
+The last good rules stay in force. Sent again only after the callable has worked in between.
 
 :param where: where the limiter was declared.
 :param error: what was raised.
 """
 
 storage_failed: NamedSignal = _signals.signal("storage-failed")
-"""Sent once when storage begins to give no answers; what becomes of checks, ``MULTILIMIT_ON_STORAGE_ERROR`` says.
+"""Sent once when storage stops answering. ``MULTILIMIT_ON_STORAGE_ERROR`` decides what happens to checks.
 
 :param health: the :class:`~flask_multilimit.Health` of the storage; ``health.error`` is what went wrong.
 """
 
 storage_recovered: NamedSignal = _signals.signal("storage-recovered")
-"""Sent once when storage answers again, and what was admitted meanwhile has been charged to it.
+"""Sent once when storage answers again, and the pending charges have been made.
 
-Same argument. Sent from a thread of its own, outside of any request.
+Same argument. Sent from a background thread, outside of any request.
 """
 
 
@@ -67,5 +69,5 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
     for receiver in signal.receivers_for(app):
         try:
             receiver(app, **arguments)
-        except Exception:  # noqa: PERF203 - a receiver changes no verdict, see above
+        except Exception:  # noqa: PERF203 - a receiver cannot change the verdict, see above
             app.logger.exception("A receiver of the signal %r raised", signal.name)
