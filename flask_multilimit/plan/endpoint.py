@@ -141,18 +141,21 @@ class Plan:
         prefix: str,
         stack: Stack | None,
         dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
+        counted_as: str | None = None,
     ) -> Plan:
         """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
         ``scope`` alone would lie in several slots.
 
         ``dynamic`` keeps what the plans of an app share: the rules by request of each limiter in its place.
+        ``counted_as`` is the scope of those that have none, where it is not called like ``scope``.
         """
         declarations = tuple(declarations)
-        reject_shared_keys(scope, declarations, prefix=prefix, scope=scope)
+        own = counted_as or scope
+        reject_shared_keys(scope, declarations, prefix=prefix, scope=own)
         reject_scattered_keys(scope, declarations)
         taken: set[str] = set()
         dynamic = {} if dynamic is None else dynamic
-        return cls(scope, stack, tuple(_planned(app, each, scope, prefix, taken, dynamic) for each in declarations))
+        return cls(scope, stack, tuple(_planned(app, each, own, prefix, taken, dynamic) for each in declarations))
 
     @property
     def declarations(self) -> frozenset[Declaration]:

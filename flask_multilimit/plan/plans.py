@@ -20,7 +20,7 @@ from ..declare.subjects import LimitType, Resolve, Subjects, SubjectType, parts_
 from ..engine import ConfigurationError, Hit
 from .checks import reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
-from .sources import UNMATCHED_SCOPE, Sources
+from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import view_exemptions, view_stack
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -176,19 +176,41 @@ class Plans:
         own = stack.declarations if stack else ()
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method))
         reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
-        return self._made(endpoint, (*others, *own), method, reached)
+        return self._made(endpoint, (*others, *own), method, reached, counted_as=scope_of(endpoint))
 
-    def _made(self, scope: str, declarations: Iterable[Declaration], method: str | None, stack: Stack | None) -> Plan:
-        plan = self._planned(scope, declarations, method, stack)
+    def _made(
+        self,
+        scope: str,
+        declarations: Iterable[Declaration],
+        method: str | None,
+        stack: Stack | None,
+        *,
+        counted_as: str | None = None,
+    ) -> Plan:
+        plan = self._planned(scope, declarations, method, stack, counted_as=counted_as)
         if plan.needs_users:
             self._subjects.require_users(plan.scope)
         return plan
 
     def _planned(
-        self, scope: str, declarations: Iterable[Declaration], method: str | None, stack: Stack | None
+        self,
+        scope: str,
+        declarations: Iterable[Declaration],
+        method: str | None,
+        stack: Stack | None,
+        *,
+        counted_as: str | None = None,
     ) -> Plan:
         serving = [each for each in declarations if method is None or each.serves(method)]
-        return Plan.of(self.app, scope, serving, prefix=self.key_prefix, stack=stack, dynamic=self.dynamic)
+        return Plan.of(
+            self.app,
+            scope,
+            serving,
+            prefix=self.key_prefix,
+            stack=stack,
+            dynamic=self.dynamic,
+            counted_as=counted_as,
+        )
 
     def _answers_options(self, endpoint: str) -> bool:
         """Whether Flask answers OPTIONS by itself, so that the view is never reached."""

@@ -21,6 +21,11 @@ APPLICATION_SCOPE = "application"
 UNMATCHED_SCOPE = "unmatched"
 
 
+def scope_of(endpoint: str) -> str:
+    """What limiters of an endpoint count as: its name, which may be that of a scope of ours."""
+    return f"endpoint:{endpoint}" if endpoint in {APPLICATION_SCOPE, UNMATCHED_SCOPE} else endpoint
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """All limits of one app that stand outside of decorators."""

@@ -483,3 +483,39 @@ def test_an_app_may_ask_who_limits_it_while_it_serves(app: Flask, storage: Recor
     app.add_url_rule("/", "view", lambda: sorted(current_app.extensions))
 
     assert "multilimit" in ask(app).text
+
+
+@pytest.mark.parametrize("name", ["application", "unmatched"])
+def test_an_endpoint_may_be_called_like_a_scope_of_ours(app: Flask, storage: RecordingStorage, name: str) -> None:
+    MultiLimit(
+        app,
+        storage=storage,
+        application_limits="9/hour",
+        unmatched_limits="2/minute",
+        default_limits="2 per 60 seconds",
+    )
+    app.add_url_rule("/form", name, view())
+
+    assert statuses(app, "/form", "/nowhere", "/form", "/nowhere", "/form", "/nowhere") == [
+        200,
+        404,
+        200,
+        404,
+        429,
+        429,
+    ]
+    own, elsewhere = storage.keys_asked[0][-1], storage.keys_asked[1][-1]
+    assert (own, elsewhere) == (
+        f"rate_limit:{{endpoint%3A{name}}}:default::sliding_window:60000",
+        "rate_limit:{unmatched}:default::sliding_window:60000",
+    )
+
+
+def test_an_endpoint_called_application_has_a_quota_beside_that_of_the_app(
+    app: Flask, storage: RecordingStorage
+) -> None:
+    MultiLimit(app, storage=storage, application_limits="3/minute", default_limits="2/minute")
+    app.add_url_rule("/form", "application", view())
+    app.add_url_rule("/other", "other", view())
+
+    assert statuses(app, "/form", "/form", "/form", "/other", "/other") == [200, 200, 429, 200, 429]
