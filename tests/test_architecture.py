@@ -41,7 +41,13 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"cli"},
         {"command_line"},
     ),
-    "operate/simulate": ({"arrivals", "logs"}, {"suggest"}),
+    "operate/simulate": (
+        {"arrivals", "logs"},
+        {"report", "routes", "suggest", "who"},
+        {"asking"},
+        {"replay"},
+        {"whatif"},
+    ),
     "operate/simulate/logs": (
         {"logged"},
         {"times", "words"},

@@ -51,6 +51,12 @@ class Log:
         self.window: int = 0
         self.lasts_until: int = 0
 
+    def __len__(self) -> int:
+        return len(self.times) - self.head
+
+    def __bool__(self) -> bool:
+        return True
+
     def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
         """Put ``cost`` entries at index ``place``, which is the end unless there are entries in the future."""
         if place < len(self.times):

@@ -105,6 +105,12 @@ class MemoryStorage:
         with self._lock:
             self._sweep(self._now(), most)
 
+    def usage(self) -> list[tuple[str, int]]:
+        """Of each key the algorithm, and how many entries it keeps: for estimates."""
+        with self._lock:
+            known = [(self._rules[key], state) for key, state in self._states.items() if state is not None]
+        return [(rule.algorithm, len(state) if isinstance(state, sliding_window.Log) else 1) for rule, state in known]
+
     def __len__(self) -> int:
         return len(self._states)
 

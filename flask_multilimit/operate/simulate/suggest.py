@@ -121,10 +121,12 @@ class Traffic:
         return sum(1 for _ in self._above(counts))
 
     def refused_requests(self, counts: Counts, most: int | None = None) -> int:
-        """Found by the engine. Beyond ``most``, some number above it."""
+        """Found by the engine. Where it is more than ``most``, any number above that."""
+        if most is not None and (least := self._least_refused(counts)) > most:
+            return least
         refused = 0
         for name in self._above(counts):
-            refused += self._refused_of(name, counts)
+            refused += self._refused_of(name, counts, None if most is None else most - refused)
             if most is not None and refused > most:
                 break
         return refused
@@ -139,24 +141,38 @@ class Traffic:
             if any(most > count for most, count in zip(peaks, counts, strict=True)):
                 yield name
 
-    def _refused_of(self, name: str, counts: Counts) -> int:
+    def _least_refused(self, counts: Counts) -> int:
+        """Of those who came together in one window, all but its count."""
+        return sum(
+            max(0, *(most - count for most, count in zip(peaks, counts, strict=True)))
+            for peaks in self.subjects.values()
+        )
+
+    def _refused_of(self, name: str, counts: Counts, most: int | None) -> int:
         place = (name, counts)
         refused = self._refused.get(place)
         if refused is None:
-            refused = self._refused[place] = refused_of(self.arrivals[name], self.rules(counts))
+            refused = refused_of(self.arrivals[name], self.rules(counts), most)
+            if most is None or refused <= most:
+                self._refused[place] = refused
         return refused
 
 
 Choose = Callable[[Traffic, Fraction], Counts]
 
 
-def refused_of(instants: Instants, rules: Sequence[Rule]) -> int:
-    """How many requests of one subject ``rules`` refuse."""
+def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = None) -> int:
+    """How many requests of one subject ``rules`` refuse; it stops where that is more than ``most``."""
     now = iter(instants)
     storage = MemoryStorage(clock=now.__next__)
     hits = hits_for(rules, scope="suggest")
-    check = storage.check
-    return sum(not check(hits).allowed for _ in instants)
+    check, refused = storage.check, 0
+    for _ in instants:
+        if not check(hits).allowed:
+            refused += 1
+            if most is not None and refused > most:
+                break
+    return refused
 
 
 def suggest(

@@ -1,0 +1,203 @@
+"""The questions: what these limits would have done, and which counts would refuse no more than so much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+
+from ...config import Settings
+from ...declare.data import HeaderType, LimitsFile, read_limits, validated
+from ...declare.subjects import LimitType, Subject, parts_of
+from ...engine import ConfigurationError
+from ...engine.rules import Rules
+from ...plan.endpoint import PlannedLimiter
+from ...plan.plans import Plans
+from ...plan.sources import Sources
+from ...serve.gate import AppGate, gate_of
+from .arrivals import Arrivals
+from .asking import Given
+from .logs.logged import LoggedRequest
+from .logs.reading import Logs
+from .replay import Replay, Verdict
+from .report import Report
+from .routes import Routes
+from .suggest import Suggestion, suggest
+from .who import Who
+
+Limits = Mapping[str, Any] | LimitsFile | str | Path
+"""A file of limits, or what stands in one."""
+
+
+def simulate(
+    app: Flask,
+    requests: Iterable[LoggedRequest],
+    *,
+    limits: Limits | None = None,
+    subjects: Mapping[str, str] | None = None,
+    costs: Mapping[str, int] | None = None,
+    rules: Mapping[str, Rules] | None = None,
+    script_name: str = "",
+    tell: Verdict | None = None,
+) -> Report:
+    """What limits would have done to ``requests``, which come in order of time (:func:`read_logs`).
+
+    :param limits: a file of limits, or what stands in one (``{"default_limits": "100/minute"}``), in place of all that
+        stands outside of decorators; by default what is in force.
+    :param subjects: the field of the log that tells a type, by the name of the type: ``{"api_key": "X-Api-Key"}``.
+    :param costs: units in place of a callable ``cost``, by endpoint or by the name of the limiter.
+    :param rules: rules in place of callable ``rules``, likewise.
+    :param script_name: the path at which the app is mounted.
+    :param tell: called with each request and its :class:`Decision` (``None``: no limit was asked).
+    """
+    replay = replay_of(
+        app,
+        plans=plans_of(app, limits),
+        subjects=subjects or {},
+        given=Given(costs or {}, rules or {}),
+        script_name=script_name,
+        tell=tell,
+    )
+    for request in requests:
+        replay.add(request)
+    replay.finish()
+    return replay.report(files=requests.files if isinstance(requests, Logs) else ())
+
+
+def replay_of(
+    app: Flask,
+    *,
+    plans: Plans,
+    subjects: Mapping[str, str],
+    given: Given,
+    script_name: str = "",
+    tell: Verdict | None = None,
+) -> Replay:
+    """A replay through ``plans``, to which requests are added. Raises :class:`ConfigurationError`."""
+    gate = gate_of(app)
+    known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
+    for name in (*given.costs, *given.rules):
+        if name not in known:
+            raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
+    headers = header_fields([plans])
+    who = Who({**headers, **subjects}, headers.keys() - subjects.keys())
+    return Replay(plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, tell=tell)
+
+
+def plans_of(app: Flask, limits: Limits | None = None) -> Plans:
+    """The plans in force, or those with ``limits`` in place of all that stands outside of decorators."""
+    gate = gate_of(app)
+    if limits is None:
+        gate.plans.build()
+        return gate.plans
+    file, name = _file_of(limits)
+    sources = Sources.of(app, Settings(file=name), file=file, application=(), default=(), unmatched=(), limits=())
+    plans = Plans(app, sources, subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
+    plans.build()
+    return plans
+
+
+def _file_of(limits: Limits) -> tuple[LimitsFile, str]:
+    if isinstance(limits, (str, Path)):
+        return read_limits(Path(limits)), Path(limits).name
+    if isinstance(limits, LimitsFile):
+        return limits, "limits"
+    return validated(LimitsFile, "limits", limits), "limits"
+
+
+def header_fields(plans: Iterable[Plans]) -> dict[str, str]:
+    """The header fields that are types, by the names of these: what a log must tell for them to be replayed."""
+    found: dict[str, str] = {}
+    for limiter in (limiter for each in plans for limiter in _limiters_of(each)):
+        declared = limiter.declaration
+        types = declared.type if isinstance(declared.type, tuple) else (declared.type,)
+        named = zip(parts_of(declared.type, declared.name), types, strict=True)
+        found.update({name: type_.header for name, type_ in named if isinstance(type_, HeaderType)})
+    return found
+
+
+def arrivals_of(
+    app: Flask,
+    requests: Iterable[LoggedRequest],
+    *,
+    type: str,  # noqa: A002 - the field's word
+    endpoint: str | None = None,
+    subjects: Mapping[str, str] | None = None,
+    script_name: str = "",
+) -> Arrivals:
+    """When each subject of ``type`` came, at ``endpoint`` or anywhere in the app."""
+    gate = gate_of(app)
+    if endpoint is not None:
+        gate.plans.require_endpoint(endpoint)
+    routes, who, arrivals = Routes(app, script_name), Who(subjects or {}), Arrivals()
+    subject_of = _finder(gate, type, who)
+    for request in requests:
+        place = routes.place_of(request)
+        if place.kind == "outside" or (endpoint is not None and place.endpoint != endpoint):
+            continue
+        subject = subject_of(request)
+        if subject is not None:
+            arrivals.add(subject.value, request.at)
+    return arrivals
+
+
+def suggest_limits(
+    app: Flask,
+    requests: Iterable[LoggedRequest],
+    *,
+    type: str = "ip",  # noqa: A002 - the field's word
+    windows: Sequence[float] = (60,),
+    refuse_at_most: float | str | Fraction = "0.1%",
+    endpoint: str | None = None,
+    subjects: Mapping[str, str] | None = None,
+    script_name: str = "",
+) -> Suggestion:
+    """The smallest counts that refuse at most ``refuse_at_most`` of the requests, and of the subjects.
+
+    :param type: whose requests are counted together: ``ip``, ``user``, ``default``, or a key of ``subjects``.
+    :param windows: seconds; several are also chosen together.
+    :param endpoint: only requests to it; by default those to the whole app.
+    """
+    arrivals = arrivals_of(app, requests, type=type, endpoint=endpoint, subjects=subjects, script_name=script_name)
+    return suggest(arrivals, type=type, windows=windows, share=share_from(refuse_at_most))
+
+
+def share_from(text: float | str | Fraction) -> Fraction:
+    """``0.1%``, ``0.001``. Raises :class:`ConfigurationError`."""
+    written = str(text).strip()
+    try:
+        share = Fraction(written.removesuffix("%").strip())
+    except (ValueError, ZeroDivisionError):
+        raise ConfigurationError(f"{written!r}: give a share such as 0.1% or 0.001") from None
+    return share / 100 if written.endswith("%") else share
+
+
+def _finder(gate: AppGate, type_: str, who: Who) -> Callable[[LoggedRequest], Subject | None]:
+    """Resolves a type by its name."""
+    known = {each.value: each for each in LimitType}
+    kinds = tuple(known[part] for part in type_.split("+") if part in known)
+    if type_ in who.fields and type_ not in known:
+        return lambda request: _own(type_, request.fields.get(who.fields[type_]))
+    if len(kinds) != len(type_.split("+")):
+        raise ConfigurationError(
+            f"type={type_!r}: give {', '.join(known)}, several joined by +, or name its field (--subject {type_}=FIELD)"
+        )
+    resolve = kinds[0] if len(kinds) == 1 else kinds
+    given = gate.subjects.given
+    return lambda request: given(who.subjects_of(request))(resolve, None)
+
+
+def _own(type_: str, value: str | None) -> Subject | None:
+    return None if value is None else Subject(type_, value)
+
+
+def _limiters_of(plans: Plans) -> list[PlannedLimiter]:
+    return [
+        limiter
+        for endpoint in plans.app.view_functions
+        for method in plans.methods_of(endpoint)
+        for limiter in plans.of_endpoint(endpoint, method).limiters
+    ]

@@ -1,0 +1,50 @@
+"""Who makes a request of a log: the subjects of each type, as far as the log tells."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType
+from .logs.logged import LoggedRequest
+
+IP, USER = LimitType.IP.value, LimitType.USER.value
+
+
+class Who:
+    """Finds subjects.
+
+    :param fields: the field of the log that tells a type, by the type's name: ``{"api_key": "X-Api-Key"}``; also for
+        ``ip`` and ``user``, which stand in fields of their own by default. Of an ``ip`` that is a list, as
+        ``X-Forwarded-For`` is, the last address counts.
+    """
+
+    def __init__(self, fields: Mapping[str, str], headers: Collection[str] = ()) -> None:
+        self.fields = dict(fields)
+        self.headers = frozenset(headers)
+        """Types whose subject is a header field, and the empty text without it."""
+
+    def subjects_of(self, request: LoggedRequest) -> dict[str, str]:
+        """By type."""
+        if request.recorded is not None:
+            return {EVERYONE.type: EVERYONE.value, **request.recorded.subjects}
+        subjects = {EVERYONE.type: EVERYONE.value, IP: request.address}
+        if request.user is not None:
+            subjects[USER] = request.user
+        for type_, field in self.fields.items():
+            value = request.fields.get(field, "" if type_ in self.headers else None)
+            if value is not None:
+                subjects[type_] = value.rpartition(",")[2].strip() if type_ == IP else value
+        if USER not in subjects:
+            subjects[ANONYMOUS] = subjects[IP]
+        return subjects
+
+    def tells(self, type_: str) -> bool:
+        """Whether the log may tell of this type at all."""
+        return type_ in {EVERYONE.type, IP, USER, *self.fields}
+
+
+def client_of(subjects: Mapping[str, str]) -> str:
+    """A name for people: the user, or the address of who is not logged in."""
+    if USER in subjects:
+        return f"user {subjects[USER]}"
+    return subjects.get(IP) or subjects.get(ANONYMOUS) or "unknown"

@@ -1,0 +1,415 @@
+"""A replay says what the app itself would have said: held to the app, asked at the same instants."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask, request
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from werkzeug.routing import Map
+
+from flask_multilimit import (
+    DEFAULT,
+    IP,
+    USER,
+    ConfigurationError,
+    Decision,
+    MemoryStorage,
+    MultiLimit,
+    Rule,
+    rate_limiter,
+)
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
+from flask_multilimit.operate.simulate.logs.reading import read_logs
+from flask_multilimit.operate.simulate.report import Report
+from flask_multilimit.operate.simulate.whatif import simulate
+
+from .lines import SECOND, START_AT, line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Clock:
+    now = START_AT
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def make_app(clock: Clock, algorithm: str = "sliding_window") -> Flask:
+    """Views answer with the status that the request asks for, as the log says."""
+    app = Flask("replayed")
+    app.config["MULTILIMIT_UNMATCHED_LIMITS"] = {"type": "ip", "rules": "3 per 4 seconds"}
+    app.config["MULTILIMIT_APPLICATION_LIMITS"] = "30 per 9 seconds"
+    MultiLimit(app, storage=MemoryStorage(clock=clock), user_loader=lambda: request.headers.get("X-User"))
+    inner = Blueprint("inner", "inner", url_prefix="/inner")
+    rate_limiter(type=USER, rules="4 per 6 seconds")(inner)
+
+    def answer(**_: Any) -> tuple[str, int]:
+        return "", int(request.headers["X-Status"])
+
+    def view(name: str) -> Any:
+        def function(**parts: Any) -> tuple[str, int]:
+            return answer(**parts)
+
+        function.__name__ = name
+        return function
+
+    burst = 3 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
+    app.get("/items/<int:n>")(
+        rate_limiter(type=IP, rules=[Rule(5, 3, algorithm=algorithm, burst=burst), Rule(10, 5, algorithm=algorithm)])(
+            view("items")
+        )
+    )
+    app.route("/login", methods=["GET", "POST"])(
+        rate_limiter(
+            type=IP, rules="3 per 5 seconds", methods=["POST"], charge_when=lambda response: response.status_code == 401
+        )(rate_limiter(rules="6 per 8 seconds", shadow=True)(view("login")))
+    )
+    inner.get("/cost")(
+        rate_limiter(type=(USER, IP), rules=Rule(7, 9, algorithm=algorithm, burst=burst), cost=2)(view("cost"))
+    )
+    app.register_blueprint(inner)
+    return app
+
+
+TARGETS = (
+    "/items/1",
+    "/items/2?a=b",
+    "/items/x",
+    "/login",
+    "/login",
+    "/inner/cost",
+    "/inner/cost/",
+    "/nowhere",
+    "/items%2F1",
+)
+
+logged = st.builds(
+    lambda gap, method, target, address, status, user: (gap, LoggedRequest(0, method, target, address, status, user)),
+    gap=st.sampled_from([0, 0, 0, 1, SECOND // 2, SECOND, SECOND, 2 * SECOND, 7 * SECOND]),
+    method=st.sampled_from(["GET", "GET", "POST", "HEAD", "OPTIONS"]),
+    target=st.sampled_from(TARGETS),
+    address=st.sampled_from(["203.0.113.1", "203.0.113.2", "2001:db8::1", "2001:db8::2", "::ffff:203.0.113.1"]),
+    status=st.sampled_from([200, 401, 500]),
+    user=st.sampled_from([None, None, "ann", "bob"]),
+)
+
+
+def at_instants(steps: list[tuple[int, LoggedRequest]]) -> list[LoggedRequest]:
+    at, found = START_AT, []
+    for gap, request_ in steps:
+        at += gap
+        found.append(request_._replace(at=at))
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(logged, max_size=60))
+def test_each_verdict_is_that_of_the_app(algorithm: str, steps: list[tuple[int, LoggedRequest]]) -> None:
+    requests = at_instants(steps)
+    clock = Clock()
+    client = make_app(clock, algorithm).test_client()
+    real = []
+    for each in requests:
+        clock.now = each.at
+        headers = {"X-Status": str(each.status), **({"X-User": each.user} if each.user else {})}
+        response = client.open(
+            each.target, method=each.method, headers=headers, environ_base={"REMOTE_ADDR": each.address}
+        )
+        real.append(response.status_code != 429)
+    replayed: list[bool] = []
+
+    def tell(_: LoggedRequest, decision: Decision | None) -> None:
+        replayed.append(decision is None or decision.allowed)
+
+    report = simulate(make_app(Clock(), algorithm), requests, tell=tell)
+
+    assert replayed == real
+    assert report.refused == real.count(False)
+    assert report.admitted + report.refused + report.outside == report.requests == len(requests)
+
+
+def replayed(app: Flask, *requests: LoggedRequest, **options: Any) -> Report:
+    return simulate(app, requests, **options)
+
+
+def at(second: float, target: str = "/", **fields: Any) -> LoggedRequest:
+    return LoggedRequest.of(START_AT / SECOND + second, "GET", target, **{"address": "203.0.113.7", **fields})
+
+
+def app_with(*limiters: Any, **config: Any) -> Flask:
+    """One view at ``/``, under these limiters."""
+    app = Flask("small")
+    app.config.from_mapping(config)
+    MultiLimit(app, user_loader=lambda: None)
+
+    def index() -> str:
+        return ""
+
+    for limiter in reversed(limiters):
+        index = limiter(index)
+    app.get("/")(index)
+    return app
+
+
+def test_a_report_tells_of_endpoints_and_clients() -> None:
+    app = app_with(rate_limiter(type=IP, rules="2/minute"))
+
+    report = replayed(
+        app,
+        *(at(second, status=200) for second in range(4)),
+        at(5, status=500),
+        at(6, address="203.0.113.8", status=200),
+        at(70, status=429),
+        at(71, "/nowhere", status=404),
+    )
+
+    (index, unmatched) = report.endpoints
+    assert (index.name, index.requests, index.admitted, index.refused) == ("index", 7, 4, 3)
+    assert index.statuses == {200: 2, 500: 1}
+    assert (unmatched.name, unmatched.requests, unmatched.unlimited) == ("unmatched", 1, 1)
+    assert (report.requests, report.admitted, report.refused, report.succeeded_before) == (8, 5, 3, 2)
+    assert (report.really_refused, report.now_admitted) == (1, 1)
+    assert (report.clients, report.clients_refused) == (2, 1)
+    (worst,) = report.worst
+    assert (worst.name, worst.requests, worst.refused) == ("203.0.113.7", 7, 3)
+    assert worst.first_refused == START_AT + 2 * SECOND
+    assert worst.longest_lockout == report.longest_lockout == 58, "from 2 s to 60 s, when the first leaves the window"
+    assert report.storage.commands == 7
+    assert report.storage.peak_keys == 2
+    assert report.refused_names == {"203.0.113.7"}
+    assert report.complete
+
+
+def test_a_lockout_ends_with_the_first_request_that_passes() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1 per 10 seconds"))
+
+    report = replayed(app, at(0), at(1), at(10), at(11), at(30))
+
+    assert report.worst[0].longest_lockout == 9
+
+
+def test_rules_that_never_refuse_and_rules_that_others_pre_empt() -> None:
+    app = app_with(rate_limiter(type=IP, rules=[Rule(10, 2), Rule(60, 2, algorithm="fixed_window"), Rule(600, 50)]))
+
+    report = replayed(app, *map(at, range(8)))
+
+    ten, minute, long = report.rules
+    assert (ten.refused, ten.alone, ten.pre_empted_by) == (6, 0, None)
+    assert (minute.refused, minute.alone, minute.pre_empted_by) == (6, 0, "ip-10s"), "of two alike, the first stays"
+    assert (long.never_refuses, long.least_remaining) == (True, 48)
+    assert report.idle_rules == (long,)
+    assert report.pre_empted_rules == (minute,)
+
+
+def test_a_rule_that_refuses_alone_is_not_pre_empted() -> None:
+    app = app_with(rate_limiter(type=IP, rules=[Rule(2, 1), Rule(60, 2)]))
+
+    report = replayed(app, at(0), at(1), at(5), at(6), at(20))
+
+    short, long = report.rules
+    assert (short.refused, short.alone) == (2, 1)
+    assert (long.refused, long.alone, long.pre_empted_by) == (2, 1, None)
+
+
+def test_a_shadow_is_counted_and_refuses_nobody() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute", shadow=True))
+
+    report = replayed(app, at(0), at(1), at(2))
+
+    assert (report.refused, report.endpoints[0].shadowed) == (0, 2)
+    assert (report.rules[0].shadow, report.rules[0].refused) == (True, 2)
+
+
+def test_who_may_wait_is_delayed_and_not_refused() -> None:
+    app = app_with(rate_limiter(rules="1 per 10 seconds", wait=6))
+
+    report = replayed(app, at(0), at(5), at(6), at(100))
+
+    assert (report.admitted, report.refused, report.endpoints[0].delayed) == (3, 1, 1)
+
+
+def test_a_queue_delays() -> None:
+    app = app_with(rate_limiter(rules=Rule(10, 1, algorithm="leaky_bucket", burst=1, max_delay=20), wait=20))
+
+    report = replayed(app, at(0), at(0), at(0), at(0))
+
+    assert (report.admitted, report.refused, report.endpoints[0].delayed) == (3, 1, 2)
+
+
+def test_a_cost_that_no_rule_admits_locks_out_for_ever() -> None:
+    app = app_with(rate_limiter(rules="2/minute", cost=lambda: 1))
+
+    report = replayed(app, at(0), costs={"index": 3})
+
+    assert report.longest_lockout == math.inf
+
+
+def test_what_cannot_be_replayed_is_said_with_how_many_it_concerns() -> None:
+    app = app_with(
+        rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"),
+        rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
+        rate_limiter(rules="50/minute", cost=lambda: 5, exempt_when=lambda: True),
+        rate_limiter(type=USER, rules="100/minute", charge_when=lambda response: response.headers["X"] == "1"),
+    )
+
+    report = replayed(app, at(0, status=200), at(1, status=200))
+
+    texts = {note.text.split(" of ")[0].split(":")[0]: note.requests for note in report.notes}
+    assert texts == {
+        "type 'api_key'": 2,
+        "rules by request": 2,
+        "cost by request": 2,
+        "exempt_when": 2,
+        "charge_when": 2,
+        "users": 2,
+    }
+    assert report.refused == 0
+
+
+def test_what_cannot_be_replayed_can_be_given() -> None:
+    app = app_with(
+        rate_limiter(type=lambda: "x", name="api_key", rules="3/minute"),
+        rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
+        rate_limiter(rules="50/minute", cost=lambda: 5, name="units"),
+    )
+
+    def keyed(second: float, key: str) -> LoggedRequest:
+        return at(second, fields={"X-Api-Key": key})
+
+    report = replayed(
+        app,
+        *(keyed(second, key) for second, key in enumerate("aaaabb")),
+        subjects={"api_key": "X-Api-Key"},
+        rules={"plan": "5/minute"},
+        costs={"units": 12},
+    )
+
+    assert not report.notes
+    by_name = {rule.name: rule.refused for rule in report.rules}
+    assert by_name == {"api_key-60s": 1, "plan-60s": 0, "units-60s": 1}, "50 units are 4 requests"
+
+
+def test_a_name_that_nothing_has_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="no endpoint and no limiter is called 'unit'"):
+        replayed(app_with(), costs={"unit": 2})
+
+
+def test_limits_of_ones_own_stand_in_for_all_but_decorators(tmp_path: Path) -> None:
+    app = app_with(rate_limiter(type=IP, rules="3/minute"), MULTILIMIT_APPLICATION_LIMITS="1/minute")
+    file = tmp_path / "limits.json"
+    file.write_text('{"limits": {"index": {"type": "ip", "rules": "2 per 90 seconds"}}}')
+    requests = [at(second) for second in range(5)]
+
+    assert simulate(app, requests).admitted == 1
+    assert simulate(app, requests, limits={}).admitted == 3
+    assert simulate(app, requests, limits=file).admitted == 2
+    assert simulate(app, requests, limits={"default_limits": "1/minute"}).admitted == 3, "defaults yield to decorators"
+    with pytest.raises(ConfigurationError, match="did you mean"):
+        simulate(app, requests, limits={"limit": {}})
+    with pytest.raises(ConfigurationError, match="no endpoint"):
+        simulate(app, requests, limits={"limits": {"nowhere": "1/minute"}})
+
+
+def test_header_types_of_a_limits_file_find_their_field() -> None:
+    limits = {"limits": {"index": {"type": "header:X-Api-Key", "rules": "1/minute"}}}
+
+    report = replayed(
+        app_with(), at(0, fields={"X-Api-Key": "a"}), at(1, fields={"X-Api-Key": "b"}), at(2), at(3), limits=limits
+    )
+
+    assert report.refused == 1, "all without the header are one subject"
+    assert [note.requests for note in report.notes] == [2]
+
+
+# Where a request goes
+
+
+def test_the_apps_own_url_map_finds_the_endpoint() -> None:
+    app = app_with(rate_limiter(rules="1/minute"))
+    app.get("/caf\u00e9/<path:rest>", endpoint="path")(lambda rest: rest)
+    app.get("/folder/", endpoint="folder")(lambda: "")
+
+    report = replayed(
+        app,
+        at(0, "/caf%C3%A9/a/b?x=1"),
+        at(1, "http://testserver/caf\u00e9/c"),
+        at(2, "/folder"),
+        at(3, "*"),
+        at(4, "/?x"),
+        LoggedRequest(START_AT + 5 * SECOND, "BREW", "/"),
+    )
+
+    assert {each.name: each.requests for each in report.endpoints} == {"path": 2, "index": 1, "unmatched": 1}
+    assert report.outside == 2, "a redirect of the router, and what is no path"
+
+
+def test_an_app_below_a_path() -> None:
+    report = replayed(app_with(), at(0, "/shop/"), at(1, "/shop"), at(2, "/shopping"), at(3, "/"), script_name="/shop/")
+
+    assert {each.name: each.requests for each in report.endpoints} == {"index": 2}
+    assert report.outside == 2
+
+
+def test_hosts_and_subdomains() -> None:
+    app = Flask("hosts", host_matching=True, static_host="static.example")
+    MultiLimit(app)
+    app.get("/", host="a.example", endpoint="a")(lambda: "")
+    app.get("/", host="<name>.b.example", endpoint="b")(lambda name: name)
+
+    report = replayed(
+        app, at(0, host="a.example"), at(1, host="x.b.example"), at(2, host="c.example"), at(3, "http://a.example/")
+    )
+
+    assert {each.name: each.requests for each in report.endpoints} == {"a": 2, "b": 1, "unmatched": 1}
+    assert isinstance(app.url_map, Map)
+
+
+def test_hosts_that_the_app_does_not_trust_are_outside() -> None:
+    app = app_with(TRUSTED_HOSTS=["shop.example"])
+
+    report = replayed(app, at(0, host="shop.example"), at(1, host="evil.example"))
+
+    assert (report.outside, report.endpoints[0].requests) == (1, 1)
+
+
+def test_an_address_in_a_field_is_its_last_one() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute"))
+
+    report = replayed(
+        app,
+        *(at(second, fields={"X-Forwarded-For": f"1.1.1.{second}, 203.0.113.9"}) for second in range(2)),
+        subjects={"ip": "X-Forwarded-For"},
+    )
+
+    assert report.refused == 1
+    assert report.worst[0].name == "203.0.113.9"
+
+
+def test_from_a_file_to_a_report(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text("\n".join([*(line(second) for second in (3, 1, 2)), "nonsense"]))
+
+    report = simulate(app_with(rate_limiter(type=DEFAULT, rules="2/minute")), read_logs(log))
+
+    assert (report.requests, report.refused) == (3, 1)
+    assert (report.first, report.last) == (START_AT + SECOND, START_AT + 3 * SECOND)
+    assert (report.files[0].requests, report.files[0].malformed) == (3, 1)
+
+
+def test_memory_is_that_of_live_subjects_only() -> None:
+    """Of 30,000 clients, each gone before the next: nothing but their names is kept."""
+    app = app_with(rate_limiter(type=IP, rules="1 per 2 seconds"))
+    addresses = (f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(30_000))
+
+    report = simulate(app, (at(3 * n, address=address) for n, address in enumerate(addresses)))
+
+    assert report.clients == 30_000
+    assert report.storage.peak_keys < 10
