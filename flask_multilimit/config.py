@@ -83,8 +83,8 @@ class Settings(BaseModel):
     """Language of the package's own texts: English, Chinese, or (``auto``) whichever ``Accept-Language`` prefers."""
 
     application_limits: Any = ()
-    """Limits of the whole app, with one quota: text such as ``"1000/minute"``, a dict of the options of ``rate_limiter``
-    (``{"type": "ip", "rules": "100/minute"}``), a ``rate_limiter(...)``, or a list of these."""
+    """Limits of the whole app, with one quota: text such as ``"1000/minute"``, a dict of the options of
+    ``rate_limiter`` (``{"type": "ip", "rules": "100/minute"}``), a ``rate_limiter(...)``, or a list of these."""
 
     default_limits: Any = ()
     """Limits of each endpoint for which nothing else is declared, in the same form."""
@@ -97,7 +97,7 @@ class Settings(BaseModel):
     """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), in the same form."""
 
     file: str | None = None
-    """A file of limits, TOML or JSON, relative to the folder of the app. Its limits apply in addition to these settings."""
+    """A file of limits, TOML or JSON, relative to the folder of the app. Its limits apply beside these settings."""
 
     exempt: tuple[str, ...] = ()
     """Endpoints, blueprints or patterns to which only the limits of their own decorators apply."""
