@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
@@ -71,6 +71,14 @@ class Clocked(Protocol):
 
     clock: Any
     """Returns microseconds, from any origin; ``None``: the server's own clock."""
+
+
+@runtime_checkable
+class HoldsUnits(Protocol):
+    """A layer that takes units in advance, and tells when it has some again."""
+
+    on_units: Callable[[Sequence[str]], object] | None
+    """Called with the keys of which this process has units."""
 
 
 def layers_of(storage: Storage) -> Iterator[Storage]:

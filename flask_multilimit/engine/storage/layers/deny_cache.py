@@ -22,7 +22,7 @@ from ...errors import ConfigurationError
 from ...forks import tell_child
 from ...hits import Hit, memoized, new_id
 from ...reply import aged, passing_times, retry_afters
-from ..base import Storage
+from ..base import HoldsUnits, Storage, layers_of
 
 DENY_SECONDS = 1.0
 """For which a refusal is believed at most, unless another number is given."""
@@ -90,6 +90,9 @@ class DenyCache:
         self._denials: dict[tuple[str, ...], _Denial] = {}  # by all keys of the check, the oldest first
         self._given_back: list[float] = [-math.inf] * SHARDS  # when, the last time
         self._lock = Lock()  # to write; who reads does not need it
+        for layer in layers_of(storage):
+            if isinstance(layer, HoldsUnits):
+                layer.on_units = self.forget
         tell_child(self)
 
     def __len__(self) -> int:
@@ -123,13 +126,13 @@ class DenyCache:
         try:
             self.wrapped.refund(check_id, charges)
         finally:  # an error may mean that only the answer was lost
-            self._note([charge.hit.key for charge in charges])
+            self.forget([charge.hit.key for charge in charges])
 
     def reset(self, keys: Sequence[str]) -> None:
         try:
             self.wrapped.reset(keys)
         finally:
-            self._note(keys)
+            self.forget(keys)
 
     def rebuild(self, storage: Storage, clock: Callable[[], int]) -> DenyCache:
         return DenyCache(storage, seconds=self.seconds, clock=clock)
@@ -141,7 +144,7 @@ class DenyCache:
         """Who held the lock is not here. What was refused is refused in the child as well."""
         self._lock = Lock()
 
-    def _note(self, keys: Sequence[str]) -> None:
+    def forget(self, keys: Sequence[str]) -> None:
         """Units of ``keys`` were given back: no refusal by one of them counts that was asked for before, whenever
         it is answered."""
         with self._lock:

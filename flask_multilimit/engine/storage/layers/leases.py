@@ -149,6 +149,9 @@ class LeasingStorage:
 
     def __init__(self, wrapped: Storage, *, clock: Callable[[], int] = monotonic_microseconds) -> None:
         self.wrapped = wrapped
+        self.on_units: Callable[[Sequence[str]], object] | None = None
+        """Called with the keys of which this process has units that another thread has just fetched or brought back: a
+        refusal that the storage gave meanwhile does not hold here. It is called under our lock."""
         self.shared: bool = wrapped.shared
         self._clock = clock
         self._leases: dict[str, _Lease] = {}  # by key, those first that were renewed longest ago
@@ -326,8 +329,13 @@ class LeasingStorage:
             lease.uncertain -= 1
             if not charged:
                 lease.units += question.hits[i].cost
+                self._tell_of_units(question.hits[i])
         for lease in question.claimed.values():
             lease.asking = False
+
+    def _tell_of_units(self, hit: Hit) -> None:
+        if self.on_units is not None:
+            self.on_units((hit.key,))
 
     def _answer(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
         """Under the lock: note what has been granted, and put the reply together."""
@@ -345,6 +353,8 @@ class LeasingStorage:
                 lease.units = units - hit.cost
                 lease.grant = _granted(answer, units, remaining, reset_after, hit.rule, asked_at, now)
                 remaining += lease.units
+                if lease.units:
+                    self._tell_of_units(hit)
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after

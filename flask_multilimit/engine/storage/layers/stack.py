@@ -66,7 +66,9 @@ def with_leases(storage: Storage) -> Storage:
         return storage
     clock = _clock_of(storage)
     if isinstance(storage, DenyCache):
-        storage.wrapped = LeasingStorage(storage.wrapped, clock=clock)
+        leasing = LeasingStorage(storage.wrapped, clock=clock)
+        leasing.on_units = storage.forget
+        storage.wrapped = leasing
         return storage
     return storage if _has(DenyCache, storage) else LeasingStorage(storage, clock=clock)
 

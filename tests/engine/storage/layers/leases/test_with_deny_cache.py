@@ -1,0 +1,72 @@
+"""A refusal is remembered for the process only as long as the process has no units of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flask_multilimit.engine import DenyCache, LeasingStorage, Limiter, MemoryStorage, Rule, hits_for
+from flask_multilimit.engine.storage import with_leases
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from flask_multilimit.engine import Decision, Hit
+
+LEASED = hits_for(Rule(60, 8, lease=8), scope="leased")
+BOTH = hits_for([Rule(60, 8, lease=8), Rule(30, 4)], scope="both")
+
+
+class Shared(MemoryStorage):
+    """Says that it is shared; ``meanwhile`` runs once, when the storage has answered and nobody has heard it yet."""
+
+    shared = True
+    meanwhile: Callable[[], object] | None = None
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        decision = super().check(hits, check_id)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return decision
+
+
+def test_units_that_another_thread_has_just_fetched_are_not_refused() -> None:
+    clock = Clock(1_700_000_000_000_000)
+    server = Shared(clock=clock)
+    storage = DenyCache(LeasingStorage(server, clock=clock), clock=clock)
+    admitted = [storage.check(LEASED).allowed for _ in range(1 + 2)]  # so that the next grant is of more than one
+    meanwhile: list[bool] = []
+    server.meanwhile = lambda: meanwhile.extend(storage.check(LEASED).allowed for _ in range(2))
+
+    admitted += [storage.check(LEASED).allowed for _ in range(5)]
+
+    assert meanwhile == [True, False], "the second found the limit used up, while another thread fetched the rest"
+    assert admitted == [True] * 7 + [False]
+
+
+def test_units_that_come_back_from_another_thread_are_not_refused() -> None:
+    clock = Clock(1_700_000_000_000_000)
+    server = Shared(clock=clock)
+    storage = DenyCache(LeasingStorage(server, clock=clock), clock=clock)
+    for _ in range(4):
+        assert storage.check(BOTH).allowed
+    leased = BOTH[:1]
+    assert [storage.check(leased).allowed for _ in range(2)] == [True, True]
+    assert server.check(leased).allowed, "the last one in the storage, of another process; we have one"
+    answers: list[bool] = []
+    server.meanwhile = lambda: answers.append(storage.check(leased).allowed)
+
+    assert not storage.check(BOTH).allowed, "the other rule refuses: what was taken for it comes back"
+
+    assert answers == [False]
+    assert storage.check(leased).allowed
+
+
+def test_leases_that_are_added_later_tell_too() -> None:
+    storage = with_leases(DenyCache(Shared()))
+
+    leasing = storage.wrapped  # type: ignore[attr-defined]
+    assert leasing.on_units == storage.forget  # type: ignore[attr-defined]
+    Limiter(storage).close()
