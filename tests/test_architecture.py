@@ -25,7 +25,23 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"operate"},
         {"testing"},
         {"extension"},
+        {"compat"},
     ),
+    "compat": ({"flask_limiter"},),
+    "compat/flask_limiter": (
+        {"constants", "contrib", "items", "util"},
+        {"declared"},
+        {"errors", "registry", "storage"},
+        {"requests", "settings"},
+        {"differences", "headers"},
+        {"in_force"},
+        {"phase"},
+        {"command_line"},
+        {"limiter"},
+        {"listing"},
+        {"commands"},
+    ),
+    "compat/flask_limiter/contrib": ({"util"},),
     "declare": (
         {"networks", "unwrap"},
         {"subjects"},
@@ -33,7 +49,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"data", "decorators", "dynamic"},
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
-    "serve": ({"access", "headers", "messages", "record", "workers"}, {"refusal"}, {"gate"}, {"here"}),
+    "serve": ({"messages", "record", "workers"}, {"responses"}, {"access"}, {"gate"}),
     "operate": (
         {"console", "simulate"},
         {"listing", "standing"},
@@ -165,6 +181,19 @@ def test_the_engine_knows_nothing_of_flask_nor_of_the_floors_above(path: Path) -
         top = imported.split(".")[0]
         assert top in {*sys.stdlib_module_names, *FOREIGN_TO_THE_ENGINE, NAME}, f"{named(path)} imports {imported}"
         assert top != NAME or imported.startswith(f"{NAME}.engine"), f"{named(path)} imports {imported} from above"
+
+
+COMPAT_FILES = sorted((PACKAGE / "compat").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", COMPAT_FILES, ids=named)
+def test_bridges_stand_on_public_names_alone(path: Path) -> None:
+    public = {f"{NAME}.{name}" for name in flask_multilimit.__all__} | {f"{NAME}.testing.reset"}
+    inside = {each for each in imports_of(path) if each.startswith(f"{NAME}.compat")}
+
+    foreign = {each for each in imports_of(path) if each.split(".")[0] == NAME} - inside
+
+    assert foreign <= public
 
 
 def test_the_files_were_found() -> None:

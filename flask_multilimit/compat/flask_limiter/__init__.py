@@ -1,0 +1,36 @@
+"""Flask-Limiter's names on flask_multilimit: an app written for it changes one import.
+
+.. code-block:: python
+
+    from flask_multilimit.compat.flask_limiter import Limiter
+    from flask_multilimit.compat.flask_limiter.util import get_remote_address
+"""
+
+from __future__ import annotations
+
+from .constants import ExemptionScope, HeaderNames
+from .declared import ApplicationLimit, Limit, MetaLimit, RouteLimit
+from .errors import RateLimitExceeded
+from .limiter import Limiter
+from .requests import RequestLimit
+from .util import get_remote_address
+
+HEADERS = HeaderNames
+"""The name of :class:`HeaderNames` before Flask-Limiter 4."""
+
+__version__ = "4.1.1"
+"""The version of Flask-Limiter whose names these are."""
+
+__all__ = [
+    "HEADERS",
+    "ApplicationLimit",
+    "ExemptionScope",
+    "HeaderNames",
+    "Limit",
+    "Limiter",
+    "MetaLimit",
+    "RateLimitExceeded",
+    "RequestLimit",
+    "RouteLimit",
+    "get_remote_address",
+]

@@ -1,0 +1,32 @@
+"""``flask limiter`` and ``flask multilimit migrate``, loaded when somebody asks for them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+from flask import Flask
+
+
+class Commands(click.Group):
+    """Those of :mod:`.commands`, of which a process that serves requests needs none."""
+
+    def __init__(self) -> None:
+        super().__init__("limiter", help="Look at the limits of this app's Limiter.")
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return _loaded("commands", "cli").list_commands(context)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        return _loaded("commands", "cli").get_command(context, name)
+
+
+def add_commands(app: Flask) -> None:
+    """Once for each app."""
+    if "limiter" not in app.cli.commands:
+        app.cli.add_command(Commands())
+
+
+def _loaded(file: str, name: str) -> click.Group:
+    group: click.Group = getattr(import_module(f".{file}", __package__), name)
+    return group

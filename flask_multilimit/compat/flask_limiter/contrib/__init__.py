@@ -1,0 +1,1 @@
+"""Further functions for ``key_func``."""

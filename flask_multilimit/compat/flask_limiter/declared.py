@@ -1,0 +1,321 @@
+"""Limits as an app declares them: ``Limit`` and its kinds, and the single limits that their text stands for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+
+from flask import Blueprint, Response, request
+
+from flask_multilimit import ConfigurationError
+
+from .items import RateLimitItem, parse_many
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+LimitText = str | Callable[[], str]
+"""The text of one or more limits, or what gives it for the current request: empty text for no limit."""
+Scope = str | Callable[[str], str]
+"""A name, or what gives one for the endpoint of the current request."""
+Cost = int | Callable[[], int]
+Reaction = Callable[[Any], Response | None]
+"""Called with the :class:`RequestLimit` that refuses; a response that it returns is sent."""
+
+UNTIL_IT_WORKS = "100/minute"
+"""What holds when a callable has never given a limit that makes sense."""
+TEXTS_REMEMBERED = 64
+
+
+class Binding(Protocol):
+    """What a limit needs of the Limiter it belongs to."""
+
+    key_func: Callable[[], str]
+    logger: Logger
+
+    @property
+    def limiter(self) -> Any:
+        """To check limits by hand."""
+
+    def decorate(self, limit: RouteLimit, target: Any) -> Any:
+        """Put ``limit`` on a function or a blueprint."""
+
+    def enter(self, limit: RouteLimit, place: str, owner: str) -> None:
+        """Check ``limit`` here and now, at a ``with`` statement of the function ``owner``, which stands at
+        ``place``."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RuntimeLimit:
+    """One limit of a declaration, ready to be checked."""
+
+    limit: RateLimitItem
+    key_func: Callable[[], str]
+    scope: Scope | None
+    per_method: bool = False
+    methods: tuple[str, ...] | None = None
+    error_message: str | Callable[[], str] | None = None
+    exempt_when: Callable[[], bool] | None = None
+    override_defaults: bool | None = False
+    deduct_when: Callable[[Response], bool] | None = None
+    on_breach: Reaction | None = None
+    cost: Cost = 1
+    shared: bool = False
+    meta_limits: tuple[MetaLimit, ...] = ()
+    kind: str = "limit"
+    """What tells its quotas in storage from those of other limits with the same scope, window and key."""
+
+    @property
+    def is_exempt(self) -> bool:
+        return bool(self.exempt_when is not None and self.exempt_when())
+
+    @property
+    def deduction_amount(self) -> int:
+        return self.cost() if callable(self.cost) else self.cost
+
+    @property
+    def method_exempt(self) -> bool:
+        return self.methods is not None and request.method.lower() not in self.methods
+
+    def scope_for(self, endpoint: str, method: str | None) -> str:
+        """What is limited: the endpoint, or what is shared, and with ``per_method`` also the method."""
+        own = self.scope(request.endpoint or "") if callable(self.scope) else self.scope
+        scope = endpoint if not own else str(own) if self.shared else f"{endpoint}:{own}"
+        return f"{scope}:{method.upper()}" if self.per_method and method else scope
+
+    def message(self) -> str:
+        """What a refused client is told."""
+        given = self.error_message
+        return str((given() if callable(given) else given) or self.limit)
+
+
+@dataclass(eq=True, unsafe_hash=True)
+class Limit:
+    """A default limit with options of its own: ``Limiter(default_limits=[Limit("10/second", key_function=...)])``.
+
+    The parameters are those of :meth:`Limiter.limit`; ``limit_provider`` is text or a callable that returns text.
+    Raises :class:`ConfigurationError` for text that is no limit.
+    """
+
+    limit_provider: LimitText
+    key_function: Callable[[], str] | None = None
+    scope: Scope | None = None
+    cost: Cost | None = None
+    shared: bool = False
+    methods: Sequence[str] | None = None
+    per_method: bool = False
+    error_message: str | Callable[[], str] | None = None
+    meta_limits: Iterable[LimitText | MetaLimit] | None = None
+    exempt_when: Callable[[], bool] | None = None
+    deduct_when: Callable[[Response], bool] | None = None
+    on_breach: Reaction | None = None
+    role: ClassVar[str] = "defaults"
+    """Of its quotas: a request that two limits count is counted in each."""
+    override_defaults: bool | None = field(default=False, init=False)
+    limiter: Binding = field(init=False, repr=False, compare=False)
+    finalized: bool = field(default=True, compare=False)
+    _made: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _good: tuple[RuntimeLimit, ...] | None = field(init=False, repr=False, compare=False, default=None)
+    _failing: bool = field(init=False, repr=False, compare=False, default=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.methods, str):
+            raise ConfigurationError(f"methods={self.methods!r}: give a list, such as [{self.methods!r}]")
+        if self.methods is not None:
+            self.methods = tuple(method.lower() for method in self.methods)
+        if self.meta_limits is not None:
+            self.meta_limits = tuple(self.meta_limits)
+        _check_text(self.limit_provider)
+        for each in self.meta_limits or ():
+            if not isinstance(each, MetaLimit):
+                _check_text(each)
+
+    def bind(self: T, limiter: Binding) -> T:
+        """Make it a limit of ``limiter``."""
+        self.limiter = limiter  # type: ignore[attr-defined]
+        for each in self.meta_limits or ():  # type: ignore[attr-defined]
+            if isinstance(each, MetaLimit):
+                each.bind(limiter)
+        return self
+
+    @property
+    def limit_by(self) -> Callable[[], str]:
+        return self.key_function or self.limiter.key_func
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether it depends on the request which limits there are."""
+        return callable(self.limit_provider)
+
+    def __iter__(self) -> Iterator[RuntimeLimit]:
+        return iter(self.limits())
+
+    def limits(self) -> tuple[RuntimeLimit, ...]:
+        """The limits that hold now. When a callable raises or returns nonsense, those that it gave last."""
+        if not callable(self.limit_provider):
+            return self._of(self.limit_provider)
+        try:
+            found = self._of(self.limit_provider())
+        except Exception as error:  # whatever it is: no reason to limit nobody
+            return self._good_ones(error)
+        self._good, self._failing = found, False
+        return found
+
+    def _good_ones(self, error: Exception) -> tuple[RuntimeLimit, ...]:
+        if self._good is None:
+            self._good = self._until_it_works()
+        good = self._good
+        if not self._failing:
+            self._failing = True
+            self.limiter.logger.error(
+                "failed to load ratelimit from %s: %s; %s holds until it works again",
+                name_of(self.limit_provider),
+                error,
+                ", ".join(str(each.limit) for each in good) or "no limit",
+            )
+        return good
+
+    def _until_it_works(self) -> tuple[RuntimeLimit, ...]:
+        """Beside the default limits, for these may be stricter."""
+        return tuple(replace(each, override_defaults=False) for each in self._of(UNTIL_IT_WORKS))
+
+    def _of(self, text: str) -> tuple[RuntimeLimit, ...]:
+        if not text:
+            return ()
+        found = self._made.get(text)
+        if found is None:
+            found = tuple(self._runtime(item) for item in parse_many(text))
+            for each in found:
+                each.limit.rule("fixed_window")  # raises for what no rule can be
+            if len(self._made) >= TEXTS_REMEMBERED:
+                self._made.clear()
+            self._made[text] = found
+        return found
+
+    def _runtime(self, item: RateLimitItem) -> RuntimeLimit:
+        return RuntimeLimit(
+            limit=item,
+            key_func=self.limit_by,
+            scope=self.scope,
+            per_method=self.per_method,
+            methods=tuple(self.methods) if self.methods else None,
+            error_message=self.error_message,
+            exempt_when=self.exempt_when,
+            override_defaults=self.override_defaults,
+            deduct_when=self.deduct_when,
+            on_breach=self.on_breach,
+            cost=self.cost or 1,
+            shared=self.shared,
+            meta_limits=tuple(self._meta(each) for each in self.meta_limits or ()),
+            kind=self._kind(item),
+        )
+
+    def _kind(self, item: RateLimitItem) -> str:
+        key = None if self.limit_by is self.limiter.key_func else self.limit_by
+        if self.shared:  # by its name: whoever uses it says what counts
+            return kind_of("shared", item.amount, key)
+        cost = None if self.cost == 1 else self.cost
+        return kind_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
+
+    def _meta(self, given: LimitText | MetaLimit) -> MetaLimit:
+        """What is given as text goes by the key of this limit."""
+        return (
+            given
+            if isinstance(given, MetaLimit)
+            else MetaLimit(given, key_function=self.key_function).bind(self.limiter)
+        )
+
+
+@dataclass(kw_only=True, unsafe_hash=True)
+class RouteLimit(Limit):
+    """A limit for a view, any function, a blueprint, or the body of a ``with`` statement:
+    ``@RouteLimit("2/second", limiter=limiter)``. It is what :meth:`Limiter.limit` makes."""
+
+    role: ClassVar[str] = "limit"
+    override_defaults: bool | None = False
+    limiter: Binding = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.bind(self.limiter)
+
+    @overload
+    def __call__(self, target: Blueprint) -> None: ...
+    @overload
+    def __call__(self, target: F) -> F: ...
+    def __call__(self, target: Any) -> Any:
+        return self.limiter.decorate(self, target)
+
+    def __enter__(self) -> None:
+        caller = sys._getframe(1)
+        name = caller.f_code.co_name
+        self.limiter.enter(self, f"{caller.f_code.co_filename}:{name}:{caller.f_lineno}", name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """What the body has charged stays charged, whatever it raises."""
+
+
+@dataclass(kw_only=True, unsafe_hash=True)
+class ApplicationLimit(Limit):
+    """A limit that all routes share."""
+
+    scope: Scope | None = "global"
+    shared: bool = field(init=False, default=True)
+
+
+@dataclass(kw_only=True, unsafe_hash=True)
+class MetaLimit(Limit):
+    """How often a client may be refused: once that is used up, every request of it is refused for the window.
+
+    It goes by the key of the Limiter, unless ``key_function`` is given.
+    """
+
+    scope: Scope | None = "meta"
+    meta_limits: Iterable[LimitText | MetaLimit] | None = field(init=False, default=None)
+    shared: bool = field(init=False, default=True)
+    deduct_when: Callable[[Response], bool] | None = field(init=False, default=None)
+    key_function: Callable[[], str] | None = None
+
+    def _kind(self, item: RateLimitItem) -> str:
+        """Strikes against one meta limit say nothing about another."""
+        return f"meta-{item.amount}"
+
+
+def kind_of(role: str, amount: int, *parts: object) -> str:
+    """Two limits of one scope, window and key share a quota when they have the same ``role`` and count the same
+    requests, which ``parts`` say: functions, methods, units. The count is no part of it.
+
+    Except where functions have no name by which a restarted app would know them (lambdas, closures): then, as in
+    Flask-Limiter, limits of different counts are different ones.
+    """
+    names = [name_of(part) for part in parts]
+    if not any(names):
+        return role
+    if any("<" in name for name in names):
+        names.append(str(amount))
+    return f"{role}-{blake2b(repr(names).encode(), digest_size=4).hexdigest()}"
+
+
+def name_of(part: object) -> str:
+    """A name that stays when the app is started again; that of a function has a ``<`` in it when others may have it."""
+    if part is None or isinstance(part, (int, str, tuple)):
+        return str(part or "")
+    name = getattr(part, "__qualname__", None)
+    return f"{getattr(part, '__module__', '')}.{name}" if name else f"<{type(part).__qualname__}>"
+
+
+def _check_text(provider: object) -> None:
+    """Raise :class:`ConfigurationError` unless it is a callable, or text that is a limit, or empty."""
+    if callable(provider) or provider == "":
+        return
+    for item in parse_many(provider):  # type: ignore[arg-type]  # it says what is wrong
+        item.rule("fixed_window")

@@ -1,0 +1,173 @@
+"""Where the bridge differs from Flask-Limiter on purpose: what one sees, and which apps see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flask import Flask
+
+from .declared import Limit
+from .registry import Registry, view_name
+from .settings import Settings
+
+PAGE = "Come from Flask-Limiter"
+"""Of the documentation."""
+
+
+class Known(NamedTuple):
+    """What is known of an app when it starts."""
+
+    app: Flask
+    settings: Settings
+    registry: Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One of them."""
+
+    name: str
+    seen: str
+    """What one sees: here; there."""
+    touches: Callable[[Known], bool] = lambda known: False  # noqa: ARG005 - nothing tells when it starts
+    """Whether an app sees it, as far as that can be told when it starts."""
+
+
+def touching(known: Known) -> list[Difference]:
+    return [each for each in DIFFERENCES if each.touches(known)]
+
+
+def _every_limit(known: Known) -> Iterator[Limit]:
+    yield from known.settings.application_limits
+    yield from known.settings.default_limits
+    yield from (limit for _, limit in known.registry.declared())
+
+
+def _has_several_limits(known: Known) -> bool:
+    registry, settings = known.registry, known.settings
+    several = [*registry.decorated.values(), *registry.blueprints.values(), settings.default_limits]
+    if settings.application_limits or any(len(each) > 1 for each in several):
+        return True
+    texts = (each.limit_provider for each in _every_limit(known))
+    return any(isinstance(text, str) and any(mark in text for mark in ",;|") for text in texts)
+
+
+def _has_dynamic_limits(known: Known) -> bool:
+    return any(each.is_dynamic for each in _every_limit(known))
+
+
+def _has_deductions(known: Known) -> bool:
+    return any(each.deduct_when is not None for each in _every_limit(known))
+
+
+def _has_decorated_functions(known: Known) -> bool:
+    """Other than views."""
+    views = {view_name(known.app, endpoint) for endpoint in known.app.view_functions}
+    return not known.registry.marked <= views
+
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "all or nothing",
+        "A refused request counts nowhere; there, it counts in the limits checked before the one that refuses, and "
+        "again in those whose `deduct_when` likes a 429.",
+        _has_several_limits,
+    ),
+    Difference(
+        "one quota whatever the count",
+        "A callable that gives another count goes on with what has been used; there, each count has its own quota.",
+        _has_dynamic_limits,
+    ),
+    Difference(
+        "callables that fail",
+        "When a callable that gives limits raises or returns nonsense, what it gave last stays in force (at first "
+        "100/minute beside the default limits), with one line in the log; there, its limit is off, or the request is a "
+        "500.",
+        _has_dynamic_limits,
+    ),
+    Difference(
+        "charge first",
+        "`deduct_when` gives back what was taken before the view ran; there, it takes afterwards, and more than the "
+        "limit may run at once.",
+        _has_deductions,
+    ),
+    Difference(
+        "outages",
+        "While storage is away each process admits its share of the limits (`MULTILIMIT_ON_STORAGE_ERROR`); there, "
+        "requests are a 500, or with `in_memory_fallback_enabled` each process admits the whole.",
+        lambda known: not known.settings.is_in_memory and not known.settings.swallow_errors,
+    ),
+    Difference(
+        "headers of the check",
+        "Header fields and `current_limit` tell what was left at the check; there, storage is asked again for them.",
+        lambda known: known.settings.headers_enabled,
+    ),
+    Difference(
+        "edge of a moving window",
+        "With `moving-window`, a request is admitted at the instant when the oldest leaves the window; there, a moment "
+        "later.",
+        lambda known: known.settings.algorithm == "sliding_window",
+    ),
+    Difference(
+        "reset of a moving window",
+        "With `moving-window`, the reset of an admitted request is when its quota is whole again; there, when its "
+        "oldest request leaves the window.",
+        lambda known: known.settings.headers_enabled and known.settings.algorithm == "sliding_window",
+    ),
+    Difference(
+        "windows of the counter",
+        "With `sliding-window-counter`, the windows of a key begin with its first request; there, with the clock.",
+        lambda known: known.settings.algorithm == "sliding_window_counter",
+    ),
+    Difference(
+        "functions of one view",
+        "Decorated functions that a view calls have a quota each; there, those with the same limit share one.",
+        _has_decorated_functions,
+    ),
+    Difference(
+        "empty keys",
+        "Requests for which `key_func` returns nothing share one quota, with a warning; there, they are not limited.",
+    ),
+    Difference(
+        "mistakes in text",
+        "A limit written wrongly is an error where it stands; there, it is off, with a line in the log.",
+    ),
+    Difference(
+        "limits that nobody calls",
+        "A limit put on a view after it was registered, or above `@app.route`, is in force; there, the view is not "
+        "limited at all.",
+    ),
+    Difference(
+        "Retry-After",
+        "Each 429 of a limit has a `Retry-After`; there, only with `headers_enabled`.",
+        lambda known: not known.settings.headers_enabled,
+    ),
+    Difference(
+        "one storage",
+        "All Limiters of an app keep their limits in one storage; another `storage_uri` is an error.",
+    ),
+    Difference(
+        "storages",
+        "Memcached, MongoDB and etcd are an error that says what to use; they cannot check several limits in one step.",
+    ),
+    Difference(
+        "windows above 400 days",
+        "A window of more than 400 days is an error.",
+    ),
+    Difference(
+        "memory",
+        "No warning for `memory://`, unless several processes serve the app.",
+        lambda known: known.settings.storage_uri is None,
+    ),
+    Difference(
+        "flask limiter",
+        "`flask limiter limits` and `clear` tell of limits of the application at each route; there, before them.",
+    ),
+    Difference(
+        "names of errors",
+        "What is wrong in a declaration or a setting raises `flask_multilimit.ConfigurationError`; there, "
+        "`limits.errors.ConfigurationError`.",
+    ),
+)

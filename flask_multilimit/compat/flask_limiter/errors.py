@@ -1,0 +1,25 @@
+"""What a refused request raises."""
+
+from __future__ import annotations
+
+from flask import Response
+from werkzeug.exceptions import TooManyRequests
+
+from flask_multilimit import Decision
+
+from .declared import RuntimeLimit
+
+
+class RateLimitExceeded(TooManyRequests):
+    """A 429. Its ``description`` is the ``error_message`` of the limit, or the limit itself: ``1 per 1 day``."""
+
+    def __init__(
+        self, limit: RuntimeLimit, response: Response | None = None, *, decision: Decision | None = None
+    ) -> None:
+        super().__init__(description=limit.message(), response=response)
+        self.limit = limit
+        """The limit that refuses."""
+        self.response: Response | None = response
+        """What ``on_breach`` returned, and the client gets."""
+        self.decision = decision
+        """The answer of storage; ``None`` when it was not asked: a limit of 0, or a meta limit."""

@@ -1,0 +1,120 @@
+"""Limits as text: ``"10/minute"``, ``"1 per 2 hours; 100 per day"``, ``"5/second | 100/hour"``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache, total_ordering
+from typing import NamedTuple
+
+from flask_multilimit import ConfigurationError, Rule
+
+_SEPARATORS = re.compile("[,;|]")
+_ITEM = re.compile(
+    r"\s*(?P<amount>[0-9]+)\s*(?:/|per)\s*(?P<multiples>[0-9]+)?\s*(?P<unit>[a-z]+)\s*", re.IGNORECASE | re.ASCII
+)
+
+
+class Granularity(NamedTuple):
+    """A unit of time."""
+
+    seconds: int
+    name: str
+
+
+DAY = 86_400
+GRANULARITIES = {
+    unit.name: unit
+    for unit in (
+        Granularity(1, "second"),
+        Granularity(60, "minute"),
+        Granularity(3600, "hour"),
+        Granularity(DAY, "day"),
+        Granularity(30 * DAY, "month"),
+        Granularity(360 * DAY, "year"),
+    )
+}
+"""By name. A year is 360 days, as in Flask-Limiter."""
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class RateLimitItem:
+    """``amount`` per ``multiples`` of a unit of time."""
+
+    amount: int
+    multiples: int
+    granularity: Granularity
+    namespace: str = "LIMITER"
+
+    @property
+    def GRANULARITY(self) -> Granularity:  # noqa: N802 - its name there
+        return self.granularity
+
+    def get_expiry(self) -> int:
+        """The window in seconds."""
+        return self.granularity.seconds * self.multiples
+
+    def key_for(self, *identifiers: object) -> str:
+        """What Flask-Limiter calls the key of this limit for ``identifiers``: for logs. Keys in storage differ."""
+        parts = [part.decode() if isinstance(part, bytes) else str(part) for part in identifiers]
+        return "/".join([self.namespace, *parts, str(self.amount), str(self.multiples), self.granularity.name])
+
+    def __str__(self) -> str:
+        return f"{self.amount} per {self.multiples} {self.granularity.name}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RateLimitItem) and self._identity == other._identity
+
+    def __lt__(self, other: RateLimitItem) -> bool:
+        """By the unit alone: 1 per 100 seconds comes before 1 per minute."""
+        return self.granularity.seconds < other.granularity.seconds
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[int, int, int]:
+        return self.amount, self.multiples, self.granularity.seconds
+
+    @property
+    def label(self) -> str:
+        """Short: what header fields and statistics call it."""
+        many = str(self.multiples) if self.multiples > 1 else ""
+        return f"{self.amount}/{many}{self.granularity.name}"
+
+    def rule(self, algorithm: str) -> Rule | None:
+        """The same in our words; ``None`` for an ``amount`` of 0, which admits nobody.
+
+        Raises :class:`ConfigurationError` for what a rule cannot be, such as a window of more than 400 days.
+        """
+        return _rule(self.get_expiry(), self.amount, algorithm, self.label) if self.amount else None
+
+
+@lru_cache(maxsize=1024)
+def _rule(time: int, count: int, algorithm: str, name: str) -> Rule:
+    return Rule(time=time, count=count, algorithm=algorithm, name=name)
+
+
+def parse_many(text: str) -> tuple[RateLimitItem, ...]:
+    """The limits that ``text`` writes, joined by ``;``, ``,`` or ``|``. Raises :class:`ConfigurationError`, which is a
+    ``ValueError``."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f'limit {text!r}: write it as text, such as "10/minute"')
+    return tuple(_item(part, text) for part in _SEPARATORS.split(text))
+
+
+def _item(part: str, text: str) -> RateLimitItem:
+    match = _ITEM.fullmatch(part)
+    if match is None:
+        raise ConfigurationError(f'limit {text!r}: write it as "10/minute", "10 per 2 hours" or "1/second; 100/day"')
+    unit = match["unit"].lower()
+    granularity = GRANULARITIES.get(unit) or GRANULARITIES.get(unit.removesuffix("s"))
+    if granularity is None:
+        raise ConfigurationError(
+            f"limit {text!r}: unknown unit {match['unit']!r}, use one of {', '.join(GRANULARITIES)}"
+        )
+    return RateLimitItem(int(match["amount"]), int(match["multiples"] or 0) or 1, granularity)

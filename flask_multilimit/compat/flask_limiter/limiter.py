@@ -1,0 +1,399 @@
+"""``Limiter``, as apps written for Flask-Limiter hold it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, request
+
+from flask_multilimit import ConfigurationError
+
+from .command_line import add_commands
+from .constants import ConfigVars, ExemptionScope, HeaderNames
+from .declared import ApplicationLimit, Cost, Limit, LimitText, MetaLimit, Reaction, RouteLimit, Scope
+from .errors import RateLimitExceeded
+from .headers import add_headers
+from .in_force import InForce
+from .phase import Phase, settle
+from .registry import Applicable, Place, Registry
+from .requests import Progress, RequestLimit
+from .settings import Common, Options
+from .storage import StorageOfApp, Strategy
+from .util import get_qualified_name
+
+T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOGGER = "flask-limiter"
+EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScope.META
+EXTENSION = "limiter"
+"""Where the Limiters of an app lie in ``app.extensions``."""
+_MARK = "__multilimit_flask_limiter__"
+"""On a function that we have put around another: the Limiters that check their limits there."""
+
+_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+"""The objects themselves: each attribute of the proxies would look for them again."""
+
+
+class Limiter:
+    """Limits of an app, declared as for Flask-Limiter 4.1 and checked by flask_multilimit.
+
+    The parameters are those of ``flask_limiter.Limiter``. ``auto_check=False``, of its version 3, leaves all limits to
+    :meth:`check`. Raises :class:`ConfigurationError` for limits, strategies and storages that there are not.
+    """
+
+    def __init__(
+        self,
+        key_func: Callable[[], str],
+        *,
+        app: Flask | None = None,
+        default_limits: Iterable[LimitText | Limit] | None = None,
+        default_limits_per_method: bool | None = None,
+        default_limits_exempt_when: Callable[[], bool] | None = None,
+        default_limits_deduct_when: Callable[[Response], bool] | None = None,
+        default_limits_cost: Cost | None = None,
+        application_limits: Iterable[LimitText | ApplicationLimit] | None = None,
+        application_limits_per_method: bool | None = None,
+        application_limits_exempt_when: Callable[[], bool] | None = None,
+        application_limits_deduct_when: Callable[[Response], bool] | None = None,
+        application_limits_cost: Cost | None = None,
+        headers_enabled: bool | None = None,
+        header_name_mapping: dict[HeaderNames, str] | None = None,
+        strategy: str | None = None,
+        storage_uri: str | None = None,
+        storage_options: dict[str, Any] | None = None,
+        swallow_errors: bool | None = None,
+        fail_on_first_breach: bool | None = None,
+        on_breach: Reaction | None = None,
+        meta_limits: Iterable[LimitText | MetaLimit] | None = None,
+        on_meta_breach: Reaction | None = None,
+        in_memory_fallback: Iterable[LimitText | Limit] | None = None,
+        in_memory_fallback_enabled: bool | None = None,
+        retry_after: str | None = None,
+        key_prefix: str = "",
+        request_identifier: Callable[..., str] | None = None,
+        enabled: bool = True,
+        auto_check: bool = True,
+    ) -> None:
+        if not callable(key_func):
+            raise ConfigurationError(f"key_func={key_func!r}: give a callable that returns the key of the client")
+        self.key_func = key_func
+        self.app = app
+        self.enabled = enabled
+        """``False`` lets everything pass; may be changed at any time."""
+        self.initialized = False
+        """Whether an app has it."""
+        self.logger = logging.getLogger(LOGGER)
+        self._auto_check = auto_check
+        self.registry = Registry(lambda function: self in getattr(function, _MARK, ()))
+        self._latest: InForce | None = None
+        self._filters: list[Callable[[], bool]] = []
+        self._options = Options(
+            default_limits=_bound(self, default_limits),
+            default=Common(
+                default_limits_per_method, default_limits_exempt_when, default_limits_deduct_when, default_limits_cost
+            ),
+            application_limits=_bound(self, application_limits),
+            application=Common(
+                application_limits_per_method,
+                application_limits_exempt_when,
+                application_limits_deduct_when,
+                application_limits_cost,
+            ),
+            headers_enabled=headers_enabled,
+            header_names=header_name_mapping or {},
+            strategy=strategy,
+            storage_uri=storage_uri,
+            storage_options=storage_options or {},
+            swallow_errors=swallow_errors,
+            fail_on_first_breach=fail_on_first_breach,
+            on_breach=on_breach,
+            meta_limits=_bound(self, meta_limits),
+            on_meta_breach=on_meta_breach,
+            in_memory_fallback=_bound(self, in_memory_fallback),
+            in_memory_fallback_enabled=in_memory_fallback_enabled,
+            retry_after=retry_after,
+            key_prefix=key_prefix,
+            request_identifier=request_identifier,
+        )
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Put the limits into force in ``app``, unless ``RATELIMIT_ENABLED`` is false."""
+        self.enabled = bool(app.config.setdefault(ConfigVars.ENABLED, self.enabled))
+        limiters: set[Limiter] = app.extensions.setdefault(EXTENSION, set())
+        if not self.enabled or self in limiters:
+            return
+        state = self._latest = InForce.make(app, self, self.registry, self._options)
+        if self._auto_check:
+            app.before_request(self._before_request)
+        app.after_request(functools.partial(self._after_request, state))
+        add_commands(app)
+        limiters.add(self)
+        self.initialized = True
+
+    # Declarations
+
+    def limit(
+        self,
+        limit_value: LimitText,
+        *,
+        key_func: Callable[[], str] | None = None,
+        per_method: bool = False,
+        methods: Iterable[str] | None = None,
+        error_message: str | Callable[[], str] | None = None,
+        exempt_when: Callable[[], bool] | None = None,
+        override_defaults: bool | None = True,
+        deduct_when: Callable[[Response], bool] | None = None,
+        on_breach: Reaction | None = None,
+        cost: Cost | None = 1,
+        scope: Scope | None = None,
+        meta_limits: Iterable[LimitText | MetaLimit] | None = None,
+    ) -> RouteLimit:
+        """A limit for a view, any function, a blueprint, or the body of a ``with`` statement.
+
+        :param limit_value: text such as ``"10/minute; 100/day"``, or a callable that returns it for this request.
+        :param key_func: who is limited; by default that of the Limiter.
+        :param per_method: count each request method by itself.
+        :param methods: the request methods it applies to; default all.
+        :param error_message: what a refused client is told.
+        :param exempt_when: when it returns true, the limit does not apply.
+        :param override_defaults: whether the default limits, and those of the blueprint, do not apply beside it.
+        :param deduct_when: of the response: whether it counts.
+        :param on_breach: called with the :class:`RequestLimit` that refuses; a response that it returns is sent.
+        :param cost: units that a request takes.
+        :param scope: a name beside the endpoint, or a callable that gives one.
+        :param meta_limits: how often it may refuse before it refuses every request of the client for a time.
+        """
+        return self._limit(
+            limit_value,
+            shared=False,
+            key_func=key_func,
+            per_method=per_method,
+            methods=methods,
+            error_message=error_message,
+            exempt_when=exempt_when,
+            override_defaults=override_defaults,
+            deduct_when=deduct_when,
+            on_breach=on_breach,
+            cost=cost,
+            scope=scope,
+            meta_limits=meta_limits,
+        )
+
+    def shared_limit(
+        self,
+        limit_value: LimitText,
+        scope: Scope,
+        *,
+        key_func: Callable[[], str] | None = None,
+        per_method: bool = False,
+        methods: Iterable[str] | None = None,
+        error_message: str | Callable[[], str] | None = None,
+        exempt_when: Callable[[], bool] | None = None,
+        override_defaults: bool | None = True,
+        deduct_when: Callable[[Response], bool] | None = None,
+        on_breach: Reaction | None = None,
+        cost: Cost | None = 1,
+        meta_limits: Iterable[LimitText | MetaLimit] | None = None,
+    ) -> RouteLimit:
+        """A limit that everything it stands on shares, by the name ``scope``. Parameters as for :meth:`limit`."""
+        return self._limit(
+            limit_value,
+            shared=True,
+            key_func=key_func,
+            per_method=per_method,
+            methods=methods,
+            error_message=error_message,
+            exempt_when=exempt_when,
+            override_defaults=override_defaults,
+            deduct_when=deduct_when,
+            on_breach=on_breach,
+            cost=cost,
+            scope=scope,
+            meta_limits=meta_limits,
+        )
+
+    def _limit(
+        self,
+        limit_value: LimitText,
+        *,
+        key_func: Callable[[], str] | None,
+        methods: Iterable[str] | None,
+        **options: Any,
+    ) -> RouteLimit:
+        return RouteLimit(
+            limit_value,
+            limiter=self,
+            key_function=key_func or self.key_func,
+            methods=methods if methods is None or isinstance(methods, str) else tuple(methods),
+            **options,
+        )
+
+    @overload
+    def exempt(self, obj: T, *, flags: ExemptionScope = ...) -> T: ...
+    @overload
+    def exempt(self, *, flags: ExemptionScope = ...) -> Callable[[T], T]: ...
+    def exempt(self, obj: Any = None, *, flags: ExemptionScope = EVERYTHING) -> Any:
+        """Exempt a view or a blueprint from limits that are declared elsewhere.
+
+        A view that is exempt from anything is exempt from its own limits, too.
+        """
+        if obj is None:
+            return functools.partial(self.exempt, flags=flags)
+        if isinstance(obj, Blueprint):
+            self.registry.exempt_blueprint(obj.name, flags)
+        else:
+            self.registry.exempt_function(get_qualified_name(obj), flags)
+        return obj
+
+    def request_filter(self, fn: F) -> F:
+        """Let requests pass for which ``fn()`` returns true."""
+        self._filters.append(fn)
+        return fn
+
+    def decorate(self, limit: RouteLimit, target: Any) -> Any:
+        """What a :class:`RouteLimit` does when it is put on ``target``."""
+        if isinstance(target, Blueprint):
+            self.registry.limit_blueprint(target.name, limit)
+            return None
+        name = get_qualified_name(target)
+        self.registry.decorate(name, limit)
+        if self in getattr(target, _MARK, ()):
+            return target  # what is around it already checks all limits of this name
+
+        @functools.wraps(target)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            self._check_at(name)
+            return current_app.ensure_sync(target)(*args, **kwargs)
+
+        setattr(limited, _MARK, (*getattr(target, _MARK, ()), self))
+        return limited
+
+    def enter(self, limit: RouteLimit, place: str, owner: str) -> None:
+        """What a :class:`RouteLimit` does in a ``with`` statement of the function ``owner``, which stands at
+        ``place``."""
+        state = InForce.of(_current_app(), self)
+        if state is None or not self.enabled:
+            return
+        self.registry.enter(place, limit)
+        where = state.place(_current_request())
+        self.registry.learn(where.endpoint, place)
+        self._check(state, where, state.entered(where, place), owner=f"with in {owner}")
+
+    # What an app asks
+
+    @property
+    def current_limit(self) -> RequestLimit | None:
+        """The limit that tells most of this request: the one that refuses, else the one with the shortest unit of time;
+        of the latest check."""
+        progress = self._progress()
+        return progress.shown if progress is not None and progress.told(self) else None
+
+    @property
+    def current_limits(self) -> list[RequestLimit]:
+        """All limits of the latest check of this request, the shortest unit of time first."""
+        progress = self._progress()
+        return [] if progress is None else progress.told(self)
+
+    @property
+    def limiter(self) -> Strategy:
+        """To check limits by hand."""
+        state = self._state_anywhere()
+        return Strategy(state.engine, state.settings.algorithm, state.prefix)
+
+    @property
+    def storage(self) -> StorageOfApp:
+        """Where quotas are kept."""
+        state = self._state_anywhere()
+        return StorageOfApp(state.engine, self.reset)
+
+    def identify_request(self) -> str:
+        """What the limits of this request are counted by: by default the endpoint."""
+        state = InForce.of(_current_app(), self)
+        return state.endpoint() if state is not None and self.enabled else ""
+
+    def check(self) -> None:
+        """Check all limits of this request here and now. Raises :exc:`RateLimitExceeded`."""
+        endpoint = _current_request().endpoint or ""
+        self._check_at(get_qualified_name(view) if (view := _current_app().view_functions.get(endpoint)) else "")
+
+    def reset(self) -> None:
+        """Make all quotas of the app whole."""
+        self._state_anywhere().reset()
+        self.logger.info("Storage has been reset and all limits cleared")
+
+    # The way of a request
+
+    def _before_request(self) -> None:
+        state = InForce.of(_current_app(), self)
+        if state is None or not self.enabled:
+            return
+        state.start()
+        place = state.place(_current_request())
+        if place.endpoint:
+            applicable = state.before(place)
+            if applicable.fixed is None or applicable.fixed.limits:
+                self._check(state, place, applicable, is_before=True)
+
+    def _check_at(self, name: str) -> None:
+        """Check what applies where the decorated function ``name`` is called."""
+        state = InForce.of(_current_app(), self)
+        if state is None or not self.enabled:
+            return
+        place = state.place(_current_request())
+        owner = "" if state.is_view(place.endpoint, name) else name
+        if owner:
+            self.registry.learn(place.endpoint, name)
+        self._check(state, place, state.at(place, name), owner=owner)
+
+    def _check(
+        self, state: InForce, place: Place, applicable: Applicable, *, is_before: bool = False, owner: str = ""
+    ) -> None:
+        try:
+            if self._passes(place.endpoint):
+                return
+            phase = Phase(self, state, place, state.progress(_current_request()))
+            phase.check(applicable, is_before=is_before, owner=owner)
+        except RateLimitExceeded:
+            raise
+        except Exception:
+            if not state.settings.swallow_errors:
+                raise
+            self.logger.exception("Failed to rate limit. Swallowing error")
+
+    def _passes(self, endpoint: str) -> bool:
+        if not endpoint or endpoint == "static" or endpoint.endswith(".static"):
+            return True
+        return bool(self._filters) and any(fn() for fn in self._filters)
+
+    def _after_request(self, state: InForce, response: Response) -> Response:
+        progress = state.progress_if_any(_current_request())
+        if progress is not None:
+            for answer in progress.conditional:
+                settle(state, answer, response)
+            if self.enabled and state.settings.headers_enabled and progress.told(self) and progress.shown is not None:
+                add_headers(response, progress.shown, state.settings)
+        return response
+
+    def _progress(self) -> Progress | None:
+        state = InForce.of(_current_app(), self)
+        return None if state is None else state.progress_if_any(_current_request())
+
+    def _state_anywhere(self) -> InForce:
+        """Of the current app; outside of one, of the app that came last."""
+        state = InForce.of(_current_app(), self) if has_app_context() else None
+        state = state or self._latest
+        if state is None:
+            raise ConfigurationError("this Limiter is in force in no app: call init_app(app)")
+        return state
+
+
+def _bound(limiter: Limiter, limits: Iterable[Any] | None) -> list[Any] | None:
+    """Limits that are objects already know their Limiter before any app has it."""
+    return None if limits is None else [each.bind(limiter) if isinstance(each, Limit) else each for each in limits]

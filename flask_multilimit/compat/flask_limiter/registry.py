@@ -1,0 +1,225 @@
+"""What is limited by what: decorated functions by their names, blueprints, and exemptions from limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flask import Flask
+
+from .constants import ExemptionScope
+from .declared import Limit, RuntimeLimit
+from .util import get_qualified_name
+
+SPARING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
+"""A blueprint that is exempt from no more than this keeps its own limits."""
+
+
+class Resolved(NamedTuple):
+    """The limits of one phase of a request."""
+
+    limits: tuple[RuntimeLimit, ...]
+    """The shortest unit of time first."""
+    once: frozenset[RuntimeLimit]
+    """Those of the app and of blueprints, which count a request once though functions below may ask for them again."""
+
+
+@dataclass(slots=True)
+class Applicable:
+    """What may apply in one phase of a request, and from it what does."""
+
+    method: str
+    always: tuple[Limit, ...] = ()
+    own: tuple[Limit, ...] = ()
+    around: tuple[Limit, ...] = ()
+    """Of the blueprint, and of those around it."""
+    default: tuple[Limit, ...] = ()
+    hinted: tuple[Limit, ...] = ()
+    """Of functions that were called there before."""
+    wants_default: bool = True
+    fixed: Resolved | None = None
+
+    def __post_init__(self) -> None:
+        every = (*self.always, *self.own, *self.around, *self.default, *self.hinted)
+        if not any(each.is_dynamic for each in every):
+            self.fixed = self._resolve()
+
+    def resolve(self) -> Resolved:
+        return self.fixed or self._resolve()
+
+    def _resolve(self) -> Resolved:
+        """Limits that are there now: a callable may have given none."""
+        own, around = _singles(self.own), []
+        if not _override(own):
+            around = _singles(self.around)
+        stricter = [*own, *around]
+        wanted = self.wants_default and (
+            not _override(stricter) or not any(_serves(each, self.method) for each in stricter)
+        )
+        hinted = _singles(self.hinted)
+        default = _singles(self.default) if wanted or (hinted and not _override(hinted)) else []
+        once = [*_singles(self.always), *default, *around]
+        limits = dict.fromkeys((*once[: len(once) - len(around)], *stricter))
+        return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset(once))
+
+
+def _singles(declared: Iterable[Limit]) -> list[RuntimeLimit]:
+    return [single for each in declared for single in each.limits()]
+
+
+def _override(limits: Iterable[RuntimeLimit]) -> bool:
+    """Whether any of them takes the place of others."""
+    return any(each.override_defaults for each in limits)
+
+
+def _serves(limit: RuntimeLimit, method: str) -> bool:
+    return limit.methods is None or method.lower() in limit.methods
+
+
+class Place(NamedTuple):
+    """Where a request goes."""
+
+    endpoint: str
+    """As ``request_identifier`` calls it."""
+    blueprint: str | None
+    method: str
+
+
+class Registry:
+    """Of one Limiter, for all apps that it serves."""
+
+    def __init__(self, is_decorated: Callable[[Any], bool]) -> None:
+        self.is_decorated = is_decorated
+        """Whether a function checks limits when it is called."""
+        self.version = 0
+        """Changes with every declaration: what was worked out before may be wrong."""
+        self.decorated: dict[str, dict[Limit, None]] = {}
+        self.blueprints: dict[str, dict[Limit, None]] = {}
+        self.marked: set[str] = set()
+        """Names of decorated functions."""
+        self._exempt_names: dict[str, ExemptionScope] = {}
+        self._exempt_blueprints: dict[str, ExemptionScope] = {}
+        self._hints: dict[str, dict[str, None]] = {}
+
+    # What is declared
+
+    def decorate(self, name: str, limit: Limit) -> None:
+        if limit not in self.decorated.get(name, ()):
+            self.decorated.setdefault(name, {})[limit] = None
+            self.version += 1
+        self.marked.add(name)
+
+    def enter(self, place: str, limit: Limit) -> None:
+        """Of a ``with`` statement: each time it is reached, the limit may be another one."""
+        self.decorated[place] = {limit: None}
+
+    def limit_blueprint(self, name: str, limit: Limit) -> None:
+        self.blueprints.setdefault(name, {})[limit] = None
+        self.version += 1
+
+    def exempt_function(self, name: str, flags: ExemptionScope) -> None:
+        self._exempt_names[name] = flags
+        self.version += 1
+
+    def exempt_blueprint(self, name: str, flags: ExemptionScope) -> None:
+        self._exempt_blueprints[name] = flags
+        self.version += 1
+
+    def learn(self, endpoint: str, name: str) -> None:
+        """While ``endpoint`` was served, the decorated function ``name`` was called, which is not its view."""
+        if name not in self._hints.get(endpoint, ()):
+            self._hints.setdefault(endpoint, {})[name] = None
+            self.version += 1
+
+    def is_marked(self, endpoint: str, name: str) -> bool:
+        """Whether limits of this endpoint are checked where decorated functions are called."""
+        return name in self.marked or endpoint in self._hints
+
+    # What follows from it
+
+    def before_request(
+        self, app: Flask, place: Place, *, application: tuple[Limit, ...], default: tuple[Limit, ...]
+    ) -> Applicable:
+        """What is checked before the view is called: limits of the application; and where no decorated function comes,
+        those of the blueprint and the default ones, unless it overrides them.
+
+        When limits were put on the view, but the app calls the function below them (``limit(...)(view)`` after the view
+        was registered), they are checked here, too.
+        """
+        exempt, name = self.exemption(app, place), view_name(app, place.endpoint)
+        lost = name in self.marked and not self.is_decorated(app.view_functions.get(place.endpoint))
+        deferred = not lost and self.is_marked(place.endpoint, name)
+        return Applicable(
+            method=place.method,
+            always=() if exempt & ExemptionScope.APPLICATION else application,
+            own=self.limits_of(name) if lost else (),
+            around=() if deferred else self._of_blueprint(app, place.blueprint),
+            default=default,
+            hinted=self._hinted(place.endpoint),
+            wants_default=not deferred and not exempt & ExemptionScope.DEFAULT,
+        )
+
+    def at_function(self, app: Flask, place: Place, name: str, *, default: tuple[Limit, ...]) -> Applicable:
+        """What is checked where the decorated function ``name`` is called: its own limits, those of the blueprint
+        unless they override these, and the default ones unless either overrides them for this method."""
+        return Applicable(
+            method=place.method,
+            own=self.limits_of(name),
+            around=self._of_blueprint(app, place.blueprint),
+            default=default,
+            hinted=self._hinted(place.endpoint),
+            wants_default=not self.exemption(app, place) & ExemptionScope.DEFAULT,
+        )
+
+    def limits_of(self, name: str) -> tuple[Limit, ...]:
+        """Those of a decorated function. To exempt it from anything undoes them all."""
+        return () if self._exempt_names.get(name) else tuple(self.decorated.get(name, ()))
+
+    def exemption(self, app: Flask, place: Place) -> ExemptionScope:
+        """What the view, its blueprint, and those above it that exempt their descendents are exempt from."""
+        scope, blueprint = self._exempt_names.get(view_name(app, place.endpoint), ExemptionScope.NONE), place.blueprint
+        if blueprint is None or blueprint not in app.blueprints:
+            return scope
+        own = self._exempt_blueprints.get(app.blueprints[blueprint].name, ExemptionScope.NONE)
+        scope |= own & ~ExemptionScope.ANCESTORS
+        for flags in self._exempting_ancestors(blueprint).values():
+            scope |= flags
+        return scope
+
+    def _of_blueprint(self, app: Flask, blueprint: str | None) -> tuple[Limit, ...]:
+        """The limits of a blueprint, and of those around it unless it overrides them."""
+        if blueprint is None or blueprint not in app.blueprints:
+            return ()
+        name = app.blueprints[blueprint].name
+        flags = self._exempt_blueprints.get(name, ExemptionScope.NONE)
+        if flags & ~SPARING_OWN & ~ExemptionScope.ANCESTORS:
+            return ()
+        own = tuple(self.blueprints.get(name, ()))
+        if (own and all(each.override_defaults for each in own)) or flags & ExemptionScope.ANCESTORS:
+            return own
+        exempting = self._exempting_ancestors(blueprint)
+        around = dict.fromkeys(part for part in blueprint.split(".") if part not in exempting)
+        return tuple(each for part in around for each in self.blueprints.get(part, ()))
+
+    def _exempting_ancestors(self, blueprint: str) -> dict[str, ExemptionScope]:
+        return {
+            part: flags
+            for part in blueprint.split(".")
+            if (flags := self._exempt_blueprints.get(part, ExemptionScope.NONE)) & ExemptionScope.DESCENDENTS
+        }
+
+    def _hinted(self, endpoint: str) -> tuple[Limit, ...]:
+        return tuple(each for name in self._hints.get(endpoint, ()) for each in self.limits_of(name))
+
+    def declared(self) -> Iterator[tuple[str, Limit]]:
+        """Every limit of a function or a blueprint, and where it stands."""
+        for name, limits in self.decorated.items():
+            yield from ((name, each) for each in limits)
+        for name, limits in self.blueprints.items():
+            yield from ((f'blueprint "{name}"', each) for each in limits)
+
+
+def view_name(app: Flask, endpoint: str) -> str:
+    view: Any = app.view_functions.get(endpoint)
+    return get_qualified_name(view) if view is not None else ""

@@ -1,0 +1,74 @@
+"""The warning at start: which differences an app may see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
+
+
+def named_at_start(caplog: pytest.LogCaptureFixture, declare: Callable[[Flask, Limiter], Any], **options: Any) -> str:
+    """The differences of the warning, after the third request as after the first."""
+    app = Flask("shop")
+    limiter = Limiter(get_remote_address, app=app, **{"headers_enabled": True, "storage_uri": "memory://", **options})
+    declare(app, limiter)
+    for _ in range(3):
+        app.test_client().get("/")
+    found = [re.search("differences in: ([^;]+)", record.getMessage()) for record in caplog.records]
+    return " | ".join(match[1] for match in found if match)
+
+
+def one_view(*limits: Any, **options: Any) -> Callable[[Flask, Limiter], Any]:
+    def declare(app: Flask, limiter: Limiter) -> None:
+        view = lambda: "ok"  # noqa: E731
+        for limit in limits:
+            view = limiter.limit(limit, **options)(view)
+        app.get("/")(view)
+
+    return declare
+
+
+@pytest.mark.parametrize(
+    ("declare", "options", "named"),
+    [
+        (one_view("9/day"), {}, "headers of the check"),
+        (one_view("9/day"), {"headers_enabled": False}, "Retry-After"),
+        (one_view("9/day", "5/hour"), {}, "all or nothing, headers of the check"),
+        (one_view("9/day;5/hour"), {}, "all or nothing, headers of the check"),
+        (one_view(), {"application_limits": ["9/day"]}, "all or nothing, headers of the check"),
+        (
+            one_view(lambda: "9/day"),
+            {},
+            "one quota whatever the count, callables that fail, headers of the check",
+        ),
+        (one_view("9/day", deduct_when=bool), {}, "charge first, headers of the check"),
+        (one_view("9/day"), {"storage_uri": "redis://127.0.0.1:1"}, "outages, headers of the check"),
+        (one_view("9/day"), {"storage_uri": "redis://127.0.0.1:1", "swallow_errors": True}, "headers of the check"),
+        (one_view("9/day"), {"storage_uri": None}, "headers of the check, memory"),
+        (
+            one_view("9/day"),
+            {"strategy": "moving-window"},
+            "headers of the check, edge of a moving window, reset of a moving window",
+        ),
+        (one_view("9/day"), {"strategy": "sliding-window-counter"}, "headers of the check, windows of the counter"),
+    ],
+)
+def test_it_names_once_what_this_app_may_see(
+    declare: Callable[[Flask, Limiter], Any], options: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert named_at_start(caplog, declare, **options) == named
+
+
+def test_settings_that_there_are_not_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    app = Flask("shop")
+    app.config["RATELIMIT_STORAGE_URL"] = "memory://"
+    Limiter(get_remote_address, app=app)
+
+    app.test_client().get("/")
+
+    assert "RATELIMIT_STORAGE_URL is not a setting; did you mean RATELIMIT_STORAGE_URI?" in caplog.messages

@@ -1,0 +1,115 @@
+"""Whatever an app can see of its Limiter is the same on Flask-Limiter and on our bridge, but for what is listed."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from flask_multilimit.compat.flask_limiter import differences
+from support.limiters import OURS, THEIRS, Library, library
+
+HERE = Path(__file__).parent
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+behaviours = load("behaviours")
+BEHAVIOURS: dict[str, Callable[[Library], str]] = {
+    name: function
+    for name, function in vars(behaviours).items()
+    if isinstance(function, FunctionType) and function.__module__ == "behaviours" and not name.startswith("_")
+}
+SEEN: dict[str, tuple[str, str, str]] = load("seen").SEEN
+
+
+def observe(name: str, behaviour: Callable[[Library], str], monkeypatch: pytest.MonkeyPatch) -> str:
+    with monkeypatch.context() as patch, library(name, patch.setattr) as lib:
+        return behaviour(lib)
+
+
+@pytest.mark.filterwarnings("ignore:Using the in-memory storage:UserWarning")
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_both_show_the_same_or_a_difference_that_is_listed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = (observe(library, BEHAVIOURS[name], monkeypatch) for library in (THEIRS, OURS))
+
+    listed = SEEN.get(name)
+
+    assert (theirs, ours) == ((listed[1], listed[2]) if listed else (theirs, theirs))
+    assert listed is None or theirs != ours, "it is no difference any more: take it off the list"
+
+
+def test_each_listed_difference_is_shown_and_each_shown_one_is_listed() -> None:
+    shown = {name for name, _, _ in SEEN.values()}
+
+    assert shown == {each.name for each in differences.DIFFERENCES}
+    assert set(SEEN) <= set(BEHAVIOURS)
+
+
+def text_of_behaviours() -> str:
+    return (HERE / "behaviours.py").read_text(encoding="utf-8")
+
+
+def parameters_of_theirs() -> set[str]:
+    from flask_limiter import ApplicationLimit, Limit, Limiter, MetaLimit
+
+    functions: list[Callable[..., Any]] = [Limiter.__init__, Limiter.limit, Limiter.shared_limit, Limiter.exempt]
+    functions += [Limit, ApplicationLimit, MetaLimit]
+    return {name for function in functions for name in inspect.signature(function).parameters}
+
+
+POSITIONAL = {"self", "obj", "limit_value", "limit_provider"}
+OF_NO_USE = {"finalized"}
+"""What Flask-Limiter keeps for itself."""
+
+
+def test_every_parameter_of_theirs_is_in_a_behaviour() -> None:
+    text = text_of_behaviours()
+
+    missing = {name for name in parameters_of_theirs() if not re.search(rf"\b{name}(?:=|\": )", text)}
+
+    assert missing == POSITIONAL | OF_NO_USE
+
+
+def test_every_setting_and_name_of_theirs_is_in_a_behaviour() -> None:
+    import flask_limiter
+    from flask_limiter.constants import ConfigVars
+
+    text = text_of_behaviours()
+    settings = {value for name, value in vars(ConfigVars).items() if name.isupper()}
+    read_by_nobody = {ConfigVars.KEY_FUNC}
+
+    assert settings - set(re.findall("RATELIMIT_[A-Z_]+", text)) == read_by_nobody
+    assert {name for name in flask_limiter.__all__ if f"names.{name}" not in text} == {"RequestLimit"}
+
+
+def test_every_public_name_of_their_objects_is_in_a_behaviour() -> None:
+    from flask_limiter import Limiter, RequestLimit
+
+    from flask_multilimit.compat import flask_limiter as ours
+
+    text = text_of_behaviours()
+    public = {name for kind in (Limiter, RequestLimit) for name in vars(kind) if not name.startswith("_")}
+
+    assert {name for name in public if f".{name}" not in text} == {"context"}, "which is marked as private there"
+    assert set(__import__("flask_limiter").__all__) <= set(ours.__all__)
+
+
+def test_the_page_lists_all_differences() -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "migrate-from-flask-limiter.md"
+    table = page.read_text(encoding="utf-8").partition("% differences\n")[2].partition("\n\n")[0].splitlines()[2:]
+
+    assert table == [f"| {each.name} | {each.seen} |" for each in differences.DIFFERENCES]

@@ -1,0 +1,101 @@
+"""The storages that Flask-Limiter names, and what they are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from flask import Flask
+
+from flask_multilimit import ConfigurationError, MultiLimit
+from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
+from flask_multilimit.compat.flask_limiter.storage import storage_from
+from support.servers import Server
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("memory://", "memory://"),
+        ("memory://ignored", "memory://"),
+        ("redis://:secret@host:6379/1", "redis://:secret@host:6379/1"),
+        ("rediss://host", "rediss://host"),
+        ("valkey://host:6379", "valkey://host:6379"),
+        ("redis+unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+        ("redis+sentinel://a:26379,b:26379/mymaster", "redis+sentinel://a:26379,b:26379/mymaster"),
+        ("valkey+cluster://a:7000,b:7000", "redis+cluster://a:7000,b:7000"),
+        ("local://", "local://"),
+    ],
+)
+def test_uris(theirs: str, ours: str) -> None:
+    assert storage_from(theirs, {}) == ours
+
+
+@pytest.mark.parametrize("scheme", ["memcached", "mongodb", "mongodb+srv", "etcd", "async+redis", "tape"])
+def test_what_cannot_check_several_limits_in_one_step_is_an_error_that_says_what_to_use(scheme: str) -> None:
+    with pytest.raises(ConfigurationError, match='use "redis://host:6379" or "valkey://host:6379", or on one machine'):
+        storage_from(f"{scheme}://user:secret@host", {})
+
+
+def test_the_error_tells_no_secret() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storage_from("mongodb://user:secret@host", {})
+
+    assert "secret" not in str(caught.value)
+
+
+def test_options_make_a_client() -> None:
+    client = storage_from("redis://host:6379/1", {"socket_timeout": 7, "key_prefix": "x", "wrap_exceptions": True})
+
+    given = client.connection_pool.connection_kwargs
+    assert (given["host"], given["db"], given["socket_timeout"]) == ("host", 1, 7)
+
+
+def test_a_connection_pool_is_used() -> None:
+    pool = redis.ConnectionPool.from_url("redis://host:6379")
+
+    assert storage_from("redis://ignored", {"connection_pool": pool}).connection_pool is pool
+
+
+@pytest.mark.parametrize("uri", ["redis+sentinel://a:26379/mymaster", "redis+cluster://a:7000"])
+def test_options_that_no_single_client_takes_are_an_error(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="storage options socket_timeout: write them into the URI"):
+        storage_from(uri, {"socket_timeout": 7})
+
+
+def test_limits_are_kept_on_a_server(server: Server) -> None:
+    answers = []
+    for _ in range(2):  # as after a new start
+        app = Flask("shop")
+        limiter = Limiter(get_remote_address, app=app, storage_uri=server.url, key_prefix="shop")
+        app.get("/")(limiter.limit("3/hour")(lambda: "ok"))
+        answers += [app.test_client().get("/").status_code for _ in range(2)]
+
+    assert answers == [200, 200, 200, 429]
+    limiter.reset()
+    assert app.test_client().get("/").status_code == 200
+
+
+def app_with(**config: Any) -> Flask:
+    app = Flask("shop")
+    app.config.update(config)
+    return app
+
+
+def test_it_goes_on_the_storage_of_a_multilimit_that_is_there() -> None:
+    app = app_with()
+    multilimit = MultiLimit(app)
+
+    limiter = Limiter(get_remote_address, app=app)
+
+    with app.app_context():
+        assert limiter.storage.storage is multilimit.limiter.storage
+
+
+def test_another_storage_than_that_of_a_multilimit_is_an_error() -> None:
+    app = app_with(RATELIMIT_STORAGE_URI="redis://host")
+    MultiLimit(app)
+
+    with pytest.raises(ConfigurationError, match="set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"):
+        Limiter(get_remote_address, app=app)
