@@ -1,12 +1,12 @@
-"""An API whose customers have tiers: the key tells the customer, the customer's tier tells the rules, at each request.
+"""An API whose customers have tiers. At each request, the key gives the customer, and the customer's tier the rules.
 
     flask --app examples/api_tiers run
 
     curl -i http://localhost:5000/items -H 'X-Api-Key: key-of-ann'
     curl -i http://localhost:5000/export -H 'X-Api-Key: key-of-bob'
 
-A customer who moves to another tier has its rules at the next request, with the history that is there. When tiers
-cannot be looked up, each customer keeps the last rules that were known; the log says so once.
+A customer who moves to another tier has its rules from the next request on; earlier requests still count. If the tiers
+cannot be looked up, each customer keeps the last known rules, and the log says so once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ api = Blueprint("api", __name__)
     charge_when=lambda response: response.status_code == 401,
 )
 def find_customer() -> None:
-    """Keys cannot be guessed at will: those that are wrong are counted by address."""
+    """Wrong keys are counted by address, so nobody can guess keys without limit."""
     customer = CUSTOMERS.get(request.headers.get("X-Api-Key", ""))
     if customer is None:
         abort(Response("Which customer are you? Send X-Api-Key.\n", 401))
@@ -78,14 +78,14 @@ def items() -> list[str]:
 @api.get("/export")
 @rate_limiter(**by_tier, cost=3)
 def export_all() -> str:
-    """Takes as much of the quota as three other requests."""
+    """Costs as much as three other requests."""
     return "apple,pear\n"
 
 
 @api.post("/tier/<tier>")
 @rate_limiter(**by_tier)
 def change_tier(tier: str) -> str:
-    """FOR THIS DEMO ONLY: a real one would be paid for."""
+    """FOR THIS DEMO ONLY: a real app would ask for payment."""
     g.customer.tier = tier
     return f"{g.customer.name} is {tier} now.\n"
 

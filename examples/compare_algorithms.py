@@ -3,7 +3,7 @@
     python examples/compare_algorithms.py                    # prints what each admits
     python examples/compare_algorithms.py algorithms.png     # draws it as well: pip install 'flask-multilimit[plot]'
 
-Every rule is "10 in 10 seconds". Time is given, so a minute takes no minute, and every run is the same.
+Every rule is "10 in 10 seconds". The example sets the clock itself, so it takes no minute, and every run is the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def traffic() -> list[float]:
 
 
 def drive(rule: Rule, arrivals: list[float]) -> tuple[list[float], list[float]]:
-    """When the admitted requests run (a queue runs them later than they came), and when the refused ones came."""
+    """When the admitted requests run (in a queue, later than they arrive), and when the refused ones arrive."""
     now = 0
     limiter = Limiter(MemoryStorage(lambda: now))
     plan = hits_for(rule, scope="example")
@@ -58,7 +58,7 @@ def most_in_a_window(instants: list[float]) -> int:
 
 
 def window_at(end: float, instants: list[float]) -> list[float]:
-    """Those of the 10 seconds before ``end``; one exactly 10 seconds old has left."""
+    """The requests in the 10 seconds before ``end``; one that is exactly 10 seconds old no longer counts."""
     return [at for at in instants if round(end - WINDOW, 6) < at <= end]
 
 
@@ -71,14 +71,14 @@ def print_table(arrivals: list[float]) -> None:
 
 
 def draw(arrivals: list[float], path: Path) -> None:
-    """One row an algorithm: what came, what ran, and how much of it lies within the last 10 seconds."""
+    """One row per algorithm: what arrived, what ran, and how much of it was within the last 10 seconds."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - only a picture needs it
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ImportError:
         sys.exit("drawing needs matplotlib: pip install 'flask-multilimit[plot]'")
     mpl.use("agg")
-    # Okabe and Ito's colours, which everybody can tell apart; shape and place say the same.
+    # Okabe and Ito's colours, which everybody can tell apart; shapes and positions carry the same information.
     ran, came, over, grey = "#0072B2", "#999999", "#D55E00", "#444444"
     plt.rcParams.update({"font.size": 9, "font.family": "DejaVu Sans", "text.color": grey, "axes.edgecolor": "#bbbbbb"})
     figure, rows = plt.subplots(len(RULES), 1, figsize=(8, 8.4), sharex=True, sharey=True, layout="constrained")

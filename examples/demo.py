@@ -6,12 +6,12 @@ With one process:
     flask --app examples/demo run
     curl -i 'http://localhost:5000/?user=ann'
 
-With several, which share a server of Redis or Valkey (pip install gunicorn):
+With several, which share a Redis or Valkey server (pip install gunicorn):
 
     export FLASK_MULTILIMIT_STORAGE_URI=redis://localhost:6379/0
     gunicorn --chdir examples --workers 4 demo:app
 
-Every setting of the extension can be given so, as FLASK_MULTILIMIT_<NAME>.
+You can set every setting of the extension in this way, as FLASK_MULTILIMIT_<NAME>.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ multilimit = MultiLimit(app)
 
 @multilimit.user_loader
 def user_of_request() -> str | None:
-    """FOR THIS DEMO ONLY: it believes whatever the client says. A real app asks its session or checks a token."""
+    """FOR THIS DEMO ONLY: it believes what the client says. A real app asks its session or checks a token."""
     return request.headers.get("X-User") or request.args.get("user")
 
 

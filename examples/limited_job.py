@@ -1,10 +1,10 @@
-"""A batch job that keeps to limits without any Flask app: it waits where it may, and skips where waiting is no use.
+"""A batch job with limits but without a Flask app. It waits where that helps, and skips where it does not.
 
     python examples/limited_job.py
     python examples/limited_job.py redis://localhost:6379/0
 
-Nobody gets more than two mails a day, which is asked for all of them in one round trip. The mail server takes three
-mails in any half second, so the job waits for its turn. With a server of Redis or Valkey, all running jobs share both.
+Nobody gets more than two mails a day; one round trip checks this for all recipients. The mail server accepts three
+mails in any half second, so the job waits for its turn. On a Redis or Valkey server, all running jobs share both limits.
 """
 
 from __future__ import annotations

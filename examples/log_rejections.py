@@ -1,13 +1,13 @@
-"""Logs who is refused, by which rules and for how long, without writing down who that is.
+"""Logs that a client is refused, by which rules and for how long, without storing who the client is.
 
     flask --app examples/log_rejections run
 
-Ask three times for http://localhost:5000 and see the log. Addresses and user ids are personal data, so by default they
-are written as pseudonyms: a keyed hash, the same for the same subject, which nobody can turn back who has not the key.
-Two environment variables choose otherwise:
+Open http://localhost:5000 three times and look at the log. Addresses and user ids are personal data, so by default the
+log contains pseudonyms: a keyed hash, the same for the same subject, which nobody can reverse without the key.
+Two environment variables change this:
 
     FLASK_REJECTIONS_SUBJECTS   pseudonym (default), plain or none
-    FLASK_REJECTIONS_KEY        the key. Without one each process makes its own, and its pseudonyms die with it.
+    FLASK_REJECTIONS_KEY        the key. Without one, each process makes its own, and its pseudonyms end with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ key = str(app.config.get("REJECTIONS_KEY") or secrets.token_hex())
 
 
 def pseudonym(subject: str) -> str:
-    """Twelve hexadecimal digits: enough to tell subjects apart, too few to be sure of one."""
+    """Twelve hexadecimal digits: enough to tell subjects apart, too few to identify one with certainty."""
     hashed = blake2b(subject.encode("utf-8", "surrogatepass"), key=key.encode()[:64], digest_size=6)
     return hashed.hexdigest()
 

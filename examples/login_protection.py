@@ -1,15 +1,15 @@
-"""Guessing passwords is limited, logging in is not: only failures count, for each address and for each account.
+"""Limits guesses, not logins: only failures count, for each address and for each account.
 
     flask --app examples/login_protection run
 
     curl -i http://localhost:5000/login -d account=ann -d password=wrong
     curl -i http://localhost:5000/login -d account=ann -d password=correct-horse
 
-A charge is taken before the password is looked at and given back when it was right, so of a hundred guesses that
-arrive together no more than five are tried. Unknown accounts count like known ones: an answer tells nobody which exist.
+The charge is made before the password is checked, and given back if it was right, so of a hundred guesses that arrive
+together no more than five are tried. Unknown accounts count like known ones: no answer reveals which accounts exist.
 
-Whoever knows an account's name can keep its owner out for a quarter of an hour. Where that matters more than guesses
-from many addresses, let account and address be one subject: type=(account, LimitType.IP).
+Anyone who knows the name of an account can lock its owner out for a quarter of an hour. If that matters more than guesses
+from many addresses, make account and address one subject: type=(account, LimitType.IP).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOBODY = generate_password_hash("")
 
 
 def account() -> str:
-    """Spelled in one way, else each spelling would be a quota of its own."""
+    """In one spelling. Otherwise each spelling would have its own quota."""
     return request.form.get("account", "").strip().casefold()
 
 

@@ -1,9 +1,9 @@
-"""A limiter for any Python code: a Celery task, a command, another framework. Nothing of Flask is used.
+"""A limiter for any Python code: a Celery task, a command, another framework. It does not use Flask.
 
     python examples/service_without_flask.py
     python examples/service_without_flask.py redis://localhost:6379/0
 
-The first keeps its quotas in the process, so each run begins anew; the second in a server, for all that ask it.
+The first keeps its quotas in the process, so each run starts from zero; the second keeps them on a server, for all runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SlidingWindowRateLimiter:
         return self.check(user_id).allowed
 
     def check(self, user_id: str) -> Decision:
-        """The same with all that is known: what is left, and how long to wait."""
+        """The same with details: what is left, and how long to wait."""
         return self._limiter.check(hits_for(self._rule, scope=self._scope, type="user", subject=user_id))
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
-"""An application factory with blueprints. All limits stand in one file, ``limits.json``, where an operator sees them.
+"""An application factory with blueprints. All limits are in one file, ``limits.json``, for operators.
 
     flask --app examples/app_factory run
 
     curl -i 'http://localhost:5000/shop/search?q=pear'
 
-A name in that file that no endpoint, blueprint or pattern answers to is an error at the first request. Every setting
-can be given from outside as well: FLASK_MULTILIMIT_STORAGE_URI=redis://localhost:6379/0 makes all processes
-share the quotas.
+A name in that file that matches no endpoint or blueprint is an error at the first request. You can also set every
+setting from outside: with FLASK_MULTILIMIT_STORAGE_URI=redis://localhost:6379/0, all processes share the quotas.
 """
 
 from __future__ import annotations

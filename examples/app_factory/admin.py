@@ -1,4 +1,4 @@
-"""What only some see, with a limit that stands in the code because it belongs to it: the report is dear."""
+"""Pages for a few users. This limit is in the code because it belongs there: the report is expensive."""
 
 from __future__ import annotations
 

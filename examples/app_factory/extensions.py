@@ -1,4 +1,4 @@
-"""What belongs to no app yet: each app that the factory makes has its own settings, limits and storage."""
+"""Extensions without an app: each app from the factory has its own settings, limits and storage."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ multilimit = MultiLimit()
 
 @multilimit.user_loader
 def user_of_request() -> str | None:
-    """FOR THIS DEMO ONLY: it believes whatever the client says."""
+    """FOR THIS DEMO ONLY: it believes what the client says."""
     return request.headers.get("X-User")

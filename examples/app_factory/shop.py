@@ -1,4 +1,4 @@
-"""What everybody sees."""
+"""Pages for everybody."""
 
 from __future__ import annotations
 
