@@ -29,9 +29,8 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
-from .serve.access import AccessDenied
 from .serve.record import current_decision
-from .serve.responses import RateLimitExceeded, StorageUnavailable, problem
+from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
 from .signals import (
     limits_checked,
     request_denied,

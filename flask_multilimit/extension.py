@@ -28,6 +28,7 @@ from .plan.plans import Plans
 from .plan.sources import Sources
 from .serve.access import AccessLists, Listed, listed_from
 from .serve.gate import AppGate, gate_of
+from .serve.here import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
 
 U = TypeVar("U", bound=UserLoader)
@@ -132,8 +133,7 @@ class MultiLimit:
         )
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate
-        app.before_request(gate.before_request)
-        app.after_request(gate.after_request)
+        gate.install()
         app.cli.add_command(Commands())
 
     def _declared_lists(self, settings: Settings, file: LimitsFile) -> list[Listed]:
@@ -185,7 +185,7 @@ class MultiLimit:
             "name": name,
             "key": key,
         }
-        return _gate().check_here(scope, options, subject)[0]
+        return check_here(_gate(), scope, options, subject)[0]
 
     @contextmanager
     def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
@@ -196,7 +196,7 @@ class MultiLimit:
         ``decision``.
         """
         gate, subject = _gate(), options.pop("subject", None)
-        decision, applied = gate.check_here(scope, {"rules": rules, **options}, subject)
+        decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
             raise gate.rejection(decision, applied)
         yield decision
@@ -212,7 +212,7 @@ class MultiLimit:
         Returns the :class:`Decision`, whether or not it is ``allowed``. Keep ``hits`` where the same is asked again:
         what a storage works out from them is kept in them.
         """
-        return _gate().check_hits(hits, scope, subjects)
+        return check_hits(_gate(), hits, scope, subjects)
 
     def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
         """Where a subject stands at ``endpoint``, without charging; by default who makes the current request, where.

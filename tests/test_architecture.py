@@ -49,7 +49,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"data", "decorators", "dynamic"},
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
-    "serve": ({"messages", "record", "workers"}, {"responses"}, {"access"}, {"gate"}),
+    "serve": ({"access", "headers", "messages", "record", "workers"}, {"refusal"}, {"gate"}, {"here"}),
     "operate": (
         {"console", "simulate"},
         {"listing", "standing"},

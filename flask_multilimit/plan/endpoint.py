@@ -128,7 +128,7 @@ class Plan:
 
     scope: str
     stack: Stack | None
-    """The decorators whose outermost one has this plan checked; ``None``: checked before the request."""
+    """The decorators of the view; the outermost one has this plan checked. ``None``: it is checked before the view."""
     limiters: tuple[PlannedLimiter, ...]
 
     @classmethod
@@ -160,6 +160,24 @@ class Plan:
     @property
     def declarations(self) -> frozenset[Declaration]:
         return frozenset(limiter.declaration for limiter in self.limiters)
+
+    def is_reached_by(self, stack: Stack) -> bool:
+        """Whether the decorators of ``stack`` are those of the view."""
+        return self.stack is not None and self.stack.declarations[0] is stack.declarations[0]
+
+    @cached_property
+    def of_view(self) -> Plan:
+        """What the decorators of the view say, alone."""
+        own = self.stack.covered if self.stack else frozenset[Declaration]()
+        return Plan(self.scope, None, tuple(each for each in self.limiters if each.declaration in own))
+
+    @cached_property
+    def beside_view(self) -> Plan:
+        """All but what the decorators of the view say."""
+        if self.stack is None:
+            return self
+        own = self.stack.covered
+        return Plan(self.scope, None, tuple(each for each in self.limiters if each.declaration not in own))
 
     @property
     def needs_users(self) -> bool:

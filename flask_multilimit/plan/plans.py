@@ -84,8 +84,9 @@ class Plans:
     def of_request(self, asked: Request) -> Plan | None:
         """What applies to a request; ``None`` for one without an endpoint that is neither 404 nor 405, such as a
         redirect of the router."""
-        if asked.endpoint is not None:
-            return self.of_endpoint(asked.endpoint, asked.method)
+        endpoint = asked.endpoint
+        if endpoint is not None:
+            return self._endpoints.get((endpoint, asked.method)) or self.of_endpoint(endpoint, asked.method)
         if isinstance(asked.routing_exception, (NotFound, MethodNotAllowed)):
             return self.of_unmatched(asked.method)
         return None

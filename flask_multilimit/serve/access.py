@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from flask import Request
-from markupsafe import escape
-from werkzeug.exceptions import HTTPException
 
 from ..declare.networks import Networks
 from ..declare.subjects import Subject
 from ..declare.who import Who
-from ..engine import ConfigurationError, MultiLimitError
-from .responses import PROBLEM, VARY, negotiate
+from ..engine import ConfigurationError
 
 Status = Literal[403, 429]
 Action = Literal["allow", "deny"]
@@ -92,34 +87,3 @@ class _Found:
             if subject is not None and (found := self._subjects.get((type_name, subject.value))) is not None:
                 return found
         return None
-
-
-class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeug's own
-    """HTTP 403, or 429: the client is on a list of those who are refused. An error handler for the status or for this
-    class gets it."""
-
-    def __init__(self, listed: Listed, message: str) -> None:
-        super().__init__(description=message)
-        self.code = listed.status
-        self.listed = listed
-        """The entry that refuses."""
-        self.retry_after = listed.ends_in() if listed.ends_in is not None else None
-        """Seconds until the entry ends; ``None``: it lasts."""
-
-    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
-        chosen = negotiate(environ)
-        if chosen == "text/html":
-            title = f"{self.code} {self.name}"
-            return f"<!doctype html>\n<title>{title}</title>\n<h1>{self.name}</h1>\n<p>{escape(self.description)}</p>\n"
-        if chosen == "text/plain":
-            return f"{self.description}\n"
-        told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
-        return json.dumps(told, ensure_ascii=False)
-
-    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:  # noqa: ARG002
-        chosen = negotiate(environ)
-        content_type = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
-        fields = [("Content-Type", content_type), VARY, ("Cache-Control", "no-store")]
-        if self.retry_after is not None:
-            fields.append(("Retry-After", str(math.ceil(self.retry_after))))
-        return fields

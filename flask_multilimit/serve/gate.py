@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Literal, NoReturn, cast
 
 from flask import Flask, Request, Response, has_request_context, request
 
 from ..config import Settings
 from ..declare.decorators import Stack, gate_of_app
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import LimitType, Resolve, Subject, Subjects
-from ..engine import ConfigurationError, Decision, Hit, Limiter, MemoryStorage, StorageDenied, StorageError
-from ..engine.hits import PEEKED, Hits
-from ..engine.reply import head
+from ..declare.subjects import Subject, Subjects
+from ..engine import ConfigurationError, Decision, Hit, Limiter, StorageDenied, StorageError
 from ..plan.endpoint import Applied, AppliedLimits, Plan
 from ..plan.plans import Plans
 from ..signals import limits_checked, notify, request_denied, request_rejected, shadow_rejected
-from . import responses
-from .access import AccessDenied, AccessLists, Listed
-from .messages import Messages, messages_for
-from .record import Record, Records, request_if_any
-from .responses import RateLimitExceeded, StorageUnavailable
+from .access import AccessLists, Listed
+from .headers import describe
+from .record import NO_PLAN, Record, Records, request_if_any
+from .refusal import RateLimitExceeded, Refusals
 from .workers import warn_of_several_processes
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
@@ -32,7 +28,12 @@ _current_request: Callable[[], Request] = request._get_current_object  # type: i
 
 
 class AppGate:
-    """Decides every request of one app."""
+    """Decides every request of one app.
+
+    A request is checked once, in one command: by the decorator of its view, or else after all ``before_request``
+    functions, which may find out who the user is. When the request ends before that, because some function has answered
+    or raised, the limits that are not the view's own are checked at that end.
+    """
 
     def __init__(
         self,
@@ -49,100 +50,156 @@ class AppGate:
         self.settings = settings
         self.limiter = limiter
         self.plans = plans
-        """What is in force. A request keeps the plan that it has found first."""
+        """The limits in force. A request keeps the plan that it has found first."""
         self.subjects = subjects
+        self._access: AccessLists | None = None
         self.access = access
-        """Who is allowed and who is denied; another one takes its place when that changes."""
-        self._on_rejected = on_rejected
-        self._lock = Lock()
         self.started = False
+        self._starting = Lock()
         self._records = Records(app)
+        self._refusals = Refusals(app, on_rejected=on_rejected)
 
     # The hooks
 
-    def before_request(self) -> None:
-        """Look the plan up, and check it unless a decorator of the view will."""
+    def install(self) -> None:
+        """Put the gate around what the app does for a request.
+
+        Hooks of Flask would not do: none runs after the ``before_request`` functions of blueprints, and what
+        ``after_request`` raises is a server error.
+        """
+        preprocess, dispatch = self.app.preprocess_request, self.app.dispatch_request
+
+        @functools.wraps(preprocess)
+        def preprocess_request(*arguments: Any) -> Any:
+            record = self._enter()
+            try:
+                answer = preprocess(*arguments)
+            except Exception:
+                self._leave(record)
+                raise
+            if record is not None:
+                if answer is not None:
+                    self._leave(record, answer)
+                elif record.plan.stack is None:
+                    self.check(record.plan, record)
+            return answer
+
+        @functools.wraps(dispatch)
+        def dispatch_request(*arguments: Any) -> Any:
+            try:
+                answer = dispatch(*arguments)
+            except Exception:
+                self._leave(self._records.current())
+                raise
+            record = self._records.current()
+            if record is not None and not record.checked:
+                self._leave(record, answer)
+            return answer
+
+        self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]
+        self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]
+        self.app.after_request(self._after_request)
+
+    def _enter(self) -> Record | None:
+        """Look up what applies to the current request, and turn away the addresses that are denied."""
         if not self.started:
             self._start()
-        if self.settings.enabled:
-            asked = _current_request()
-            plan = self.plans.of_request(asked)
-            if self.access:
-                self._ask_lists(
-                    asked, self._records.open(asked, plan), later=plan is not None and plan.stack is not None
-                )
-            elif plan is not None:
-                self._records.open(asked, plan)
-            if plan is not None and plan.stack is None:
-                self.check(plan)
+        if not self.settings.enabled:
+            return None
+        asked = _current_request()
+        plan = self.plans.of_request(asked)
+        if self._access is not None:
+            self._turn_away(asked, self._access)
+        return self._records.open(asked, plan) if plan is not None else None
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check what ``stack`` declares, with all else that applies; raise unless the call may pass."""
         if not self.settings.enabled:
             return stack.covered
-        plan = self._plan_of(stack)
-        self.check(plan)
+        asked = request_if_any()
+        record = None if asked is None else self._record_of(asked)
+        if record is None or not record.plan.is_reached_by(stack):
+            self.check(self.plans.of_service(stack, asked.method if asked else None))
+            return stack.covered
+        self.check(record.plan.of_view if record.checked else record.plan, record)
         # Also those that do not serve this method: that they do not apply is settled.
-        return (plan.stack or stack).covered
+        return (record.plan.stack or stack).covered
 
-    def after_request(self, response: Response) -> Response:
-        record = self._records.of(_current_request())
+    def _record_of(self, asked: Request) -> Record:
+        """With a plan, also where nobody has preprocessed the request."""
+        record = self._records.current()
+        if record is None or record.plan is NO_PLAN:
+            record = self._records.open(asked, self.plans.of_request(asked) or NO_PLAN)
+        return record
+
+    def _leave(self, record: Record | None, answer: object = None) -> None:
+        """Check what has to be checked though the view was not reached."""
+        if record is None or record.checked:
+            return
+        try:
+            self.check(record.plan.beside_view, record)
+        except Exception:
+            if isinstance(answer, Response):
+                answer.close()
+            raise
+
+    def _after_request(self, response: Response) -> Response:
+        record = self._records.current()
         if record is not None and record.decisions:
-            if record.reserved:
-                self._settle(record, response)
-            responses.describe(response, record.decisions, self.settings)
+            for decision, hits in record.unwanted_charges(response):
+                self._give_back(decision, hits)
+            describe(response, record.decisions, self.settings)
         return response
 
     def _start(self) -> None:
         """Build all plans, so that what is wrong shows at the first request and not at the hundredth."""
-        with self._lock:
+        with self._starting:
             if not self.started:
                 warn_of_several_processes(self.app, self.settings, self.limiter)
                 self.plans.build()
                 self.started = True
 
-    def _plan_of(self, stack: Stack) -> Plan:
-        """That of the request, where ``stack`` is its view's; else that of a service function."""
-        asked = request_if_any()
-        if asked is not None:
-            record = self._records.of(asked)
-            plan = (record and record.plan) or self.plans.of_request(asked)
-            if plan is not None and plan.stack is not None and plan.stack.declarations[0] is stack.declarations[0]:
-                return plan
-        return self.plans.of_service(stack, asked.method if asked else None)
-
     # Allow and deny
 
-    def _ask_lists(self, asked: Request, record: Record, *, later: bool) -> None:
-        """Raise :exc:`AccessDenied` for who is denied; keep on ``record`` who is allowed.
+    @property
+    def access(self) -> AccessLists:
+        """Who is allowed and who is denied. To change them, assign another object."""
+        return self._access or AccessLists()
 
-        Addresses are known at once. Who the user is may be known only where the limits of the view are checked: then
-        the lists of subjects are asked ``later``, unless one of them may allow who is denied here.
-        """
-        listed = self.access.of_address(asked)
-        if listed is not None and listed.action == "deny" and self.access.allows_subjects:
-            found = self.access.of_subjects(self._subject_of)
-            listed = found if found is not None and found.action == "allow" else listed
-        if listed is None and not later:
-            listed = self.access.of_subjects(self._subject_of)
-        if listed is not None or not later:
-            self._obey(listed, record)
+    @access.setter
+    def access(self, lists: AccessLists) -> None:
+        self._access = lists or None
 
-    def _is_allowed(self) -> bool:
+    def _turn_away(self, asked: Request, lists: AccessLists) -> None:
+        """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
+        if not lists.allows_subjects:
+            listed = lists.of_address(asked)
+            if listed is not None and listed.action == "deny":
+                self._deny(listed)
+
+    def is_allowed(self) -> bool:
         """Whether the current request needs no limits. Raises :exc:`AccessDenied`."""
-        asked = request_if_any()
-        record = None if asked is None else self._records.of(asked)
-        if record is None:
+        lists, record, asked = self._access, self._records.current(), request_if_any()
+        if lists is None or record is None or asked is None:
             return False
         if record.access == "unknown":
-            self._obey(self.access.of_subjects(self._subject_of), record)
+            record.access = self._found_in(lists, asked)
         return record.access == "allowed"
 
-    def _obey(self, listed: Listed | None, record: Record) -> None:
+    def _found_in(self, lists: AccessLists, asked: Request) -> Literal["limited", "allowed"]:
+        """What the lists say, now that the user may be known."""
+        by_address = lists.of_address(asked)
+        listed = by_address if by_address is not None and by_address.action == "allow" else None
+        listed = listed or lists.of_subjects(self._subject_of)
+        if by_address is not None and (listed is None or listed.action == "deny"):
+            listed = by_address
         if listed is not None and listed.action == "deny":
-            notify(request_denied, self.app, listed=listed, endpoint=_current_request().endpoint)
-            raise AccessDenied(listed, self._messages().denied)
-        record.access = "limited" if listed is None else "allowed"
+            self._deny(listed)
+        return "limited" if listed is None else "allowed"
+
+    def _deny(self, listed: Listed) -> NoReturn:
+        notify(request_denied, self.app, listed=listed, endpoint=_current_request().endpoint)
+        raise self._refusals.denied(listed, self.settings)
 
     def _subject_of(self, type_name: str) -> Subject | None:
         type_ = self.plans.types.get(type_name)
@@ -150,64 +207,43 @@ class AppGate:
 
     # The verdict
 
-    def check(self, plan: Plan) -> Decision | None:
-        """Decide; ``None`` when no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`."""
-        if self.access and self._is_allowed():
+    def check(self, plan: Plan, record: Record | None = None) -> Decision | None:
+        """Decide; ``None`` when no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`.
+
+        ``record`` is that of the request whose ``plan`` this is.
+        """
+        if record is not None:
+            record.checked = True
+        if self._access is not None and self.is_allowed():
             return None
         try:
             applied = plan.apply(self.subjects.resolve)
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
-        decision = self._decide(plan.scope, applied)
+        decision = self.decide(plan.scope, applied, record)
         if decision is not None and not decision.allowed:
             raise self.rejection(decision, applied)
         return decision
 
-    def check_here(self, scope: str, options: dict[str, Any], subject: str | None) -> tuple[Decision, AppliedLimits]:
-        """Decide on a limiter that is declared where it is checked."""
-        plan = self.plans.declared_here(scope, options)
-        applied = plan.apply(self._resolver_here(plan.limiters[0].declaration, subject))
-        asking = self.settings.enabled and not (self.access and self._is_allowed())
-        decision = self._decide(scope, applied) if asking else None
-        return decision or _unasked(applied), applied
-
-    def check_hits(self, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
-        """Decide on hits that no limiter of the app has made."""
-        applied = AppliedLimits.of_hits(hits, subjects)
-        decision = self._decide(scope, applied) if self.settings.enabled else None
-        return decision or _unasked(applied)
-
-    def _resolver_here(self, declaration: Declaration, subject: str | None) -> Resolve:
-        if subject is not None:
-            return self.subjects.here(declaration.type_name, subject)
-        if declaration.type is not LimitType.DEFAULT and not has_request_context():
-            raise ConfigurationError(
-                f'limiter on "{declaration.where}": outside of a request nobody tells the {declaration.type_name}; '
-                "pass subject="
-            )
-        return self.subjects.resolve
-
-    def _decide(self, scope: str, applied: AppliedLimits) -> Decision | None:
-        """Ask storage, keep the answer on record, and tell of it."""
+    def decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
+        """Ask the storage, keep the answer on record, and tell of it: every outcome of a check comes through here."""
         hits = applied.hits
         if not hits:
             return None
         if applied.reserved:
             _require_response(applied.reserved)
-        decision = self._ask(hits, applied)
-        record = self._records.keep(decision)
-        if applied.reserved and decision.allowed:
-            record.reserved.append((decision, applied.reserved))
-        self._tell(decision, scope, applied)
-        return decision
-
-    def _ask(self, hits: tuple[Hit, ...], applied: AppliedLimits) -> Decision:
         try:
             decision = self.limiter.check(hits)
             if applied.may_wait and (wait := applied.longest_wait(decision)):
-                return self.limiter.wait(decision, timeout=wait)
+                decision = self.limiter.wait(decision, timeout=wait)
         except StorageDenied as error:
-            raise StorageUnavailable(self._messages().failed, retry_after=math.ceil(error.retry_after)) from error
+            raise self._refusals.unavailable(error, self.settings) from error
+        if record is None:
+            record = self._records.current() or self._records.make()
+        record.decisions.append(decision)
+        if applied.reserved and decision.allowed:
+            record.reserved.append((decision, applied.reserved))
+        self._tell(decision, scope, applied)
         return decision
 
     def _tell(self, decision: Decision, scope: str, applied: AppliedLimits) -> None:
@@ -222,28 +258,10 @@ class AppGate:
             notify(request_rejected, self.app, **arguments)
 
     def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
-        declared = applied.refusing_longest(decision) if applied.has_answers else None
-        messages = self._messages()
-        message = (declared and declared.message) or self.settings.message
-        text = str(message(decision) if callable(message) else message or messages.too_many)
-        react = (declared and declared.on_rejected) or self._on_rejected
-        reaction = react(decision) if react is not None else None
-        response = None if reaction is None else self.app.make_response(reaction)
-        return RateLimitExceeded(decision, text, messages=messages, response=response)
+        """What to raise for a ``decision`` that refuses."""
+        return self._refusals.too_many(decision, applied, self.settings)
 
-    def _messages(self) -> Messages:
-        asked = request_if_any()
-        accepted = "" if asked is None else asked.environ.get("HTTP_ACCEPT_LANGUAGE", "")
-        return messages_for(self.settings.locale, accepted)
-
-    # Charges that depend on the response
-
-    def _settle(self, record: Record, response: Response) -> None:
-        """Give back what was reserved for responses of another kind."""
-        for decision, reserved in record.reserved:
-            unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
-            if unwanted:
-                self._give_back(decision, chain.from_iterable(unwanted))
+    # Refunds
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.refund`; the record of this request has the result in place of ``decision``."""
@@ -256,18 +274,12 @@ class AppGate:
             self.refund(decision, hits)
         except StorageError as error:
             # The response stands; the charge stands too, until it leaves its window.
-            self.app.logger.error("What %s charged could not be given back: %s", decision.id, error)
+            self.app.logger.error("Could not refund what the check %s charged: %s", decision.id, error)
 
 
 def gate_of(app: Flask) -> AppGate:
     """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
     return cast("AppGate", gate_of_app(app))
-
-
-def _unasked(applied: AppliedLimits) -> Decision:
-    """The decision where nothing is limited: everything passes, and no quota has been touched."""
-    hits = applied.hits
-    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")
 
 
 def _require_response(reserved: Sequence[Applied]) -> None:
@@ -277,8 +289,3 @@ def _require_response(reserved: Sequence[Applied]) -> None:
             f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '
             "call is outside of one"
         )
-
-
-def _charges(declaration: Declaration, response: Response) -> bool:
-    charge_when = cast("Callable[[Response], bool]", declaration.charge_when)
-    return charge_when(response)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Literal, cast
 
-from flask import Flask, Request, current_app, g, request
+from flask import Flask, Request, Response, current_app, g, request
 from werkzeug.local import LocalProxy
 
-from ..engine import Decision
+from ..declare.limiter import Declaration
+from ..engine import Decision, Hit
 from ..plan.endpoint import Applied, Plan
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each attribute of the proxy would look for it again."""
+
+Access = Literal["unknown", "limited", "allowed"]
+"""What the lists of who is allowed and denied say of a request; ``unknown`` until they have been asked."""
+
+NO_PLAN = Plan("", None, ())
+"""Of a record that was begun before the plan was known, or outside of a request."""
 
 
 def request_if_any() -> Request | None:
@@ -24,21 +31,28 @@ def request_if_any() -> Request | None:
         return None
 
 
-Access = Literal["unknown", "limited", "allowed"]
-"""What the lists of who is allowed and denied say of a request; ``unknown`` until they have been asked."""
-
-
-@dataclass(slots=True)
 class Record:
     """What is known of one request."""
 
-    plan: Plan | None
-    """What applies to its endpoint, looked up once."""
-    decisions: list[Decision] = field(default_factory=list)
-    """In the order of the checks."""
-    reserved: list[tuple[Decision, Sequence[Applied]]] = field(default_factory=list)
-    """Charges that depend on the response."""
-    access: Access = "unknown"
+    __slots__ = ("access", "checked", "decisions", "plan", "reserved")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        """What applies to its endpoint, looked up once."""
+        self.checked = False
+        """Whether the plan has been checked, or as much of it as the request came to."""
+        self.decisions: list[Decision] = []
+        """In the order of the checks."""
+        self.reserved: list[tuple[Decision, Sequence[Applied]]] = []
+        """Charges that depend on the response."""
+        self.access: Access = "unknown"
+
+    def unwanted_charges(self, response: Response) -> Iterator[tuple[Decision, Iterable[Hit]]]:
+        """What was charged for responses of another kind than ``response``."""
+        for decision, reserved in self.reserved:
+            unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
+            if unwanted:
+                yield decision, chain.from_iterable(unwanted)
 
 
 class Records:
@@ -48,38 +62,44 @@ class Records:
     def __init__(self, app: Flask) -> None:
         self._name = _name_for(app)
 
-    def open(self, asked: Request, plan: Plan | None) -> Record:
+    def open(self, asked: Request, plan: Plan) -> Record:
         """Begin the record of ``asked``, or go on with the one that an earlier check has begun."""
-        record: Record | None = asked.__dict__.get(self._name)
+        attributes = asked.__dict__
+        record: Record | None = attributes.get(self._name)
         if record is None:
-            record = asked.__dict__[self._name] = Record(plan)
+            record = attributes[self._name] = Record(plan)
         else:
             record.plan = plan
         return record
 
-    def of(self, asked: Request) -> Record | None:
-        return asked.__dict__.get(self._name)
+    def current(self) -> Record | None:
+        """That of the current request; ``None`` outside of one, or when there is none yet."""
+        try:
+            return cast("Record | None", _current_request().__dict__.get(self._name))
+        except RuntimeError:
+            return None
 
-    def keep(self, decision: Decision) -> Record:
-        """Put ``decision`` on the record of the current request; outside of one, in the place of the last."""
-        asked = request_if_any()
+    def make(self) -> Record:
+        """A new one for the current request. Outside of a request it takes the place of the last: no response tells of
+        several, and an app context may live for long."""
+        asked, record = request_if_any(), Record(NO_PLAN)
         if asked is None:
-            # No response tells of the others, and an app context may live for long.
-            alone = Record(None, [decision])
-            setattr(g, self._name, alone)
-            return alone
-        record = self.of(asked)
-        if record is None:
-            record = asked.__dict__[self._name] = Record(None)
-        record.decisions.append(decision)
+            setattr(g, self._name, record)
+        else:
+            asked.__dict__[self._name] = record
         return record
 
     def replace(self, decision: Decision) -> None:
         """Put ``decision`` in the place of the one with its id, if that is on the record of the current request."""
         asked = request_if_any()
-        record: Record | None = g.get(self._name) if asked is None else self.of(asked)
+        record: Record | None = g.get(self._name) if asked is None else asked.__dict__.get(self._name)
         if record is not None:
             record.decisions = [decision if each.check_id == decision.check_id else each for each in record.decisions]
+
+
+def _charges(declaration: Declaration, response: Response) -> bool:
+    charge_when = cast("Callable[[Response], bool]", declaration.charge_when)
+    return charge_when(response)
 
 
 def _name_for(app: Flask) -> str:

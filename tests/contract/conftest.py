@@ -8,17 +8,15 @@ import pytest
 
 from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
-from support.bench import Bench, bare
+from support.bench import Bench
 from support.clock import Clock
 from support.servers import find_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import redis
-
     from support.cluster import Cluster
-    from support.servers import Binary, Server, Servers
+    from support.servers import Binary, Servers
 
 
 @pytest.fixture
@@ -44,19 +42,3 @@ def bench(
     with servers.running(server_binaries[request.param]).client() as client:
         client.flushall()
         yield Bench(Limiter(RedisStorage(client, clock=clock)), clock, client)
-
-
-@pytest.fixture
-def client(any_server: Server) -> Iterator[redis.Redis]:
-    """A client of each server in turn, which is empty."""
-    with any_server.client() as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def served(any_server: Server) -> Iterator[Limiter]:
-    """A limiter on each server in turn, which is empty; by the server's own clock, as in earnest."""
-    with any_server.client() as own:
-        own.flushall()
-        yield bare(own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from support.folders import ROOT
+from support.folders import TESTS as TESTS_FOLDER
 
 TESTS = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
 NOXFILE = (ROOT / "noxfile.py").read_text()
@@ -40,3 +41,12 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
     assert command is not None
     assert command[1] in CI
+
+
+def test_ci_installs_every_program_that_a_test_asks_for() -> None:
+    asked = {
+        name for file in TESTS_FOLDER.rglob("*.py") for name in re.findall(r"\bprogram\(\"([\w-]+)\"", file.read_text())
+    }
+    installed = set(re.findall(r"^    ([\w-]+):[\w-]+$", CI, re.MULTILINE))
+
+    assert asked <= installed

@@ -16,7 +16,7 @@ from flask_multilimit import Decision, Hit, LimitType, MemoryStorage, MultiLimit
 from flask_multilimit.config import Settings
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
-from flask_multilimit.serve.responses import describe
+from flask_multilimit.serve.headers import describe
 from support.clock import Clock
 from support.doubles import limited_service
 from support.structured import Item, read_list

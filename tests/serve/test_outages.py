@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from support.servers import Binary
 
 FAILED = "Rate limiting failed on the server. Please try again later."
-PROBLEM = f'{{"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": "{FAILED}"}}'
+PROBLEM = f'{{"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": "{FAILED}"}}\n'
 
 
 @pytest.fixture

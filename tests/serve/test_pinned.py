@@ -144,7 +144,10 @@ def test_fields_on_refusals_only(headers: str, names: set[str]) -> None:
 
 
 def test_the_body_of_a_refusal_as_json() -> None:
-    assert json.loads(visit(3).text) == {
+    text = visit(3).text
+
+    assert text.endswith("}\n")
+    assert json.loads(text) == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Too Many Requests",
         "status": 429,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import flask_babel
 import pytest
-from flask import Flask, Response, jsonify, redirect, render_template_string, request
+from flask import Flask, Response, abort, jsonify, redirect, render_template_string, request
 
 from flask_multilimit import (
     Decision,
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 ENGLISH = "Too many requests. Please try again later."
 CHINESE = "访问过于频繁,请稍候再试"
+
+
+def fail(_: Decision) -> None:
+    raise KeyError("missing")
 
 
 def refuse(app: Flask, path: str = "/", **headers: str) -> Any:
@@ -111,8 +115,37 @@ class TestOnRejected:
 
         assert statuses(app, "/no", "/no") == [404, 403]
 
+    @pytest.mark.parametrize("level", ["limiter", "app"])
+    def test_that_fails_leaves_the_default_refusal(
+        self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, level: str
+    ) -> None:
+        options: dict[str, Any] = {"on_rejected": fail}
+        MultiLimit(app, storage=storage, **options if level == "app" else {})
+        limiter = rate_limiter(rules="1/minute", **options if level == "limiter" else {})
+        app.add_url_rule("/", "view", limiter(view()))
+
+        refusal = refuse(app)
+
+        assert refusal.status_code == 429
+        assert refusal.json["violated-policies"] == ["default-60s"]
+        assert "on_rejected raised; the client gets the default refusal" in caplog.text
+
+    def test_may_abort(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=lambda _: abort(418))
+
+        assert statuses(app, "/no", "/no") == [404, 418]
+
 
 class TestMessages:
+    def test_a_callable_that_fails_leaves_the_default_message(
+        self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=fail)(view()))
+
+        assert detail(app) == "Too many requests. Please try again later."
+        assert "message raised; the client gets the default refusal" in caplog.text
+
     def test_text_of_the_limiter_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_MESSAGE"] = "of the app"
         MultiLimit(app, storage=storage, default_limits="1/minute")

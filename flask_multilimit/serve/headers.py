@@ -1,0 +1,170 @@
+"""Header fields that tell a client where it stands, in one of several dialects.
+
+A dialect is a function of hits and their standings (remaining, retry_after, reset_after; times in microseconds), which
+returns fields. To add one, write it, and give it a name in :data:`DIALECTS` and in ``Settings.headers``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from werkzeug.datastructures import Headers
+from werkzeug.http import http_date
+from werkzeug.wrappers import Response
+
+from ..config import Settings
+from ..engine import Decision, Hit, RuleStatus
+from ..engine.hits import memoized
+from ..engine.reply import standings_of
+
+Standing = tuple[int, int, int]
+Fields = Iterable[tuple[str, str]]
+
+_NEVER = -1
+"""A ``retry_after`` that says that waiting does not help, as in a reply."""
+
+
+def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
+    """Tell the client where it stands under all limits that were checked for its request."""
+    headers: object = response.headers
+    if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends all the same
+        response.headers = Headers(response.headers)
+    refusal = _latest_refusal(decisions)
+    if refusal is not None and response.status_code == 429:
+        response.headers.set("Cache-Control", "no-store")
+        _add_retry_after(response.headers, refusal, settings.retry_after)
+    dialects = DIALECTS[settings.headers]
+    if not dialects or (refusal is None and settings.headers_on != "always"):
+        return
+    hits, standings = _shown(decisions, with_shadows=settings.shadow_headers)
+    if hits:
+        for dialect in dialects:
+            for name, value in dialect(hits, standings):
+                response.headers.set(name, value)
+
+
+def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
+    for decision in reversed(decisions):
+        if not decision.allowed:
+            return decision
+    return None
+
+
+def _add_retry_after(headers: Headers, decision: Decision, form: str) -> None:
+    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never earlier than the truth."""
+    retry_after = decision.retry_after
+    if math.isfinite(retry_after):
+        seconds = math.ceil(retry_after)
+        headers.set("Retry-After", str(seconds) if form == "seconds" else http_date(math.ceil(time.time()) + seconds))
+
+
+# What is shown
+
+
+def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
+    """The hits and their standings, one a name."""
+    hits, standings = _standings(decisions[0]) if len(decisions) == 1 else _merged(decisions)
+    if with_shadows or not memoized(hits, _has_shadow):
+        return hits, standings
+    visible = [(hit, standing) for hit, standing in zip(hits, standings, strict=True) if not hit.shadow]
+    return tuple([hit for hit, _ in visible]), [standing for _, standing in visible]
+
+
+def _has_shadow(hits: tuple[Hit, ...]) -> bool:
+    return any(hit.shadow for hit in hits)
+
+
+def _standings(decision: Decision) -> tuple[tuple[Hit, ...], list[Standing]]:
+    if decision.refunded:
+        return decision.hits, [_in_microseconds(status) for status in decision.statuses]
+    return decision.hits, list(standings_of(decision.reply))
+
+
+def _in_microseconds(status: RuleStatus) -> Standing:
+    retry_after = round(status.retry_after * 1_000_000) if math.isfinite(status.retry_after) else _NEVER
+    return status.remaining, retry_after, round(status.reset_after * 1_000_000)
+
+
+def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standing]]:
+    """Of a quota that was checked several times the latest standing, of several quotas with one name the tightest."""
+    shown: dict[str, tuple[Hit, Standing]] = {}
+    for decision in decisions:
+        for hit, standing in zip(*_standings(decision), strict=True):
+            other = shown.get(hit.name)
+            if other is None or other[0].key == hit.key or _tightness(standing) > _tightness(other[1]):
+                shown[hit.name] = (hit, standing)
+    return tuple([hit for hit, _ in shown.values()]), [standing for _, standing in shown.values()]
+
+
+def _tightness(standing: Standing) -> tuple[float, int]:
+    """Greater for a longer wait, and of equal waits for less left."""
+    remaining, retry_after, _ = standing
+    return (math.inf if retry_after < 0 else retry_after), -remaining
+
+
+# The dialects
+
+
+def standard(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
+    """draft-ietf-httpapi-ratelimit-headers, from 08 on. ``t`` is the time until this request would pass, of a rule that
+    refuses; else until the quota is full again."""
+    lasting = memoized(hits, _lasting)
+    items = []
+    for start, (remaining, retry_after, reset_after) in zip(lasting.starts, standings, strict=True):
+        wait, left = retry_after or reset_after, remaining if remaining > 0 else 0
+        # Rounded up to whole seconds, here and not in a function: once a rule, at every request.
+        items.append(f"{start}{left};t={-(-wait // 1_000_000)}" if wait >= 0 else f"{start}{left}")
+    return ("RateLimit-Policy", lasting.policy), ("RateLimit", ", ".join(items))
+
+
+class _Lasting(NamedTuple):
+    """What :func:`standard` says of hits, whatever their standings."""
+
+    policy: str
+    starts: tuple[str, ...]
+    """Of the items of ``RateLimit``."""
+
+
+def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
+    policies = [f'"{hit.name}";q={hit.rule.count};w={math.ceil(hit.rule.time)}' for hit in hits]
+    return _kept_once(_Lasting(", ".join(policies), tuple([f'"{hit.name}";r=' for hit in hits])))
+
+
+@lru_cache(maxsize=1024)
+def _kept_once(lasting: _Lasting) -> _Lasting:
+    """The same object for all subjects of a plan, of which there may be thousands."""
+    return lasting
+
+
+def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
+    """The drafts up to 06: the tightest rule, and the policies of all."""
+    policies = ", ".join([f"{hit.rule.count};w={math.ceil(hit.rule.time)}" for hit in hits])
+    return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
+
+
+def legacy(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
+    """``X-RateLimit-*``: the tightest rule, with the time of day of its reset."""
+    return _tightest_rule("X-RateLimit", hits, standings, now=time.time())
+
+
+def _tightest_rule(prefix: str, hits: tuple[Hit, ...], standings: Sequence[Standing], *, now: float) -> Fields:
+    hit, (remaining, _, reset_after) = max(zip(hits, standings, strict=True), key=lambda each: _tightness(each[1]))
+    return (
+        (f"{prefix}-Limit", str(hit.rule.count)),
+        (f"{prefix}-Remaining", str(max(remaining, 0))),
+        (f"{prefix}-Reset", str(math.ceil(now + reset_after / 1_000_000))),
+    )
+
+
+DIALECTS = {
+    "standard": (standard,),
+    "draft-06": (draft_06,),
+    "legacy": (legacy,),
+    "both": (standard, legacy),
+    "off": (),
+}
+"""By the values of ``MULTILIMIT_HEADERS``."""

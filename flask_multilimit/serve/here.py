@@ -1,0 +1,51 @@
+"""Checks of limits that are not declared, but asked for where the code stands: ``multilimit.check``, ``limit``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import has_request_context
+
+from ..declare.limiter import Declaration
+from ..declare.subjects import LimitType, Resolve
+from ..engine import ConfigurationError, Decision, MemoryStorage
+from ..engine.hits import PEEKED, Hits
+from ..engine.reply import head
+from ..plan.endpoint import AppliedLimits
+from .gate import AppGate
+
+
+def check_here(
+    gate: AppGate, scope: str, options: Mapping[str, Any], subject: str | None
+) -> tuple[Decision, AppliedLimits]:
+    """Decide on a limiter that is declared where it is checked."""
+    plan = gate.plans.declared_here(scope, dict(options))
+    applied = plan.apply(_resolver(gate, plan.limiters[0].declaration, subject))
+    asking = gate.settings.enabled and not gate.is_allowed()
+    decision = gate.decide(scope, applied) if asking else None
+    return decision or _unasked(applied), applied
+
+
+def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
+    """Decide on hits that no limiter of the app has made."""
+    applied = AppliedLimits.of_hits(hits, subjects)
+    decision = gate.decide(scope, applied) if gate.settings.enabled else None
+    return decision or _unasked(applied)
+
+
+def _resolver(gate: AppGate, declaration: Declaration, subject: str | None) -> Resolve:
+    if subject is not None:
+        return gate.subjects.here(declaration.type_name, subject)
+    if declaration.type is not LimitType.DEFAULT and not has_request_context():
+        raise ConfigurationError(
+            f'limiter on "{declaration.where}": the {declaration.type_name} is unknown outside of a request; '
+            "pass subject="
+        )
+    return gate.subjects.resolve
+
+
+def _unasked(applied: AppliedLimits) -> Decision:
+    """The decision where nothing is limited: everything passes, and no quota has been touched."""
+    hits = applied.hits
+    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")

@@ -1,0 +1,249 @@
+"""What a client gets instead of the view: 429 when a limit refuses, 403 when it is denied, 503 when limits cannot be
+checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from flask import Flask
+from markupsafe import escape
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests
+from werkzeug.http import parse_accept_header
+from werkzeug.wrappers import Response
+
+from ..config import Settings
+from ..declare.limiter import Reaction
+from ..engine import Decision, MultiLimitError, StorageDenied, StorageError
+from ..engine.reply import retry_afters
+from ..plan.endpoint import AppliedLimits
+from .access import Listed
+from .messages import LONGEST_REMEMBERED, MESSAGES, Messages, messages_for
+from .record import request_if_any
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+T = TypeVar("T")
+
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+"""Problem type of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies."""
+
+PROBLEM = "application/problem+json"
+_OFFERED = (PROBLEM, "application/json", "text/html", "text/plain")
+VARY = ("Vary", "Accept, Accept-Language")
+
+
+class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like werkzeug's own
+    """HTTP 429, raised by the check. Error handlers for 429 or for this class receive it."""
+
+    code: int | None = 429  # type: ignore[assignment]  # None, as in HTTPException, for a custom response
+
+    def __init__(
+        self, decision: Decision, message: str, *, messages: Messages = MESSAGES["en"], response: Response | None = None
+    ) -> None:
+        super().__init__(description=message, response=response)
+        if response is not None:
+            self.code = None  # Flask then sends the response as it is, without asking error handlers for another
+        self.decision = decision
+        """The answer of the storage: which rules refuse, and for how long."""
+        self._messages = messages
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decision, self.description), {"_messages": self._messages}
+
+    def get_response(self, environ: Any = None, scope: dict[str, Any] | None = None) -> Response:  # noqa: ARG002
+        if self.response is not None:
+            return cast("Response", self.response)
+        body, fields = self._written(environ)
+        return Response(body, status=self.code, headers=fields)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """The same as :meth:`get_response`, without a response object in between: Flask makes one of what comes out."""
+        if self.response is not None or type(self) is not RateLimitExceeded:  # a subclass may have another response
+            return super().__call__(environ, start_response)
+        body, fields = self._written(environ)
+        self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a cycle to collect
+        start_response(f"{self.code} {self.name.upper()}", fields)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _written(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
+        body, content_type = self._body(environ)
+        return body, [("Content-Type", content_type), ("Content-Length", str(len(body))), VARY]
+
+    def _body(self, environ: Any) -> tuple[bytes, str]:
+        chosen = negotiate(environ)
+        if chosen == "text/html":
+            return self._html().encode(), "text/html; charset=utf-8"
+        if chosen == "text/plain":
+            return f"{self.description}\n{self._wait()}\n".encode(), "text/plain; charset=utf-8"
+        return _problem_text(self.description, _violations(self.decision)), PROBLEM
+
+    def _html(self) -> str:
+        return (
+            "<!doctype html>\n<meta charset=utf-8>\n<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
+            f"<p>{escape(self.description)}</p>\n<p>{self._wait()}</p>\n"
+        )
+
+    def _wait(self) -> str:
+        seconds = self.decision.retry_after
+        return self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else self._messages.never
+
+
+class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
+    """HTTP 503: limits could not be checked, and ``on_storage_error`` is ``"deny"``. ``__cause__`` is the reason."""
+
+    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:
+        chosen = negotiate(environ)
+        if chosen == "text/html":
+            return super().get_body(environ, scope)
+        if chosen == "text/plain":
+            return f"{self.description}\n"
+        told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
+        return json.dumps(told, ensure_ascii=False) + "\n"
+
+    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+        fields = dict(super().get_headers(environ, scope))
+        chosen = negotiate(environ)
+        fields["Content-Type"] = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
+        return [*fields.items(), VARY]
+
+
+class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeug's own
+    """HTTP 403, or 429: the client is on a deny list. Error handlers for the status or for this class receive it."""
+
+    def __init__(self, listed: Listed, message: str) -> None:
+        super().__init__(description=message)
+        self.code = listed.status
+        self.listed = listed
+        """The entry that refuses."""
+        self.retry_after = listed.ends_in() if listed.ends_in is not None else None
+        """Seconds until the entry ends; ``None``: it lasts."""
+
+    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
+        chosen = negotiate(environ)
+        if chosen == "text/html":
+            title = f"{self.code} {self.name}"
+            return f"<!doctype html>\n<title>{title}</title>\n<h1>{self.name}</h1>\n<p>{escape(self.description)}</p>\n"
+        if chosen == "text/plain":
+            return f"{self.description}\n"
+        told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
+        return json.dumps(told, ensure_ascii=False) + "\n"
+
+    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:  # noqa: ARG002
+        chosen = negotiate(environ)
+        content_type = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
+        fields = [("Content-Type", content_type), VARY, ("Cache-Control", "no-store")]
+        if self.retry_after is not None:
+            fields.append(("Retry-After", str(math.ceil(self.retry_after))))
+        return fields
+
+
+def problem(error: RateLimitExceeded) -> dict[str, Any]:
+    """The refusal as an RFC 9457 problem, for error handlers that add members to it."""
+    return _problem(error.description, _violations(error.decision))
+
+
+_Violation = tuple[str, int, float, int | None]
+"""A rule that refuses, as a problem describes it: name, count, time, and seconds to wait, rounded up (``None``: waiting
+does not help)."""
+
+
+def _violations(decision: Decision) -> tuple[_Violation, ...]:
+    """Those of ``decision.violated``, without making statuses, which would take most of the time."""
+    return tuple(
+        [
+            (hit.name, hit.rule.count, hit.rule.time, -(-wait // 1_000_000) if wait > 0 else None)
+            for hit, wait in zip(decision.hits, retry_afters(decision.reply), strict=True)
+            if wait and not hit.shadow
+        ]
+    )
+
+
+def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str, Any]:
+    return {
+        "type": QUOTA_EXCEEDED,
+        "title": "Too Many Requests",
+        "status": 429,
+        "detail": detail,
+        "violated-policies": [name for name, *_ in violations],
+        "violations": [_told_of(violation) for violation in violations],
+    }
+
+
+def _told_of(violation: _Violation) -> dict[str, Any]:
+    name, count, window, wait = violation
+    told = {"policy": name, "limit": count, "window": window}
+    return told if wait is None else told | {"retry-after": wait}
+
+
+@lru_cache(maxsize=256)  # a client that keeps asking gets the same text for a second
+def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> bytes:
+    return json.dumps(_problem(detail, violations), ensure_ascii=False).encode() + b"\n"
+
+
+def negotiate(asked: Any) -> str:
+    """The content type for a WSGI environment, a request, or nothing."""
+    accept = (getattr(asked, "environ", asked) or {}).get("HTTP_ACCEPT", "*/*")
+    return _preferred(accept) if len(accept) <= LONGEST_REMEMBERED else PROBLEM
+
+
+@lru_cache(maxsize=256)
+def _preferred(accept: str) -> str:
+    return str(parse_accept_header(accept, MIMEAccept).best_match(_OFFERED, PROBLEM))
+
+
+class Refusals:
+    """Makes the refusals of one app, as its settings and the limiters describe them."""
+
+    def __init__(self, app: Flask, *, on_rejected: Reaction | None) -> None:
+        self._app = app
+        self._on_rejected = on_rejected
+
+    def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
+        """The refusal that ``decision`` is."""
+        declared = applied.refusing_longest(decision) if applied.has_answers else None
+        messages = _messages(settings)
+        message = (declared and declared.message) or settings.message or messages.too_many
+        text = self._of_theirs("message", message, decision) if callable(message) else message
+        react = (declared and declared.on_rejected) or self._on_rejected
+        reaction = self._of_theirs("on_rejected", react, decision) if react is not None else None
+        response = None if reaction is None else self._app.make_response(reaction)
+        return RateLimitExceeded(decision, str(text or messages.too_many), messages=messages, response=response)
+
+    def _of_theirs(self, name: str, function: Callable[[Decision], T], decision: Decision) -> T | None:
+        """What a callback of the app returns. One that fails does not change the verdict: the refusal is ours then."""
+        try:
+            return function(decision)
+        except Exception as error:
+            if isinstance(error, HTTPException) or _has_handler(self._app, error):
+                raise  # another way to answer
+            self._app.logger.exception("%s raised; the client gets the default refusal", name)
+            return None
+
+    @staticmethod
+    def unavailable(error: StorageDenied, settings: Settings) -> StorageUnavailable:
+        """The refusal of a check that the storage has not answered."""
+        return StorageUnavailable(_messages(settings).failed, retry_after=math.ceil(error.retry_after))
+
+    @staticmethod
+    def denied(listed: Listed, settings: Settings) -> AccessDenied:
+        """The refusal of a client that is on a list."""
+        return AccessDenied(listed, _messages(settings).denied)
+
+
+def _has_handler(app: Flask, error: Exception) -> bool:
+    """Whether the app has an error handler for this error, other than for all of them."""
+    classes = set(type(error).__mro__) - set(Exception.__mro__)
+    handlers = (by_class for by_code in app.error_handler_spec.values() for by_class in by_code.values())
+    return any(not classes.isdisjoint(by_class) for by_class in handlers)
+
+
+def _messages(settings: Settings) -> Messages:
+    asked = request_if_any()
+    accepted = "" if asked is None else asked.environ.get("HTTP_ACCEPT_LANGUAGE", "")
+    return messages_for(settings.locale, accepted)

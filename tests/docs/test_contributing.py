@@ -1,0 +1,39 @@
+"""CONTRIBUTING names files that exist, few of them for each recipe, and the floors of the house."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.folders import ROOT
+from test_architecture import HOUSE
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+PATH = re.compile(r"`((?:flask_multilimit|tests|docs|examples|benchmarks)/[^`\s]*)`")
+RECIPES = dict(re.findall(r"^### Add (.*?)\n(.*?)(?=^###? |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", sorted(set(PATH.findall(PAGE))))
+def test_a_path_exists_or_is_new(path: str) -> None:
+    folder, _, name = path.rstrip("/").rpartition("/")
+    assert (ROOT / path).exists() or (name.startswith("NAME.") and (ROOT / folder).is_dir())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_is_short(recipe: str) -> None:
+    table, _, prose = RECIPES[recipe].partition("\n\nRead ")
+    change, read = PATH.findall(table), PATH.findall(prose)
+
+    assert 1 <= len(change) <= 5
+    assert 1 <= len(read) <= 5
+
+
+def test_there_is_a_recipe_for_each_of_the_usual_additions() -> None:
+    assert {"a storage", "an algorithm", "a header dialect"} <= set(RECIPES)
+
+
+def test_the_floors_are_those_of_the_house() -> None:
+    rows = re.findall(r"^  \| (`.*?`) \| ", PAGE, re.MULTILINE)
+
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == list(HOUSE[""])

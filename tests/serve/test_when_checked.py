@@ -1,0 +1,257 @@
+"""When limits are checked: once, where the view is reached, or else where the request ends."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from flask import Blueprint, Flask, Response, abort, g, redirect, request
+from flask.views import MethodView
+from werkzeug.test import run_wsgi_app
+
+from flask_multilimit import LimitType, MultiLimit, rate_limiter
+from support.asking import ask, statuses, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.doubles import RecordingStorage
+
+
+def login_required(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if "Authorization" not in request.headers:
+            return "who are you?", 401
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def aborting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if "Authorization" in request.headers else abort(401)
+
+    return wrapped
+
+
+def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped() -> Any:
+        raise RuntimeError("no database")
+
+    return wrapped
+
+
+def never_called(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped() -> Any:
+        return Response("from a cache")
+
+    return wrapped
+
+
+OWN, OTHERS = 1, [3600, 60]
+"""The window of the view's own limiter, and those of the app and of its blueprint."""
+
+
+@pytest.fixture
+def limited(app: Flask, storage: RecordingStorage) -> Callable[[Callable[..., Any]], Flask]:
+    """An app with one view that has limits of its own, below another decorator."""
+    app.testing = False
+    MultiLimit(app, storage=storage, application_limits="3/hour")
+    blueprint = rate_limiter(rules="100/minute")(Blueprint("pages", __name__))
+
+    def limited(decorator: Callable[..., Any]) -> Flask:
+        blueprint.get("/", endpoint="view")(decorator(rate_limiter(rules="50/second")(view())))
+        app.register_blueprint(blueprint)
+        return app
+
+    return limited
+
+
+@pytest.mark.parametrize(
+    ("decorator", "status"), [(login_required, 401), (aborting, 401), (failing, 500), (never_called, 200)]
+)
+def test_limits_that_are_not_of_the_view_count_whatever_the_request_ends_in(
+    limited: Callable[..., Flask], storage: RecordingStorage, decorator: Callable[..., Any], status: int
+) -> None:
+    app = limited(decorator)
+
+    assert statuses(app, *"////") == [status, status, status, 429]
+    assert storage.windows == [OTHERS] * 4
+
+
+@pytest.mark.parametrize("decorator", [login_required, aborting])
+def test_a_view_that_is_reached_is_one_check(
+    limited: Callable[..., Flask], storage: RecordingStorage, decorator: Callable[..., Any]
+) -> None:
+    app = limited(decorator)
+
+    assert [ask(app, headers={"Authorization": "me"}).status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert storage.windows == [[*OTHERS, OWN]] * 4
+
+
+def test_header_fields_tell_of_the_limits_that_were_checked(limited: Callable[..., Flask]) -> None:
+    app = limited(never_called)
+
+    answers = [ask(app) for _ in range(4)]
+
+    assert answers[0].headers["RateLimit"] == '"application-3600s";r=2;t=3600, "default-60s";r=99;t=60'
+    assert answers[3].headers["Retry-After"] == "3600"
+
+
+def _closing(closed: list[str]) -> Response:
+    response = Response("ok")
+    response.call_on_close(lambda: closed.append("closed"))
+    return response
+
+
+def test_a_response_that_is_not_sent_is_closed(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, application_limits="1/hour")
+    closed: list[str] = []
+
+    def cached(function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(function)(lambda: _closing(closed))
+
+    app.get("/", endpoint="view")(cached(rate_limiter(rules="9/second")(view())))
+    client = app.test_client()
+
+    assert client.get("/").status_code == 200
+    closed.clear()
+    assert client.get("/").status_code == 429
+    assert closed == ["closed"]
+
+
+class TestBeforeRequest:
+    def test_an_answer_of_such_a_function_counts_too(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, application_limits="2/hour")
+        app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()))
+        app.before_request(lambda: redirect("/login"))
+
+        assert statuses(app, "/", "/", "/", "/nowhere") == [302, 302, 429, 302]
+        assert storage.windows == [[3600]] * 3
+
+    def test_and_so_does_what_it_raises(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, application_limits="2/hour")
+        app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()))
+        app.before_request(lambda: abort(403))
+
+        assert statuses(app, "/", "/", "/") == [403, 403, 429]
+
+    def test_a_view_without_decorators_counts_all_of_its_limits(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="2/hour")
+        app.get("/", endpoint="view")(view())
+        app.before_request(lambda: abort(403))
+
+        assert statuses(app, "/", "/", "/") == [403, 403, 429]
+
+
+class TestUsersThatAreFoundOnTheWay:
+    """Limits that stand on no decorator are checked after every ``before_request`` function."""
+
+    @pytest.fixture
+    def by_user(self, app: Flask, storage: RecordingStorage) -> MultiLimit:
+        return MultiLimit(
+            app,
+            storage=storage,
+            user_loader=lambda: g.user,  # AttributeError when it is asked too soon
+            default_limits={"type": "user", "rules": "1/minute"},
+        )
+
+    def find(self) -> None:
+        g.user = request.headers["X-User"]
+
+    def as_user(self, app: Flask, name: str) -> int:
+        return ask(app, headers={"X-User": name}).status_code
+
+    @pytest.mark.usefixtures("by_user")
+    def test_by_the_app(self, app: Flask) -> None:
+        app.get("/", endpoint="view")(view())
+        app.before_request(self.find)
+
+        assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
+
+    @pytest.mark.usefixtures("by_user")
+    def test_by_a_blueprint_in_a_blueprint(self, app: Flask) -> None:
+        outer, inner = Blueprint("outer", __name__), Blueprint("inner", __name__)
+        inner.get("/", endpoint="view")(view())
+        inner.before_request(self.find)
+        outer.register_blueprint(inner)
+        app.register_blueprint(outer)
+
+        assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
+
+    @pytest.mark.usefixtures("by_user")
+    def test_by_the_app_and_on_a_decorator(self, app: Flask) -> None:
+        app.get("/", endpoint="view")(rate_limiter(type=LimitType.USER, rules="1/hour")(view()))
+        app.before_request(self.find)
+
+        assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
+
+
+def test_a_view_that_calls_itself_counts_what_is_not_its_own_once(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, application_limits="9/hour")
+
+    @app.get("/")
+    @rate_limiter(rules="9/second")
+    def countdown(left: int = 2) -> str:
+        return countdown(left - 1) if left else "done"
+
+    assert ask(app).text == "done"
+    assert storage.windows == [[3600, 1], [1], [1]]
+
+
+def test_a_method_of_a_class_that_is_not_reached(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage, default_limits="2/hour")
+
+    class Items(MethodView):
+        decorators: ClassVar[list[Callable[..., Any]]] = [login_required]
+
+        @rate_limiter(rules="9/second", with_defaults=True)
+        def get(self) -> str:
+            return "items"
+
+    app.add_url_rule("/", view_func=Items.as_view("items"))
+
+    assert statuses(app, "/", "/", "/") == [401, 401, 429]
+    assert storage.windows == [[3600]] * 3
+
+
+def test_an_environment_that_runs_twice_is_two_requests(app: Flask, storage: RecordingStorage) -> None:
+    """As a fallback of single page apps does: what is not there is asked again, as the index."""
+    MultiLimit(app, storage=storage, default_limits="5/minute", unmatched_limits="5/hour")
+    app.get("/index.html", endpoint="index")(view())
+    inner = app.wsgi_app
+
+    def with_fallback(environ: Any, start_response: Any) -> Any:
+        _, status, _ = run_wsgi_app(inner, environ)
+        if status.startswith("404"):
+            environ["PATH_INFO"] = "/index.html"
+        return inner(environ, start_response)
+
+    app.wsgi_app = with_fallback  # type: ignore[method-assign]
+
+    answer = ask(app, "/somewhere")
+
+    assert answer.status_code == 200
+    assert storage.windows == [[3600], [60]]
+    assert answer.headers["RateLimit"] == '"default-60s";r=4;t=60'
+
+
+def test_header_fields_may_be_replaced_by_a_dict(app: Flask, storage: RecordingStorage) -> None:
+    MultiLimit(app, storage=storage)
+
+    @app.get("/")
+    @rate_limiter(rules="5/minute")
+    def replace() -> Response:
+        response = Response("ok")
+        response.headers = {"X-Own": "yes"}  # type: ignore[assignment]
+        return response
+
+    answer = ask(app)
+
+    assert (answer.status_code, answer.headers["X-Own"]) == (200, "yes")
+    assert answer.headers["RateLimit"] == '"default-60s";r=4;t=60'
