@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from flask import Flask, current_app, request
 
@@ -83,6 +84,7 @@ class MultiLimit:
         self._allow = tuple(allow)
         self._deny = tuple(deny)
         self._on_rejected = on_rejected
+        self._apps: WeakSet[Flask] = WeakSet()
         if app is not None:
             self.init_app(app)
 
@@ -133,6 +135,7 @@ class MultiLimit:
         )
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate
+        self._apps.add(app)
         gate.install()
         app.cli.add_command(Commands())
 
@@ -245,6 +248,15 @@ class MultiLimit:
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
         return _gate().refund(decision, hits)
+
+    def close(self) -> None:
+        """Close the limiter of every app that this object serves: units of leases are given back, the thread that asks
+        whether a storage is back ends, and connections that were opened here are closed.
+
+        For processes that make one app after the other, such as tests. What still asks opens connections anew.
+        """
+        for app in list(self._apps):
+            gate_of(app).limiter.close()
 
     @property
     def limiter(self) -> Limiter:

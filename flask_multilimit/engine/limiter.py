@@ -154,7 +154,8 @@ class Limiter:
         self._storage.reset(keys)
 
     def close(self) -> None:
-        """Give back the connections the storage has opened itself."""
+        """Give back units of leases, end the thread that asks whether the storage is back, and close the connections
+        that were opened here; those of a client object stay its owner's."""
         self._storage.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from threading import Event, Lock, Thread
 
@@ -24,7 +25,8 @@ class Prober:
 
     ``attempt`` raises :class:`StorageError` when the storage is still away; then ``failed`` is called with it. Both
     ``failed`` and ``is_done`` are called under ``lock``, so that whoever leaves something to do while the last attempt
-    ends starts another thread. ``cannot_start`` is called when the system gives no thread.
+    ends starts another thread. ``cannot_start`` is called when the system gives no thread. The thread ends when nobody
+    keeps the prober.
     """
 
     def __init__(
@@ -52,7 +54,8 @@ class Prober:
         with lock:
             if self._stopped.is_set() or self._thread is not thread:
                 return
-            thread = Thread(target=self._run, args=(lock, self._stopped), name="multilimit-probe", daemon=True)
+            arguments = (weakref.ref(self), lock, self._stopped)
+            thread = Thread(target=_run, args=arguments, name="multilimit-probe", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # no more threads, or the interpreter ends: the next check tries again
@@ -72,22 +75,40 @@ class Prober:
             self._stopped.set()
         self._thread = None
 
-    def _run(self, lock: Lock, stopped: Event) -> None:
-        wait = random.uniform(*FIRST_PROBE)
-        while not stopped.wait(max(wait, self._last + PROBE_SECONDS - time.monotonic())):
-            if self._stopped is not stopped:  # a greenlet that was copied into a child, which has a prober of its own
-                return
-            wait, self._last = 0.0, time.monotonic()
-            try:
-                self._attempt()
-            except StorageError as error:
-                with lock:
-                    self._failed(error)
-            else:
-                with lock:
-                    if self._is_done():
-                        self._thread = None
-                        return
+    def _wait(self, wait: float) -> float:
+        return max(wait, self._last + PROBE_SECONDS - time.monotonic())
+
+    def _ask(self, lock: Lock) -> bool:
+        """One attempt; return whether there is nothing left to do."""
+        self._last = time.monotonic()
+        try:
+            self._attempt()
+        except StorageError as error:
+            with lock:
+                self._failed(error)
+            return False
+        with lock:
+            if not self._is_done():
+                return False
+            self._thread = None
+            return True
+
+
+def _run(prober: weakref.ref[Prober], lock: Lock, stopped: Event) -> None:
+    """Between two attempts nothing but its owner holds the prober: an app that nobody keeps takes it along."""
+    wait = random.uniform(*FIRST_PROBE)
+    while (found := prober()) is not None:
+        wait = found._wait(wait)
+        del found
+        if stopped.wait(wait):
+            return
+        found = prober()
+        if found is None or found._stopped is not stopped:  # a greenlet copied into a child, which has its own prober
+            return
+        if found._ask(lock):
+            return
+        wait = 0.0
+        del found
 
 
 def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:

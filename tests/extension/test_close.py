@@ -1,0 +1,116 @@
+"""What runs in the background ends with the app, or when it is told to."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import TYPE_CHECKING
+from weakref import ref
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import Limiter, MultiLimit, Rule, hits_for, rate_limiter
+from flask_multilimit.serve.gate import gate_of
+from support.asking import statuses, view
+from support.clock import Clock
+from support.doubles import RecordingStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.servers import Server
+
+NOBODY = "redis://127.0.0.1:1"
+
+
+def probing() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "multilimit-probe"}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def app_without_storage(multilimit: MultiLimit) -> tuple[Flask, set[threading.Thread]]:
+    """An app whose storage is away, and the thread that asks whether it is back."""
+    before = probing()
+    app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_URI"] = NOBODY
+    multilimit.init_app(app)
+    app.add_url_rule("/", "view", rate_limiter(rules="1000/minute")(view()))
+    assert statuses(app, "/") == [200]
+    return app, probing() - before
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_app_that_nobody_keeps_takes_its_thread_along() -> None:
+    app, threads = app_without_storage(MultiLimit())
+    assert len(threads) == 1
+    kept = ref(app)
+
+    del app
+    gc.collect()
+
+    until(lambda: not probing() & threads)
+    gc.collect()
+    assert kept() is None
+
+
+def test_close_ends_the_threads_of_all_apps() -> None:
+    multilimit = MultiLimit()
+    made = [app_without_storage(multilimit) for _ in range(2)]
+    threads = {thread for _, threads in made for thread in threads}
+    assert len(threads) == 2
+
+    multilimit.close()
+
+    until(lambda: not probing() & threads)
+    assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits hold all the same"
+    assert not probing() & threads
+
+
+def test_close_gives_units_of_leases_back(server: Server) -> None:
+    app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    multilimit = MultiLimit(app)
+    leased = Rule(60, 100, lease=50)
+    app.add_url_rule("/", "view", rate_limiter(rules=leased)(view()))
+    statuses(app, *["/"] * 6)
+    other = Limiter(server.url)
+    asked = hits_for(leased, scope="view")
+    held = 100 - 6 - other.peek(asked).remaining
+
+    multilimit.close()
+
+    assert held > 0
+    assert other.peek(asked).remaining == 94
+    other.close()
+
+
+def test_a_limiter_that_nobody_keeps_takes_its_thread_along() -> None:
+    before = probing()
+    limiter = Limiter(NOBODY)
+    assert limiter.check(hits_for("5/minute", scope="mail")).allowed
+    threads = probing() - before
+    assert len(threads) == 1
+
+    del limiter
+    gc.collect()
+
+    until(lambda: not probing() & threads)
+
+
+def test_a_closed_app_in_memory_goes_on(clock: Clock) -> None:
+    app = Flask("shop")
+    multilimit = MultiLimit(app, storage=RecordingStorage(clock), default_limits="1/minute")
+    app.add_url_rule("/", "view", view())
+
+    multilimit.close()
+
+    assert statuses(app, "/", "/") == [200, 429]
+    assert gate_of(app).limiter.health().state == "working"
