@@ -4,7 +4,7 @@
     python examples/limited_job.py redis://localhost:6379/0
 
 Nobody gets more than two mails a day; one round trip checks this for all recipients. The mail server accepts three
-mails in any half second, so the job waits for its turn. On a Redis or Valkey server, all running jobs share both limits.
+mails in any half second, so the job waits for its turn. On a Redis or Valkey server, all running jobs share both.
 """
 
 from __future__ import annotations

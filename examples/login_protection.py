@@ -8,8 +8,8 @@
 The charge is made before the password is checked, and given back if it was right, so of a hundred guesses that arrive
 together no more than five are tried. Unknown accounts count like known ones: no answer reveals which accounts exist.
 
-Anyone who knows the name of an account can lock its owner out for a quarter of an hour. If that matters more than guesses
-from many addresses, make account and address one subject: type=(account, LimitType.IP).
+Anyone who knows the name of an account can lock its owner out for a quarter of an hour. If that matters more than
+guesses from many addresses, make account and address one subject: type=(account, LimitType.IP).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python examples/service_without_flask.py
     python examples/service_without_flask.py redis://localhost:6379/0
 
-The first keeps its quotas in the process, so each run starts from zero; the second keeps them on a server, for all runs.
+The first keeps its quotas in the process, so each run starts from zero. The second keeps them on a server.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from flask_multilimit.engine import Decision, Limiter, Rule, hits_for
 class SlidingWindowRateLimiter:
     """Admits each user ``limit`` times in any ``window_size`` seconds.
 
-    ``storage`` is a URI or a client object of ``redis``. Everyone who names the same ``scope`` in the same storage
-    shares its quotas.
+    ``storage`` is a URI or a client object of ``redis``. All limiters with the same ``scope`` in the same storage
+    share its quotas.
     """
 
     def __init__(self, storage: object, limit: int, window_size: float, *, scope: str) -> None:
