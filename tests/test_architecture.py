@@ -62,7 +62,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"report", "routes", "suggest", "who"},
         {"asking"},
         {"replay"},
-        {"whatif"},
+        {"watching", "whatif"},
     ),
     "operate/simulate/logs": (
         {"logged"},
@@ -71,7 +71,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"formats"},
         {"reading"},
     ),
-    "operate/cli": ({"base"}, {"doctor", "keys", "limits", "schema", "subjects"}),
+    "operate/cli": ({"base", "logs"}, {"doctor", "keys", "limits", "schema", "simulate", "subjects", "suggest"}),
     "engine": (
         {"errors", "algorithms", "clock", "forks", "reply"},
         {"rules", "keys"},

@@ -13,6 +13,8 @@ COMMANDS = {
     "limits": "limits",
     "reset": "subjects",
     "schema": "schema",
+    "simulate": "simulate",
+    "suggest": "suggest",
 }
 """The file in ``cli/`` that each command is in. There it is called ``NAME_command``."""
 

@@ -309,6 +309,9 @@ class Replay:
                     asked[rule] += tally.requests
                     least[rule] = min(least.get(rule, left), left)
         found = _Refusals(known)
+        for asking in self._places.values():
+            for rules in asking.tallies:
+                found.add(asking.name, list(rules), 0)
         for (endpoint, rules, refusing), number in self._refusals.items():
             found.add(endpoint, [rules[place] for place in refusing], number)
         return tuple(found.report(rule, asked[rule], least.get(rule)) for rule in known)

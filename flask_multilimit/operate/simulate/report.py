@@ -51,7 +51,7 @@ class RuleReport:
     pre_empted_by: str | None
     """A rule that refused whenever this one did."""
     endpoints: Mapping[str, int]
-    """Refused, by endpoint."""
+    """Refused, by each endpoint at which it was asked."""
 
     @property
     def never_refuses(self) -> bool:

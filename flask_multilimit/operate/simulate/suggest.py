@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from operator import methodcaller
+from typing import Any
 
 from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
 from .arrivals import Arrivals, Instants, peak, percentile
@@ -87,6 +88,28 @@ class Suggestion:
     last of them together."""
     for_subjects: tuple[Choice, ...]
     """At most ``share`` of the subjects ever refused, likewise."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``json.dumps``."""
+        return {
+            "type": self.type,
+            "requests": self.requests,
+            "subjects": self.subjects,
+            "first": self.first,
+            "last": self.last,
+            "refuse_at_most": float(self.share),
+            "peaks": [asdict(each) for each in self.peaks],
+            "for_requests": [_as_json(choice) for choice in self.for_requests],
+            "for_subjects": [_as_json(choice) for choice in self.for_subjects],
+        }
+
+
+def _as_json(choice: Choice) -> dict[str, Any]:
+    return {
+        "rules": [{"time": rule.time, "count": rule.count} for rule in choice.rules],
+        "refused": asdict(choice.refused),
+        "later": None if choice.later is None else asdict(choice.later),
+    }
 
 
 class Traffic:

@@ -191,4 +191,6 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
         "limits",
         "reset",
         "schema",
+        "simulate",
+        "suggest",
     ]

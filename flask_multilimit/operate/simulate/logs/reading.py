@@ -6,6 +6,7 @@ import codecs
 import gzip
 import heapq
 import importlib
+import io
 import sys
 import zlib
 from bisect import bisect_left
@@ -150,7 +151,7 @@ def read_logs(
 class _Counted:
     """A file that knows how much of it has been read, whatever unpacks it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: io.BufferedIOBase) -> None:
         self._file = file
         self._first = file.read(4)
         self._waiting = self._first
@@ -162,8 +163,8 @@ class _Counted:
 
     def read(self, size: int) -> bytes:
         data, self._waiting = self._waiting[:size], self._waiting[size:]
-        if not data:
-            data = self._file.read(size)
+        if len(data) < size:
+            data += self._file.read1(size - len(data))  # what is there: a pipe may be slow
         self.count += len(data)
         return data
 

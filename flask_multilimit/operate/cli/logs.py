@@ -1,0 +1,146 @@
+"""What the commands that read logs share: their options, and how numbers of a log are told."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone, tzinfo
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from .. import console
+from ..simulate.logs.formats import expression, format_of
+from ..simulate.logs.logged import MICROSECONDS
+from ..simulate.logs.reading import LogFile, Logs
+from ..simulate.logs.times import moment
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+_REASONS = {
+    "malformed": "none of the format",
+    "not_requests": "no request",
+    "too_long": "too long",
+    "late": "out of order by more than a minute",
+}
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for given in value:
+        name, equals, text = given.partition("=")
+        if not (name and equals and text):
+            raise click.BadParameter(f"{given!r}: write {parameter.metavar}", context, parameter)
+        pairs[name] = text
+    return pairs
+
+
+def _zone(context: click.Context, parameter: click.Parameter, value: str | None) -> tzinfo:
+    try:
+        return timezone.utc if value is None else ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise click.BadParameter(f"{value!r}: give a name such as Europe/Berlin", context, parameter) from None
+
+
+def pairs_option(name: str, metavar: str, text: str) -> Callable[[C], C]:
+    """An option that may come several times, each ``NAME=VALUE``."""
+    return click.option(name, multiple=True, callback=_pairs, metavar=metavar, help=text)
+
+
+def log_options(command: C) -> C:
+    """Those that say which log, and how to read it."""
+    options = (
+        click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(allow_dash=True)),
+        click.option("--format", "format_", metavar="FORMAT", help="Name or format string; default: recognised."),
+        click.option("--regex", metavar="PATTERN", help="The format as a regular expression with named groups."),
+        click.option("--timezone", "zone", callback=_zone, metavar="NAME", help="Of times without an offset."),
+        click.option("--since", metavar="TIME", help="Only what came at this time or later."),
+        click.option("--until", metavar="TIME", help="Only what came before this time."),
+        pairs_option("--subject", "TYPE=FIELD", "The field of the log that tells a type: api_key=X-Api-Key."),
+        click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
+        click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
+    )
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+def opened(
+    logs: Sequence[str],
+    *,
+    format_: str | None,
+    regex: str | None,
+    zone: tzinfo,
+    since: str | None,
+    until: str | None,
+    fields: Iterable[str],
+) -> Logs:
+    """The logs that were named. Raises :class:`ConfigurationError`."""
+    if format_ and regex:
+        raise click.UsageError("--format and --regex: give one of them")
+    make_reader = expression(regex) if regex else format_of(format_) if format_ else None
+    first, last = _moment("--since", since, zone), _moment("--until", until, zone)
+    return Logs(logs, make_reader, zone, tuple(fields), since=first, until=last)
+
+
+def _moment(option: str, text: str | None, zone: tzinfo) -> int | None:
+    try:
+        return None if text is None else moment(text, zone)
+    except ValueError:
+        raise click.UsageError(f"{option} {text!r}: write 2026-11-22, or 2026-11-22T03:15") from None
+
+
+def require_requests(files: Sequence[LogFile]) -> None:
+    """Fail when nothing could be read at all, though there was something."""
+    if any(file.lines for file in files) and not any(file.requests or file.outside for file in files):
+        names = ", ".join(file.name for file in files)
+        raise click.ClickException(
+            f"{names}: no line could be read; name the format: --format combined, or the server's own format string"
+        )
+
+
+def told(at: int, zone: tzinfo) -> str:
+    return f"{datetime.fromtimestamp(at / MICROSECONDS, zone):%Y-%m-%d %H:%M:%S}"
+
+
+def shown(text: str) -> str:
+    """What came from outside, without anything that could steer a terminal."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def share(part: int, whole: int) -> str:
+    """``12 (0.3 %)``."""
+    return f"{part:,} ({percent(part / whole if whole else 0)})"
+
+
+def percent(share: float) -> str:
+    if share and share < 0.0001:
+        return "< 0.01 %"
+    return f"{share:.2%}".replace("%", " %") if share < 0.1 else f"{share:.1%}".replace("%", " %")
+
+
+def file_lines(files: Sequence[LogFile]) -> list[str]:
+    """What could not be read, and what was read otherwise than it stands; nothing where all is well."""
+    lines = []
+    for file in files:
+        told_of = [f"{getattr(file, name):,} {reason}" for name, reason in _REASONS.items() if getattr(file, name)]
+        if file.format is None and file.lines:
+            told_of = ["in no known format: --format"]
+        if file.steps:
+            told_of.append(f"its clock stepped back {file.steps} times")
+        if file.broken:
+            told_of.append(f"not read to its end: {file.broken}")
+        if told_of:
+            lines += console.paragraph(f"{shown(file.name)}: of {file.lines:,} lines, {'; '.join(told_of)}", indent=2)
+    return ["", "Not read, or not as it stands:", *lines] if lines else []
+
+
+def for_json(value: Any) -> Any:
+    """Without infinity, which JSON does not know."""
+    if isinstance(value, dict):
+        return {str(name): for_json(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [for_json(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

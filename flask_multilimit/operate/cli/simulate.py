@@ -1,0 +1,240 @@
+"""``flask multilimit simulate``: what limits would have done to the requests of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any
+
+import click
+from flask import current_app
+
+from .. import console
+from ..simulate.asking import Given
+from ..simulate.replay import Replay
+from ..simulate.report import Report, RuleReport
+from ..simulate.watching import Watched
+from ..simulate.whatif import header_fields, plans_of, replay_of
+from .base import as_json, command, for_people, write, write_json
+from .logs import (
+    file_lines,
+    for_json,
+    log_options,
+    opened,
+    pairs_option,
+    percent,
+    require_requests,
+    share,
+    shown,
+    told,
+)
+
+IN_FORCE = "in force"
+
+
+def _units(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    if not value.isdecimal():
+        raise click.BadParameter(f"{value!r}: give a whole number", context, parameter)
+    return int(value)
+
+
+@command("simulate", short_help="Replay a log: who would have been refused?")
+@log_options
+@click.option(
+    "--limits", "limits", type=click.Path(path_type=Path), metavar="FILE", help="What if these were in force."
+)
+@click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Compare with these limits.")
+@pairs_option("--cost", "NAME=UNITS", "In place of a callable cost, by endpoint or limiter.")
+@pairs_option("--rules", "NAME=RULES", "In place of callable rules, by endpoint or limiter.")
+@as_json
+def simulate_command(
+    logs: tuple[str, ...],
+    format_: str | None,
+    regex: str | None,
+    zone: tzinfo,
+    since: str | None,
+    until: str | None,
+    subject: dict[str, str],
+    script_name: str,
+    endpoint: str | None,
+    limits: Path | None,
+    against: Path | None,
+    cost: dict[str, str],
+    rules: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Replay the requests of access logs through the limits of the app, by the clock of the log.
+
+    LOG is a file, packed (.gz, .zst) or not, or - for the standard input. Nothing is charged, and no view is called.
+    """
+    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    context = click.get_current_context()
+    costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
+    with for_people():
+        sets = [(str(limits) if limits else IN_FORCE, plans_of(app, limits))]
+        if against is not None:
+            sets.append((str(against), plans_of(app, against)))
+        if endpoint is not None:
+            sets[0][1].require_endpoint(endpoint)
+        replays = [
+            replay_of(app, plans=plans, subjects=subject, given=Given(costs, rules), script_name=script_name)
+            for _, plans in sets
+        ]
+        fields = [*subject.values(), *header_fields(plans for _, plans in sets).values()]
+        read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
+        watched = Watched(read)
+        _run(watched, replays)
+    require_requests(read.files)
+    reports = [_of_endpoint(replay.report(complete=watched.complete, files=read.files), endpoint) for replay in replays]
+    if as_json:
+        write_json(
+            reports=[
+                {"limits": name, **for_json(report.as_json())} for (name, _), report in zip(sets, reports, strict=True)
+            ]
+        )
+        return
+    write(_screen(reports[0], zone))
+    if len(reports) == 2:
+        write(_comparison([name for name, _ in sets], reports))
+
+
+def _run(watched: Watched, replays: Sequence[Replay]) -> None:
+    if len(replays) == 1:
+        add = replays[0].add
+        for request in watched:
+            add(request)
+    else:
+        for request in watched:
+            for replay in replays:
+                replay.add(request)
+    for replay in replays:
+        replay.finish()
+
+
+def _of_endpoint(report: Report, endpoint: str | None) -> Report:
+    """Only what concerns one endpoint; all requests were replayed, for limits may be shared."""
+    if endpoint is None:
+        return report
+    endpoints = tuple(each for each in report.endpoints if each.name == endpoint)
+    rules = tuple(rule for rule in report.rules if endpoint in rule.endpoints)
+    return replace(report, endpoints=endpoints, rules=rules)
+
+
+def _screen(report: Report, zone: tzinfo) -> list[str]:
+    if report.first is None or report.last is None:
+        return ["No requests.", *file_lines(report.files)]
+    span = f"from {told(report.first, zone)} to {told(report.last, zone)} {zone}"
+    lines = console.paragraph(f"{report.requests:,} requests {span}")
+    if not report.complete:
+        lines.append(click.style("Stopped: this is what was known then.", fg="yellow", bold=True))
+    lines += [*_summary(report), *_endpoints(report), *_rules(report.rules), *_worst(report, zone)]
+    keys, size = f"{report.storage.peak_keys:,}", _size(report.storage.peak_bytes)
+    lines += ["", f"A storage: {report.storage.commands:,} commands, at most {keys} keys, about {size} in Redis"]
+    if report.notes:
+        lines += ["", "Replayed differently:"]
+        for note in report.notes:
+            lines += console.paragraph(f"{shown(note.text)} ({console.plural(note.requests, 'request')})", indent=2)
+    return [*lines, *file_lines(report.files)]
+
+
+def _summary(report: Report) -> list[str]:
+    lines = ["", f"refused           {share(report.refused, report.requests)}"]
+    if report.refused:
+        lines += [
+            f"really succeeded  {share(report.succeeded_before, report.refused)} of the refused (status below 400)",
+            f"clients refused   {share(report.clients_refused, report.clients)}",
+            f"longest lock-out  {console.duration(report.longest_lockout)}",
+        ]
+    if report.really_refused:
+        lines.append(
+            f"status 429        {report.really_refused:,} in the log, {report.now_admitted:,} of them now admitted"
+        )
+    if report.differing is not None:
+        lines.append(f"differing         {report.differing:,} verdicts differ from those on record")
+    if report.outside:
+        lines.append(f"not limited       {report.outside:,} redirects of the router, or no path of the app")
+    return lines
+
+
+def _endpoints(report: Report) -> list[str]:
+    rows = [
+        (
+            each.name,
+            f"{each.requests:,}",
+            share(each.refused, each.requests) if each.refused else "",
+            ", ".join(f"{status or 'unknown'}: {number:,}" for status, number in each.statuses.items()),
+            "; ".join(
+                filter(
+                    None,
+                    (
+                        "" if each.unlimited < each.requests else "without limits",
+                        f"{each.shadowed:,} by shadows" if each.shadowed else "",
+                        f"{each.delayed:,} delayed" if each.delayed else "",
+                    ),
+                )
+            ),
+        )
+        for each in report.endpoints
+    ]
+    return ["", *console.columns(rows, headings=("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""))]
+
+
+def _rules(rules: Sequence[RuleReport]) -> list[str]:
+    if not rules:
+        return []
+    rows = [
+        (rule.name, rule.limiter, rule.text, f"{rule.asked:,}", f"{rule.refused:,}", f"{rule.alone:,}", _remark(rule))
+        for rule in rules
+    ]
+    return ["", *console.columns(rows, headings=("RULE", "FROM", "AT MOST", "ASKED", "REFUSED", "ALONE", ""))]
+
+
+def _remark(rule: RuleReport) -> str:
+    shadow = "shadow; " if rule.shadow else ""
+    if not rule.asked:
+        return f"{shadow}never asked"
+    if rule.never_refuses:
+        return f"{shadow}never refuses: at least {rule.least_remaining:,} left"
+    return f"{shadow}only when {rule.pre_empted_by} does" if rule.pre_empted_by else shadow.rstrip("; ")
+
+
+def _worst(report: Report, zone: tzinfo) -> list[str]:
+    if not report.worst:
+        return []
+    rows = [
+        (
+            shown(each.name),
+            f"{each.requests:,}",
+            share(each.refused, each.requests),
+            told(each.first_refused, zone),
+            console.duration(each.longest_lockout),
+        )
+        for each in report.worst
+    ]
+    return ["", *console.columns(rows, headings=("CLIENT", "REQUESTS", "REFUSED", "FIRST", "LONGEST LOCK-OUT"))]
+
+
+def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
+    """Side by side."""
+    refused = {each.name: each.refused for each in reports[1].endpoints}
+    rows = [
+        (each.name, f"{each.requests:,}", f"{each.refused:,}", f"{refused.get(each.name, 0):,}")
+        for each in reports[0].endpoints
+    ]
+    totals = [
+        ("all", f"{reports[0].requests:,}", *(share(each.refused, each.requests) for each in reports)),
+        ("clients refused", f"{reports[0].clients:,}", *(f"{each.clients_refused:,}" for each in reports)),
+        ("longest lock-out", "", *(console.duration(each.longest_lockout) for each in reports)),
+        ("share refused", "", *(percent(each.share_refused) for each in reports)),
+    ]
+    headings = ("REFUSED", "OF", *(name.upper() if name == IN_FORCE else name for name in names))
+    return ["", *console.columns([*rows, *totals], headings=headings), *_rules(reports[1].rules)]
+
+
+def _size(number: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"

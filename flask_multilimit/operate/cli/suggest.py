@@ -1,0 +1,127 @@
+"""``flask multilimit suggest``: the smallest counts that refuse no more than so much of a log."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from typing import Any
+
+import click
+from flask import current_app
+
+from ...declare.subjects import LimitType
+from ...engine.rules import UNITS
+from .. import console
+from ..simulate.suggest import Choice, Suggestion, suggest
+from ..simulate.watching import Watched
+from ..simulate.whatif import arrivals_of, share_from
+from .base import as_json, command, for_people, rule_text, write, write_json
+from .logs import file_lines, for_json, log_options, opened, percent, require_requests, share, told
+
+
+@command("suggest", short_help="Let a log choose the counts of limits.")
+@log_options
+@click.option("--type", "type_", default="ip", show_default=True, metavar="TYPE", help="Whose requests are counted.")
+@click.option(
+    "--window",
+    "windows",
+    multiple=True,
+    default=("60",),
+    show_default=True,
+    metavar="SECONDS",
+    help="Several: together.",
+)
+@click.option(
+    "--refuse-at-most", default="0.1%", show_default=True, metavar="SHARE", help="Of requests, and of subjects."
+)
+@as_json
+def suggest_command(
+    logs: tuple[str, ...],
+    format_: str | None,
+    regex: str | None,
+    zone: tzinfo,
+    since: str | None,
+    until: str | None,
+    subject: dict[str, str],
+    script_name: str,
+    endpoint: str | None,
+    type_: str,
+    windows: tuple[str, ...],
+    refuse_at_most: str,
+    as_json: bool,
+) -> None:
+    """Find how many requests each subject makes at most in any window, and the smallest counts that refuse at most so
+    many.
+
+    LOG is a file, packed (.gz, .zst) or not, or - for the standard input.
+    """
+    app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
+    with for_people():
+        at_most, sizes = share_from(refuse_at_most), [_seconds(each) for each in windows]
+        read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=subject.values())
+        watched = Watched(read)
+        arrivals = arrivals_of(app, watched, type=type_, endpoint=endpoint, subjects=subject, script_name=script_name)
+        require_requests(read.files)
+        found = suggest(arrivals, type=type_, windows=sizes, share=at_most)
+    if as_json:
+        write_json(suggestion=for_json(found.as_json()), complete=watched.complete)
+        return
+    if not watched.complete:
+        write([click.style("Stopped: this is of the requests until then.", fg="yellow", bold=True)])
+    write([*_screen(found, zone, endpoint), *file_lines(read.files)])
+
+
+def _seconds(text: str) -> float:
+    """``60``, or a word: ``minute``."""
+    known = UNITS.get(text)
+    try:
+        return known or (int(text) if text.isdecimal() else float(text))
+    except ValueError:
+        raise click.UsageError(f"--window {text!r}: give seconds, or one of {', '.join(UNITS)}") from None
+
+
+def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
+    span = f"{told(found.first, zone)} to {told(found.last, zone)} {zone}"
+    about = f"{found.requests:,} requests of {console.plural(found.subjects, 'subject')} ({found.type}) from {span}"
+    lines = [*console.paragraph(about), ""]
+    rows = [
+        (
+            console.duration(each.window),
+            *(f"{value:,}" for value in (each.p50, each.p90, each.p99, each.p999, each.max)),
+        )
+        for each in found.peaks
+    ]
+    lines += ["The most requests of a subject in any window, over all subjects:"]
+    lines += console.columns(rows, headings=("WINDOW", "HALF", "90 %", "99 %", "99.9 %", "MAX"), indent=2)
+    at_most = percent(float(found.share))
+    for what, choices in (("requests", found.for_requests), ("subjects", found.for_subjects)):
+        lines += ["", f"The smallest counts that refuse at most {at_most} of the {what}:"]
+        lines += console.columns([_row(choice) for choice in choices], headings=_HEADINGS, indent=2)
+    lines += ["", f"To paste, for at most {at_most} of the requests{f' to {endpoint!r}' if endpoint else ''}:", ""]
+    return [*lines, f"    {declaration(found.type, found.for_requests[-1])}"]
+
+
+_KINDS = {each.value for each in LimitType}
+_HEADINGS = ("RULES", "REQUESTS REFUSED", "SUBJECTS", "CHOSEN ON THE FIRST HALF: OF THE SECOND")
+
+
+def _row(choice: Choice) -> tuple[str, str, str, str]:
+    refused = choice.refused
+    return (
+        "; ".join(map(rule_text, choice.rules)),
+        share(refused.requests, refused.of_requests),
+        share(refused.subjects, refused.of_subjects),
+        "" if choice.later is None else percent(choice.later.share_of_requests),
+    )
+
+
+def declaration(type_: str, choice: Choice) -> str:
+    """The decorator."""
+    rules = ", ".join(f"Rule(time={rule.time}, count={rule.count})" for rule in choice.rules)
+    return f"@rate_limiter({_type(type_)}, rules=[{rules}])"
+
+
+def _type(name: str) -> str:
+    kinds = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _KINDS]
+    if not kinds:
+        return f'type={name}, name="{name}"'
+    return f"type={kinds[0]}" if len(kinds) == 1 else f"type=({', '.join(kinds)})"

@@ -1,0 +1,75 @@
+"""Who waits for a long log sees how far it is, and may stop it without losing what is known."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, TextIO
+
+from .logs.logged import LoggedRequest
+from .logs.reading import Logs
+
+EACH = 1024
+"""Requests between two looks at the clock."""
+PAUSE = 0.25
+"""Seconds between two lines of progress."""
+LONGEST = 70
+
+
+class Watched:
+    """The requests of ``logs``, with a line of progress on a terminal; Ctrl-C ends them, a second one everything."""
+
+    def __init__(self, logs: Logs, stream: TextIO | None = None) -> None:
+        self._logs = logs
+        self._stream = sys.stderr if stream is None else stream
+        self._stopped = False
+        self.complete = True
+        """``False`` once it was stopped."""
+
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        shown = self._stream.isatty()
+        start = last = time.monotonic()
+        before = self._catch()
+        try:
+            for number, request in enumerate(self._logs):
+                if not number % EACH:
+                    if self._stopped:
+                        self.complete = False
+                        return
+                    now = time.monotonic()
+                    if shown and now - last > PAUSE:
+                        last = now
+                        self._write(self._line(number, now - start))
+                yield request
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGINT, before)
+            if shown:
+                self._write("")
+
+    def _catch(self) -> Any:
+        """The handler before; only the main thread may have one."""
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        return signal.signal(signal.SIGINT, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._stopped:
+            raise KeyboardInterrupt
+        self._stopped = True
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"\r{line:<{LONGEST}}" if line else f"\r{'':<{LONGEST}}\r")
+        self._stream.flush()
+
+    def _line(self, number: int, seconds: float) -> str:
+        rate = f"{number:,} requests, {number / seconds:,.0f} a second"
+        position = self._logs.position()
+        if not (position.size and position.done):
+            return rate
+        share = min(position.done / position.size, 1)
+        return f"{rate}, {share:.0%}, {seconds / share - seconds:,.0f} s left"

@@ -1,0 +1,239 @@
+"""flask multilimit simulate, and flask multilimit suggest: what logs say to limits."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from operate.cli.conftest import SHOP
+from operate.simulate.lines import line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from operate.cli.conftest import Command
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """One client asks for /update every second, for ten seconds; another searches, a third is lost."""
+    path = tmp_path / "access.log"
+    return written(
+        path,
+        [
+            *(line(second, "/update") for second in range(10)),
+            *(line(second, f"/api/search/{second}", address="203.0.113.8") for second in range(4)),
+            line(20, "/nowhere", address="203.0.113.9", status=404),
+            "nonsense",
+        ],
+    )
+
+
+def written(path: Path, lines: Iterable[str]) -> Path:
+    path.write_text("".join(f"{each}\n" for each in lines))
+    return path
+
+
+def test_the_screen(on_memory: Command, log: Path) -> None:
+    out = on_memory("simulate", str(log), columns=140).out
+
+    assert out.startswith("15 requests from 2026-11-22 00:00:00 to 2026-11-22 00:00:20 UTC\n")
+    assert "refused           7 (46.7 %)\n" in out
+    assert "really succeeded  7 (100.0 %) of the refused (status below 400)\n" in out
+    assert "clients refused   1 (33.3 %)\n" in out
+    assert re.search(r"^update +10 +7 \(70\.0 %\) +200: 7$", out, re.MULTILINE)
+    assert re.search(r"^ip-20s +shop:update +3 per 20s +10 +7 +7$", out, re.MULTILINE)
+    assert re.search(r"never refuses: at least 7 left", out)
+    assert re.search(r"^203\.0\.113\.7 +10 +7 \(70\.0 %\) +2026-11-22 00:00:03 +17 s$", out, re.MULTILINE)
+    assert "rules by request of shop:search: not replayed; give them (--rules) (4 requests)" in out
+    assert "access.log: of 16 lines, 1 none of the format" in out
+
+
+def test_a_narrow_screen(on_memory: Command, log: Path) -> None:
+    """That lines fit is looked at by the fixture."""
+    assert on_memory("simulate", str(log), columns=80).code == 0
+
+
+def test_json(on_memory: Command, log: Path) -> None:
+    (report,) = on_memory("simulate", "--json", str(log)).json["reports"]
+
+    assert report["limits"] == "in force"
+    assert (report["requests"], report["refused"], report["succeeded_before"]) == (15, 7, 7)
+    assert {each["name"]: each["refused"] for each in report["endpoints"]} == {
+        "update": 7,
+        "api.search": 0,
+        "unmatched": 0,
+    }
+    assert report["worst"][0]["name"] == "203.0.113.7"
+    assert report["files"][0]["malformed"] == 1
+
+
+def test_what_the_log_does_not_tell_is_given(on_memory: Command, log: Path) -> None:
+    given = ("--subject", "api_key=User-Agent", "--rules", "api_key=2/hour")
+    (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
+
+    refused = {rule["name"]: rule["refused"] for rule in report["rules"]}
+    assert refused["api_key-3600s"] == 2, "all of the log have one user agent"
+
+
+def test_other_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
+    strict = tmp_path / "strict.json"
+    strict.write_text('{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}')
+
+    first, second = on_memory("simulate", "--json", "--against", str(strict), str(log)).json["reports"]
+    out = on_memory("simulate", "--against", str(strict), str(log), columns=140).out
+    (alone,) = on_memory("simulate", "--json", "--limits", str(strict), str(log)).json["reports"]
+
+    assert (first["refused"], second["refused"], alone["refused"]) == (7, 10, 10)
+    assert re.search(r"^api\.search +4 +0 +3$", out, re.MULTILINE)
+
+
+def test_one_endpoint_of_some_time(on_memory: Command, log: Path) -> None:
+    span = ("--since", "2026-11-22T00:00:02", "--until", "2026-11-22 00:00:06")
+    (report,) = on_memory("simulate", "--json", "--endpoint", "update", *span, str(log)).json["reports"]
+
+    assert [each["name"] for each in report["endpoints"]] == ["update"]
+    assert (report["endpoints"][0]["requests"], report["endpoints"][0]["refused"]) == (4, 1)
+    assert report["files"][0]["outside"] == 9
+
+
+def test_names_from_a_log_do_not_steer_the_terminal(on_memory: Command, tmp_path: Path) -> None:
+    log = written(tmp_path / "evil.log", (line(second, "/update", address="\x1b[31mred") for second in range(9)))
+
+    run = on_memory("simulate", str(log))
+
+    assert "\x1b[31mred" not in run.out
+    assert r"\x1b[31mred" in run.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--format", "apache"), "give one of recorded, caddy"),
+        (("--regex", "("), "regular expression"),
+        (("--format", "common", "--regex", "x"), "give one of them"),
+        (("--since", "yesterday"), "write 2026-11-22"),
+        (("--timezone", "Mars"), "give a name such as Europe/Berlin"),
+        (("--cost", "update"), "write NAME=UNITS"),
+        (("--cost", "update=x"), "give a whole number"),
+        (("--cost", "upd=3"), "no endpoint and no limiter is called 'upd'"),
+        (("--endpoint", "upd"), 'did you mean "update"'),
+        (("--limits", "nowhere.json"), "cannot be read"),
+        (("--format", "caddy"), "no line could be read"),
+    ],
+)
+def test_what_is_wrong_is_told(on_memory: Command, log: Path, options: tuple[str, ...], message: str) -> None:
+    run = on_memory("simulate", str(log), *options)
+
+    assert run.code != 0
+    assert message in run.err
+
+
+def test_a_log_that_is_not_there(on_memory: Command) -> None:
+    run = on_memory("simulate", "nowhere.log")
+
+    assert (run.code, "nowhere.log: No such file" in run.err) == (1, True)
+
+
+def test_an_empty_log(on_memory: Command, tmp_path: Path) -> None:
+    assert on_memory("simulate", str(written(tmp_path / "empty.log", []))).out == "No requests.\n"
+
+
+def test_suggest(on_memory: Command, log: Path) -> None:
+    run = on_memory("suggest", str(log), "--window", "minute", "--window", "5", "--refuse-at-most", "20%", columns=140)
+
+    assert "15 requests of 3 subjects (ip) from 2026-11-22 00:00:00" in run.out
+    assert re.search(r"^  5 s +4 +5 +5 +5 +5$", run.out, re.MULTILINE)
+    assert re.search(r"^  60 s +4 +10 +10 +10 +10$", run.out, re.MULTILINE)
+    assert re.search(r"^  7 per minute +3 \(20\.0 %\) +1 \(33\.3 %\)", run.out, re.MULTILINE)
+    assert "@rate_limiter(type=LimitType.IP, rules=[Rule(time=5, count=" in run.out
+
+
+def test_suggest_in_json(on_memory: Command, log: Path) -> None:
+    found = on_memory("suggest", "--json", str(log), "--endpoint", "update", "--refuse-at-most", "0.1")
+
+    (choice,) = found.json["suggestion"]["for_requests"]
+    assert choice["rules"] == [{"time": 60, "count": 9}]
+    assert choice["refused"] == {"requests": 1, "of_requests": 10, "subjects": 1, "of_subjects": 1}
+    assert found.json["suggestion"]["peaks"] == [{"window": 60, "p50": 10, "p90": 10, "p99": 10, "p999": 10, "max": 10}]
+
+
+@pytest.mark.parametrize(
+    ("type_", "declared"),
+    [
+        ("default", "type=LimitType.DEFAULT"),
+        ("user+ip", "type=(LimitType.USER, LimitType.IP)"),
+        ("agent", 'type=agent, name="agent"'),
+    ],
+)
+def test_suggest_for_a_type(on_memory: Command, log: Path, type_: str, declared: str) -> None:
+    run = on_memory("suggest", str(log), "--type", type_, "--subject", "agent=User-Agent", columns=120)
+
+    assert (run.code, f"@rate_limiter({declared}, rules=[Rule(time=60, count=" in run.out) == (0, True), run.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--type", "api_key"), "name its field"),
+        (("--refuse-at-most", "much"), "give a share"),
+        (("--refuse-at-most", "100%"), "less than 1"),
+        (("--window", "long"), "give seconds"),
+        (("--until", "2020-01-01"), "no requests to learn from"),
+    ],
+)
+def test_what_is_wrong_in_a_suggestion_is_told(
+    on_memory: Command, log: Path, options: tuple[str, ...], message: str
+) -> None:
+    run = on_memory("suggest", str(log), *options)
+
+    assert run.code != 0
+    assert message in run.err
+
+
+# A long log
+
+
+@pytest.mark.slow
+def test_a_long_log_shows_progress_and_can_be_stopped(tmp_path: Path) -> None:
+    """The log is a pipe that this test fills: what follows the first Ctrl-C is not read to its end."""
+    pipe = tmp_path / "access.log"
+    os.mkfifo(pipe)
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "FLASK_MULTILIMIT_STORAGE_URI": "memory://", "COLUMNS": "120"}
+    arguments = [sys.executable, "-m", "flask", "--app", str(SHOP), "multilimit", "simulate", str(pipe)]
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=end, text=True) as process:
+        lines = [f"{line(second / 100, '/update')}\n" for second in range(4000)]
+        with pipe.open("w") as log:
+            while True:  # until there is a line of progress
+                log.writelines(lines)
+                log.flush()
+                if os.get_blocking(terminal) and _has_shown_progress(terminal):
+                    break
+            process.send_signal(signal.SIGINT)
+            try:
+                while process.poll() is None:
+                    log.writelines(lines)
+            except BrokenPipeError:
+                pass
+        out = process.stdout.read() if process.stdout else ""
+    os.close(terminal)
+    os.close(end)
+
+    assert process.returncode == 0
+    assert "Stopped: this is what was known then." in out
+    assert re.search(r"^update +[\d,]+ +[\d,]+ \(\d", out, re.MULTILINE)
+
+
+def _has_shown_progress(terminal: int) -> bool:
+    ready, _, _ = select.select([terminal], [], [], 0)
+    return bool(ready) and b"a second" in os.read(terminal, 4096)
