@@ -29,9 +29,11 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
+from .observe.events import Event
 from .serve.record import current_decision
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
 from .signals import (
+    limit_event,
     limits_checked,
     request_denied,
     request_rejected,
@@ -57,6 +59,7 @@ __all__ = [
     "ConfigurationWarning",
     "Decision",
     "DenyCache",
+    "Event",
     "GuardedStorage",
     "Health",
     "Hit",
@@ -80,6 +83,7 @@ __all__ = [
     "current_decision",
     "exempt",
     "hits_for",
+    "limit_event",
     "limits_checked",
     "problem",
     "rate_limiter",

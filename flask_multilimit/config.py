@@ -14,6 +14,8 @@ from .engine.hits import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.redis.uri import redacted
+from .observe.traffic.flushing import ShownSubjects
+from .observe.traffic.log import Log
 
 PREFIX = "MULTILIMIT_"
 MISSPELT = 0.93
@@ -74,6 +76,18 @@ class Settings(BaseModel):
     anonymous_user: Literal["ip", "shared"] = "ip"
     """Which quota a ``USER`` limit uses when nobody is logged in: ``ip``, one for each address; ``shared``, one for all
     of them."""
+
+    traffic: bool = True
+    """Whether each process counts what it lets pass and refuses, and flushes the counts to the storage once a second:
+    what ``flask multilimit top`` and the log show. ``False`` costs nothing."""
+
+    traffic_subjects: ShownSubjects = "plain"
+    """How the most refused subjects lie in storage: ``plain``, ``hashed`` (keyed with the app's ``SECRET_KEY``), or
+    ``none`` of them."""
+
+    log: Log = "summary"
+    """What the app's logger is told at level INFO, at most once a minute while something is refused: a ``summary`` by
+    endpoint and rule; ``subjects`` too, those refused most; ``off``."""
 
     message: Any = None
     """The text for a refused client, or a callable of the :class:`Decision` that returns it. A limiter can have its

@@ -23,11 +23,13 @@ from .engine.storage import (
     Layers,
     storage_from,
 )
+from .observe.events import Observer
 from .operate.command_line import Commands
 from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
 from .serve.access import AccessLists, Listed, listed_from
+from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_of
 from .serve.here import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
@@ -52,6 +54,8 @@ class MultiLimit:
         ``MULTILIMIT_ALLOW`` hold as well.
     :param deny: networks and subjects that are refused before any limit is asked. Those of ``MULTILIMIT_DENY`` hold as
         well; who is allowed and denied is allowed.
+    :param observers: told of every outcome: callables that take an :class:`Event`, such as
+        :class:`.PrometheusMetrics`.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
 
     One object serves any number of apps, each with its own settings, storage and limits.
@@ -70,6 +74,7 @@ class MultiLimit:
         allow: Iterable[str] = (),
         deny: Iterable[str] = (),
         on_rejected: Reaction | None = None,
+        observers: Iterable[Observer] = (),
     ) -> None:
         self._storage = storage
         self._user_loader: UserLoader | None = None
@@ -85,6 +90,9 @@ class MultiLimit:
         self._deny = tuple(deny)
         self._on_rejected = on_rejected
         self._apps: WeakSet[Flask] = WeakSet()
+        self._observers = tuple(observers)
+        for observer in self._observers:
+            check_callable("observers", observer, "the Event")
         if app is not None:
             self.init_app(app)
 
@@ -124,14 +132,16 @@ class MultiLimit:
             anonymous_user=settings.anonymous_user,
             find_user_loader=lambda: self._user_loader,
         )
+        limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
         gate = AppGate(
             app,
             settings,
-            limiter=Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings)),
+            limiter=limiter,
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
             access=AccessLists(self._declared_lists(settings, file)),
             on_rejected=self._on_rejected,
+            audience=audience_of(app, settings, limiter, self._observers),
         )
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate

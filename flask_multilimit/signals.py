@@ -40,6 +40,12 @@ shadow_rejected: NamedSignal = _signals.signal("shadow-rejected")
 Same arguments. ``decision.shadowed`` names every such rule.
 """
 
+limit_event: NamedSignal = _signals.signal("limit-event")
+"""Sent once for every outcome: also for a 503 or an exception because storage gave no answer, and for a refund.
+
+:param event: the :class:`~flask_multilimit.Event`; ``event.outcome`` and ``event.decided_by`` say what happened.
+"""
+
 rules_failed: NamedSignal = _signals.signal("rules-failed")
 """Sent when a callable for rules starts to raise, or to return something that is not a rule.
 

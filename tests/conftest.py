@@ -10,6 +10,7 @@ from flask import Flask
 from flask_multilimit import MultiLimit, RedisStorage
 from flask_multilimit.engine import Limiter, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.observe import beat
 from support.clock import Clock
 from support.cluster import Cluster
 from support.doubles import RecordingStorage
@@ -75,6 +76,14 @@ def cluster(shared_cluster: Cluster) -> Cluster:
     """Three primaries of the first kind of server, which are empty; a test that kills servers starts its own."""
     shared_cluster.flush()
     return shared_cluster
+
+
+@pytest.fixture(autouse=True)
+def _no_traffic_of_earlier_tests() -> Iterator[None]:
+    """What an app has counted is not flushed into the server of another test."""
+    yield
+    for each in list(beat._beats):
+        each._tasks.clear()
 
 
 @pytest.fixture

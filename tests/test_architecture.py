@@ -18,6 +18,7 @@ NAME = PACKAGE.name
 HOUSE: dict[str, tuple[set[str], ...]] = {
     "": (
         {"engine"},
+        {"observe"},
         {"config", "signals"},
         {"declare"},
         {"plan"},
@@ -49,7 +50,17 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"data", "decorators", "dynamic"},
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
-    "serve": ({"access", "headers", "messages", "record", "workers"}, {"refusal"}, {"gate"}, {"here"}),
+    "observe": (
+        {"beat", "events"},
+        {"traffic"},
+    ),
+    "observe/traffic": (
+        {"heaviest", "counts"},
+        {"buckets", "counting"},
+        {"flushing", "log", "reading"},
+        {"observer"},
+    ),
+    "serve": ({"access", "audience", "headers", "messages", "record", "workers"}, {"refusal"}, {"gate"}, {"here"}),
     "operate": (
         {"console", "simulate"},
         {"listing", "standing"},
@@ -85,7 +96,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"rate"},
         {"fixed_window", "gcra", "leaky_bucket", "sliding_window", "sliding_window_counter", "token_bucket"},
     ),
-    "engine/storage": ({"base"}, {"memory"}, {"layers", "redis"}, {"cluster", "local"}, {"schemes"}),
+    "engine/storage": ({"base", "tallies"}, {"memory"}, {"layers", "redis"}, {"cluster", "local"}, {"schemes"}),
     "engine/storage/layers": ({"deny_cache", "guard", "leases"}, {"stack"}),
     "engine/storage/layers/guard": (
         {"breaker", "fallback", "policy", "workers"},
@@ -97,7 +108,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"deadline"},
         {"uri"},
         {"sentinel"},
-        {"wire"},
+        {"wire", "tallies"},
         {"storage"},
     ),
     "engine/storage/cluster": ({"nodes"}, {"slots"}, {"storage"}),

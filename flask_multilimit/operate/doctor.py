@@ -29,10 +29,11 @@ from ..engine import (
     hits_for,
 )
 from ..engine.algorithms import ALGORITHMS
-from ..engine.storage import LocalStorage
+from ..engine.storage import KeepsTallies, LocalStorage
 from ..engine.storage.layers.guard.workers import workers_asked_for
 from ..engine.storage.redis.failures import code_of, storage_error
 from ..engine.storage.redis.uri import address_of
+from ..observe.beat import threads_run
 from ..serve.gate import AppGate
 from .console import duration, plural
 from .listing import ListedEndpoint, endpoints_of, unmatched_of
@@ -94,6 +95,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         yield from _declarations(gate, endpoints)
         yield from _addresses(gate, endpoints)
         yield from _users(gate, endpoints)
+    yield _traffic(gate)
     yield from _storage(gate, endpoints)
 
 
@@ -164,6 +166,20 @@ def _users(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
     if _limits_by(LimitType.USER, gate, endpoints):
         nobody = "by its address" if gate.settings.anonymous_user == "ip" else "in one quota for all"
         yield Finding("users", Severity.OK, f"There is a way to know the user. Who is not logged in counts {nobody}.")
+
+
+def _traffic(gate: AppGate) -> Finding:
+    if not gate.settings.traffic:
+        text = f"{PREFIX}TRAFFIC is False: nobody can see who is refused."
+        return Finding("traffic", Severity.HINT, text, "Leave the setting out, unless you count by other means.")
+    if not isinstance(gate.limiter.storage, KeepsTallies):
+        text = f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
+        return Finding("traffic", Severity.HINT, text, "`flask multilimit top` shows nothing; the log does.")
+    under_uwsgi = any(name.startswith("UWSGI_") for name in os.environ)
+    if not threads_run() or (under_uwsgi and not os.environ.keys() & {"UWSGI_ENABLE_THREADS", "UWSGI_THREADS"}):
+        text = "uWSGI seems to run no threads: traffic is flushed only while requests are served."
+        return Finding("traffic", Severity.WARNING, text, "Start uWSGI with enable-threads.")
+    return Finding("traffic", Severity.OK, "Counted in each process, and kept in the storage for an hour.")
 
 
 def _limits_by(wanted: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) -> bool:

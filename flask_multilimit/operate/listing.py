@@ -10,12 +10,16 @@ from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
 from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
+from ..observe.traffic.buckets import is_traffic
 from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.sources import UNMATCHED_SCOPE
 from ..serve.gate import AppGate
 
 SEEN_TOGETHER = 50
 """Keys whose use is asked for in one round trip."""
+
+MOST_TRAFFIC_KEYS = 1000
+"""Keys of traffic, which are left out: two for each ten seconds of an hour, and one a process."""
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
 _KEYS = (
@@ -132,14 +136,15 @@ def prefixes_of(gate: AppGate) -> tuple[str, ...]:
 
 
 def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None) -> list[StoredKey]:
-    """What lies in storage under ``prefixes``, at most ``limit`` keys. Raises :class:`StorageError`."""
+    """The quotas that lie in storage under ``prefixes``, at most ``limit``. Raises :class:`StorageError`."""
     storage = gate.limiter.storage
     if not isinstance(storage, Inspectable):
         raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
     found: list[StoredKey] = []
     for prefix in prefixes:
-        found += storage.keys(prefix, None if limit is None else limit - len(found))
-    return found
+        keys = storage.keys(prefix, None if limit is None else limit + MOST_TRAFFIC_KEYS)
+        found += [stored for stored in keys if not is_traffic(stored.key)]
+    return found[:limit]
 
 
 def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:

@@ -89,11 +89,11 @@ class AppliedLimits(tuple[Applied, ...]):
     has_answers: bool
     """Whether any of them has a message or a reaction of its own."""
 
-    def __new__(cls, applied: Iterable[Applied]) -> AppliedLimits:
+    def __new__(cls, applied: Iterable[Applied], scope: str = "") -> AppliedLimits:
         applied = tuple(applied)
         hits = hits_of(applied)
         made = super().__new__(cls, applied)
-        made.hits = Hits(hits) if hits else ()
+        made.hits = _hits_at(scope, hits) if hits else ()
         made.may_wait = any(each.declaration.wait for each in applied)
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
@@ -101,10 +101,11 @@ class AppliedLimits(tuple[Applied, ...]):
         return made
 
     @classmethod
-    def of_hits(cls, hits: Hits, subjects: Mapping[str, str]) -> AppliedLimits:
+    def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
         """Of hits that no limiter of the app has made, with who is counted, by type."""
         asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
         made = super().__new__(cls, asked_here)
+        hits.memory[scope_of] = scope
         made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
         return made
 
@@ -203,11 +204,11 @@ class Plan:
         Without ``conditions``, also those that are exempt now, and a cost that depends on the request is 1.
         """
         if not self.is_steady:
-            return AppliedLimits(self._apply(resolve, conditions=conditions))
+            return AppliedLimits(self._apply(resolve, conditions=conditions), self.scope)
         subjects = tuple([resolve(type_, name) for type_, name in self._types])
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
-                return AppliedLimits(self.apply_to(subjects))
+                return AppliedLimits(self.apply_to(subjects), self.scope)
         return _remembered_limits(self, subjects)
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
@@ -234,7 +235,19 @@ class Plan:
 
 @lru_cache(maxsize=HITS_REMEMBERED)
 def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
-    return AppliedLimits(plan.apply_to(subjects))
+    return AppliedLimits(plan.apply_to(subjects), plan.scope)
+
+
+def _hits_at(scope: str, hits: tuple[Hit, ...]) -> Hits:
+    made = Hits(hits)
+    made.memory[scope_of] = scope
+    return made
+
+
+def scope_of(hits: tuple[Hit, ...]) -> str | None:
+    """Where the limiters stand that ask for ``hits``; ``None``: not known, as the hits come from no plan."""
+    scope: str | None = getattr(hits, "memory", {}).get(scope_of)
+    return scope
 
 
 def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:

@@ -14,14 +14,17 @@ from ..declare.decorators import Stack, gate_of_app
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import Subject, Subjects
 from ..engine import ConfigurationError, Decision, Hit, Limiter, StorageDenied, StorageError
-from ..plan.endpoint import Applied, AppliedLimits, Plan
+from ..observe.events import OTHERS, Audience, Outcome, event_of
+from ..plan.endpoint import Applied, AppliedLimits, Plan, scope_of
 from ..plan.plans import Plans
-from ..signals import limits_checked, notify, request_denied, request_rejected, shadow_rejected
+from ..plan.sources import UNMATCHED_SCOPE
+from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .access import AccessLists, Listed
+from .audience import check_aloud
 from .headers import describe
 from .record import NO_PLAN, Record, Records, request_if_any
 from .refusal import RateLimitExceeded, Refusals
-from .workers import warn_of_several_processes
+from .workers import warn_of_several_processes, warn_where_no_threads_run
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each attribute of the proxy would look for it again."""
@@ -45,6 +48,7 @@ class AppGate:
         subjects: Subjects,
         access: AccessLists,
         on_rejected: Reaction | None,
+        audience: Audience,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -54,6 +58,8 @@ class AppGate:
         self.subjects = subjects
         self._access: AccessLists | None = None
         self.access = access
+        self.audience = audience
+        """Who is told of every outcome."""
         self.started = False
         self._starting = Lock()
         self._records = Records(app)
@@ -156,6 +162,7 @@ class AppGate:
         with self._starting:
             if not self.started:
                 warn_of_several_processes(self.app, self.settings, self.limiter)
+                warn_where_no_threads_run(self.app, self.settings)
                 self.plans.build()
                 self.started = True
 
@@ -193,13 +200,22 @@ class AppGate:
         listed = listed or lists.of_subjects(self._subject_of)
         if by_address is not None and (listed is None or listed.action == "deny"):
             listed = by_address
-        if listed is not None and listed.action == "deny":
+        if listed is None:
+            return "limited"
+        if listed.action == "deny":
             self._deny(listed)
-        return "limited" if listed is None else "allowed"
+        self._tell_of_list("allow_listed")
+        return "allowed"
 
     def _deny(self, listed: Listed) -> NoReturn:
+        self._tell_of_list("denied")
         notify(request_denied, self.app, listed=listed, endpoint=_current_request().endpoint)
         raise self._refusals.denied(listed, self.settings)
+
+    def _tell_of_list(self, outcome: Outcome) -> None:
+        if self.audience.observers or limit_event.receivers:
+            endpoint = _current_request().endpoint or UNMATCHED_SCOPE
+            self.audience.tell(event_of((endpoint, outcome, "list", None, 0.0, 0.0, (), None)))
 
     def _subject_of(self, type_name: str) -> Subject | None:
         type_ = self.plans.types.get(type_name)
@@ -233,9 +249,12 @@ class AppGate:
         if applied.reserved:
             _require_response(applied.reserved)
         try:
-            decision = self.limiter.check(hits)
-            if applied.may_wait and (wait := applied.longest_wait(decision)):
-                decision = self.limiter.wait(decision, timeout=wait)
+            if self.audience.observers or limit_event.receivers:
+                decision = check_aloud(self.limiter, scope, applied, self.audience)
+            else:
+                decision = self.limiter.check(hits)
+                if applied.may_wait and (wait := applied.longest_wait(decision)):
+                    decision = self.limiter.wait(decision, timeout=wait)
         except StorageDenied as error:
             raise self._refusals.unavailable(error, self.settings) from error
         if record is None:
@@ -266,7 +285,10 @@ class AppGate:
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.refund`; the record of this request has the result in place of ``decision``."""
         refunded = self.limiter.refund(decision, hits)
-        self._records.replace(refunded)
+        before = self._records.replace(refunded) or decision
+        if refunded.refunded != before.refunded and (self.audience.observers or limit_event.receivers):
+            scope = scope_of(decision.hits) or OTHERS
+            self.audience.tell(event_of((scope, "refunded", refunded.decided_by, refunded, 0.0, 0.0, (), None)))
         return refunded
 
     def _give_back(self, decision: Decision, hits: Iterable[Hit]) -> None:

@@ -29,7 +29,7 @@ def check_here(
 
 def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
     """Decide on hits that no limiter of the app has made."""
-    applied = AppliedLimits.of_hits(hits, subjects)
+    applied = AppliedLimits.of_hits(hits, subjects, scope)
     decision = gate.decide(scope, applied) if gate.settings.enabled else None
     return decision or _unasked(applied)
 

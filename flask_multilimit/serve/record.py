@@ -89,12 +89,18 @@ class Records:
             asked.__dict__[self._name] = record
         return record
 
-    def replace(self, decision: Decision) -> None:
-        """Put ``decision`` in the place of the one with its id, if that is on the record of the current request."""
+    def replace(self, decision: Decision) -> Decision | None:
+        """Put ``decision`` in the place of the one with its id, and return that, if it is on the record of the current
+        request."""
         asked = request_if_any()
         record: Record | None = g.get(self._name) if asked is None else asked.__dict__.get(self._name)
-        if record is not None:
-            record.decisions = [decision if each.check_id == decision.check_id else each for each in record.decisions]
+        if record is None:
+            return None
+        for place, each in enumerate(record.decisions):
+            if each.check_id == decision.check_id:
+                record.decisions[place] = decision
+                return each
+        return None
 
 
 def _charges(declaration: Declaration, response: Response) -> bool:

@@ -1,4 +1,5 @@
-"""A warning at the first request, when the processes that serve an app would each admit more than the limits say."""
+"""Warnings at the first request about the processes that serve an app: each would admit more than the limits say, or
+none would flush traffic."""
 
 from __future__ import annotations
 
@@ -6,6 +7,16 @@ from flask import Flask, request
 
 from ..config import Settings
 from ..engine import Limiter
+from ..observe.beat import threads_run
+
+
+def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
+    """Log a warning if traffic is counted, and the server lets no thread flush it."""
+    if settings.traffic and settings.enabled and not threads_run():
+        app.logger.warning(
+            "uWSGI runs no threads, so traffic is flushed only while requests are served: start it with "
+            "enable-threads, or set MULTILIMIT_TRAFFIC=False."
+        )
 
 
 def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:

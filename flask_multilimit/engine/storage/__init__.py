@@ -13,6 +13,7 @@ from .local.storage import LocalStorage
 from .memory import MemoryStorage
 from .redis.storage import RedisStorage
 from .schemes import DEFAULT_TIMEOUT, is_storage, storage_from, storage_from_uri
+from .tallies import KeepsTallies, Tallies, Tally
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -24,6 +25,7 @@ __all__ = [
     "GuardedStorage",
     "Health",
     "Inspectable",
+    "KeepsTallies",
     "Layers",
     "LeasingStorage",
     "LocalStorage",
@@ -31,6 +33,8 @@ __all__ = [
     "RedisStorage",
     "Storage",
     "StoredKey",
+    "Tallies",
+    "Tally",
     "is_storage",
     "layers_of",
     "rebuilt",

@@ -21,6 +21,7 @@ from ..hits import PEEKED, Hit, memoized, new_id
 from ..reply import ALLOWED, DELAY, NOW, head, joined, standings_of, start_of
 from ..rules import Rule
 from .base import StoredKey
+from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
 """Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
@@ -47,6 +48,7 @@ class MemoryStorage:
         self._serial = itertools.count()
         self._due: list[tuple[int, int, str]] = []  # a heap: when to look whether a key can be forgotten
         self._first_due = NOTHING_DUE
+        self._tallies = TalliesInMemory()
         self._latest = 0  # instant of a charge: no state knows a later one
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -99,6 +101,12 @@ class MemoryStorage:
             due = {key: when for when, _, key in self._due if self._states[key] is not None}
             keys = sorted(key for key in due if key.startswith(prefix))[:limit]
             return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        return self._tallies.tally(tallies, source=source, number=number)
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        return self._tallies.tallies(keys)
 
     def sweep(self, most: int) -> None:
         """Forget keys whose quota is whole again, at most ``most``, as every check does for itself."""

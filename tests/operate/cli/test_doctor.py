@@ -59,6 +59,7 @@ def test_json(on_server: Command) -> None:
         "declarations",
         "addresses",
         "users",
+        "traffic",
         "storage",
         "latency",
         "clock",
@@ -68,6 +69,21 @@ def test_json(on_server: Command) -> None:
         "script",
     ]
     assert all(set(found) == {"name", "level", "text", "remedy"} for found in run.json["findings"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({}, "ok       traffic        Counted in each process"),
+        ({"FLASK_MULTILIMIT_TRAFFIC": "false"}, "hint     traffic        MULTILIMIT_TRAFFIC is False"),
+        ({"UWSGI_PROCESSES": "4"}, "warning  traffic        uWSGI seems to run no threads"),
+        ({"UWSGI_PROCESSES": "4", "UWSGI_ENABLE_THREADS": "1"}, "ok       traffic        Counted"),
+    ],
+)
+def test_whether_traffic_is_counted(on_server: Command, environment: dict[str, str], told: str) -> None:
+    on_server.environment.update(environment)
+
+    assert told in on_server("doctor").out
 
 
 def test_no_server_is_wrong(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from ...reply import DELAY, Standing, joined, standing_of
 from ..base import StoredKey
 from ..redis.failures import code_of
 from ..redis.storage import RedisStorage, remembers_ids
+from ..tallies import Tallies, Tally
 from .nodes import Address, Nodes, NodesOfClient, NodesOfUri
 from .slots import Slots, redirection_of
 
@@ -138,6 +139,16 @@ class ClusterStorage:
             stored.key: stored for address in self._primaries() for stored in self._at(address).keys(prefix, limit)
         }
         return [found[key] for key in sorted(found)][:limit]
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        self._deadline.begin()
+        return self._ask(
+            key_slot(source.encode()), lambda server, _: server.tally(tallies, source=source, number=number)
+        )
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        self._deadline.begin()
+        return self._ask(key_slot(keys[0].encode()), lambda server, _: server.tallies(keys))
 
     def close(self) -> None:
         while self._servers:

@@ -16,6 +16,7 @@ from ...hits import Hit
 from ..base import StoredKey
 from ..redis.storage import RedisStorage
 from ..redis.uri import redacted
+from ..tallies import Tallies, Tally
 from .server import (
     EXAMPLE,
     HAS_LOCKS,
@@ -79,6 +80,12 @@ class LocalStorage:
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
         return self._ask(self._redis.keys, prefix, limit)
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        return self._ask(lambda: self._redis.tally(tallies, source=source, number=number))
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        return self._ask(self._redis.tallies, keys)
 
     @property
     def client(self) -> Any:

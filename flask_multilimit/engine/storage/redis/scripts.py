@@ -41,7 +41,16 @@ def script(driver: str, names: frozenset[str]) -> Script:
         *map(_read_algorithm, sorted(names)),
         _read(__package__, driver),
     ]
-    text = "".join(parts)
+    return _script("".join(parts))
+
+
+@cache
+def lone_script(name: str) -> Script:
+    """One that needs no algorithm ("tally" or "tallies")."""
+    return _script(_read(__package__, name))
+
+
+def _script(text: str) -> Script:
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -21,11 +21,13 @@ from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, memoized, new_id
 from ...reply import is_well_formed
 from ..base import StoredKey
+from ..tallies import Tallies, Tally
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
-from .scripts import Script, script_for
+from .scripts import Script, lone_script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
+from .tallies import arguments_of, seconds_of, tallies_of
 from .uri import address_of, check_credentials, check_database, check_options, check_place, redacted, why_malformed
 from .wire import command_of, wire_of
 
@@ -106,6 +108,15 @@ class RedisStorage:
         hits = tuple(charge.hit for charge in charges)
         self._run("refund", hits, b"", check_id.bytes, *(charge.until for charge in charges))
 
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        self._deadline.start()
+        return seconds_of(self._evaluate(lone_script("tally"), arguments_of(tallies, source, number)))
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        self._deadline.start()
+        arguments = [b"%d" % len(keys), *[key.encode() for key in keys]]
+        return tallies_of(self._evaluate(lone_script("tallies"), arguments), len(keys))
+
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()
         if keys and self._wire is not None:
@@ -167,6 +178,9 @@ class RedisStorage:
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
     ) -> Any:
         script, arguments = self._call_of(driver, hits, mode, check_id, *more)
+        return self._evaluate(script, arguments, loaded=loaded)
+
+    def _evaluate(self, script: Script, arguments: Sequence[bytes], *, loaded: bool = True) -> Any:
         try:
             if loaded:
                 return self._call(b"EVALSHA", script.sha, *arguments)

@@ -1,0 +1,29 @@
+-- Add amounts by name under keys that pass away, once for each number that a source sends.
+--
+-- KEYS[1]    of the source: the number it sent last
+-- KEYS[1+i]  of tally i: a ZSET of names, scored by amount
+-- ARGV[1]    the number
+-- ARGV[2]    seconds for which it is remembered
+-- ARGV[3..]  of each tally: seconds it lives, most names, how many follow, and so many times a name and its amount
+-- Result     the server's clock: seconds, microseconds
+local call = redis.call
+local time = call('TIME')
+local last = call('GET', KEYS[1])
+if last and tonumber(last) >= tonumber(ARGV[1]) then
+  return { tonumber(time[1]), tonumber(time[2]) }
+end
+local position = 3
+for i = 2, #KEYS do
+  local key, seconds, most, names = KEYS[i], ARGV[position], tonumber(ARGV[position + 1]), tonumber(ARGV[position + 2])
+  position = position + 3
+  for _ = 1, names do
+    call('ZADD', key, 'INCR', ARGV[position + 1], ARGV[position])
+    position = position + 2
+  end
+  if call('ZCARD', key) > most then
+    call('ZREMRANGEBYRANK', key, 0, -most - 1)
+  end
+  call('PEXPIRE', key, seconds .. '000')
+end
+call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+return { tonumber(time[1]), tonumber(time[2]) }

@@ -1,0 +1,99 @@
+"""Tallies: amounts by name that pass away, kept beside the quotas. For people who watch; no check reads them."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from ..forks import mind_forks
+
+SOURCE_SECONDS = 3600
+"""How long a storage remembers which number a source sent last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Amounts to be added under one key."""
+
+    key: str
+    amounts: Mapping[str, int]
+    """What to add, by name. Each is above 0."""
+    seconds: int
+    """The key is forgotten so long after the last addition."""
+    most: int
+    """Names that are kept under the key: those with the largest amounts."""
+
+
+class Tallies(NamedTuple):
+    """What a storage has."""
+
+    at: float
+    """POSIX time by the clock of the storage."""
+    amounts: list[dict[str, int]]
+    """By name, one a key that was asked for; empty for a key that is not there."""
+
+
+@runtime_checkable
+class KeepsTallies(Protocol):
+    """A storage that keeps tallies. Each method raises :class:`StorageError` when it gets no answer."""
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        """Add ``tallies`` in one command; return the POSIX time by the clock of the storage.
+
+        ``source`` is a key of the sender, ``number`` counts what it sends: what has come already changes nothing, so
+        that a sender who got no answer can send it again. All keys have the same hash tag.
+        """
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        """What lies under ``keys``, which have the same hash tag, in one command."""
+
+
+class TalliesInMemory:
+    """Tallies of this process. Thread-safe, fork-safe. ``clock`` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._kept: dict[str, dict[str, int]] = {}
+        self._ends: dict[str, float] = {}
+        """When to forget each key; those that end first come first, as long as all live equally long."""
+        self._numbers: dict[str, int] = {}
+        mind_forks(self, inner=True)
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        with self._lock:
+            now = self._clock()
+            self._forget(now)
+            if number > self._numbers.get(source, -1):
+                self._numbers[source] = number
+                self._ends[source] = now + SOURCE_SECONDS
+                for each in tallies:
+                    self._add(each, now)
+            return now
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        with self._lock:
+            now = self._clock()
+            self._forget(now)
+            return Tallies(now, [dict(self._kept.get(key, ())) for key in keys])
+
+    def _add(self, tally: Tally, now: float) -> None:
+        kept = self._kept.setdefault(tally.key, {})
+        for name, amount in tally.amounts.items():
+            kept[name] = kept.get(name, 0) + amount
+        if len(kept) > tally.most:
+            self._kept[tally.key] = dict(heapq.nlargest(tally.most, kept.items(), key=lambda named: named[1]))
+        self._ends[tally.key] = now + tally.seconds
+
+    def _forget(self, now: float) -> None:
+        for key in [key for key, end in self._ends.items() if end <= now]:
+            del self._ends[key]
+            self._kept.pop(key, None)
+            self._numbers.pop(key, None)
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()

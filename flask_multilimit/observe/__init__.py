@@ -1,0 +1,1 @@
+"""What happened, for machines and people."""

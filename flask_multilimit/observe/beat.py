@@ -1,0 +1,109 @@
+"""What is done once a second, off the way of requests."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import time
+import weakref
+from threading import Lock, Thread
+from typing import Protocol
+
+from ..engine.forks import tell_child
+
+SECONDS = 1.0
+"""Between two beats."""
+IDLE_BEATS = 5
+"""Beats with nothing to do after which the thread ends; the next event starts another."""
+
+
+class Task(Protocol):
+    """Something to do at each beat."""
+
+    def __call__(self, *, ending: bool = False) -> bool:
+        """Do what is due, or all there is when the process is ``ending``; return whether there is more to come."""
+
+
+class Beat:
+    """Runs tasks once a second in a daemon thread, from :meth:`start` on until none has had anything to do for a while,
+    and once more when the process ends. Fork-safe: a child starts without a thread."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._tasks: list[Task] = []
+        self._lock = Lock()
+        self.running = False
+        """Whether there is a thread: look first, for :meth:`start` takes a lock."""
+        tell_child(self)
+        _beats.add(self)
+
+    def add(self, task: Task) -> None:
+        self._tasks.append(task)
+
+    def start(self) -> None:
+        """See to it that a thread runs."""
+        with self._lock:
+            if self.running:
+                return
+            self.running = True
+        try:
+            Thread(target=_run, args=(weakref.ref(self),), name="multilimit-beat", daemon=True).start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends: the next event tries again
+            self.running = False
+            self._logger.warning("Rate limits: traffic is not flushed, no thread can be started: %s", error)
+
+    def once(self, *, ending: bool = False) -> bool:
+        """Run every task now; return whether any has more to come."""
+        more = False
+        for task in self._tasks:
+            try:
+                more = task(ending=ending) or more
+            except Exception:  # noqa: PERF203 - the other tasks are still to run
+                self._logger.exception("Rate limits: %r raised in the background", task)
+        return more
+
+    def rest(self) -> None:
+        """Let the thread end. An event that comes now starts another."""
+        with self._lock:
+            self.running = False
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()
+        self.running = False
+
+
+_beats: weakref.WeakSet[Beat] = weakref.WeakSet()
+
+
+def threads_run() -> bool:
+    """Whether a thread runs beside requests: under uWSGI only if it was told so."""
+    uwsgi = sys.modules.get("uwsgi")  # made by the server; there is no such package
+    if uwsgi is None:
+        return True
+    given = {name.decode() if isinstance(name, bytes) else name for name in uwsgi.opt}
+    return bool(given & {"enable-threads", "threads"})
+
+
+def _run(beating: weakref.ref[Beat]) -> None:
+    """The thread keeps no app alive."""
+    idle = 0
+    while idle < IDLE_BEATS:
+        time.sleep(SECONDS)
+        beat = beating()
+        if beat is None:
+            return
+        idle = 0 if beat.once() else idle + 1
+        del beat
+    beat = beating()
+    if beat is not None:
+        beat.rest()
+        if beat.once():  # what came before the rest, and found a thread
+            beat.start()
+
+
+@atexit.register
+def _last_beats() -> None:
+    for beat in list(_beats):
+        if beat.running:
+            beat.once(ending=True)

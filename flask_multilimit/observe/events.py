@@ -1,0 +1,232 @@
+"""One event an outcome, and who is told of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
+
+from ..engine import Decision, Health, Hit
+from ..engine.hits import memoized
+from ..engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
+
+Outcome = Literal[
+    "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded"
+]
+"""What became of one check:
+
+- ``allowed``: every limit allows.
+- ``waited``: allowed, after the request was kept asleep.
+- ``shadowed``: allowed, and a limiter with ``shadow=True`` would have refused.
+- ``allow_listed``: an allow entry lets the subject pass; no limit was asked.
+- ``refused``: at least one rule refuses.
+- ``banned``: the subject is banned.
+- ``denied``: a deny entry refuses the subject; no limit was asked.
+- ``unanswered``: storage gave no answer, and the client got a 503, or the caller an exception.
+- ``refunded``: what an earlier check charged was given back. It follows that check's own outcome.
+"""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_listed"})
+"""Outcomes with which the request goes on."""
+TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "unanswered"})
+"""Outcomes with which it does not."""
+
+OTHERS = "(others)"
+"""In place of an endpoint or a rule that is not known, or where there are too many names to tell them apart."""
+SLEPT_SECONDS = 0.001
+"""Whoever was kept for less did not sleep."""
+NEAR_LIMIT = 0.8
+"""Used share of a quota from which on a rule is near its limit."""
+QUIET_SECONDS = 60.0
+"""Between two log lines about one thing."""
+
+
+class Counted(Protocol):
+    """A limiter that applies to a request."""
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """The type of the subject and its value."""
+
+    @property
+    def hits(self) -> tuple[Hit, ...]:
+        """What it asks."""
+
+
+class Refusal(NamedTuple):
+    """One rule that refuses one subject."""
+
+    rule: str
+    """Its name, as header fields show it."""
+    type: str
+    """Type of the subject."""
+    subject: str
+    """Personal data."""
+
+
+class Event(NamedTuple):
+    """One outcome of one check. Its first three fields are labels: endpoints and names, never subjects."""
+
+    endpoint: str
+    """The endpoint; for a service function its qualified name; for a check on the spot its scope."""
+    outcome: Outcome
+    decided_by: str
+    """``decision.decided_by``; ``list`` when an allow or deny entry decided, ``nobody`` when storage did not answer."""
+    decision: Decision | None
+    """``None`` when no limit was asked, or storage did not answer."""
+    seconds: float
+    """Seconds that the check took, without the time for which the request was kept asleep."""
+    waited: float
+    """Seconds for which the request was kept asleep."""
+    applied: Sequence[Counted]
+    """The limiters that were asked."""
+    error: Exception | None
+    """Why storage gave no answer."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the request goes on."""
+        return self.outcome in PASSED
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of all rules that refuse; of ``shadowed``, of those that would."""
+        shadows = self.outcome == "shadowed"
+        return tuple(hit.name for hit in refusing_hits(self.decision) if hit.shadow is shadows)
+
+    @property
+    def shadowed_rules(self) -> tuple[str, ...]:
+        """The names of all shadows that would refuse, whatever the outcome."""
+        return tuple(hit.name for hit in refusing_hits(self.decision) if hit.shadow)
+
+    @property
+    def subjects(self) -> dict[str, str]:
+        """Who was counted, by type. Personal data."""
+        return dict(each.subject for each in self.applied)
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """Each rule that refuses, with the subject that it refuses."""
+        refusing = {hit.key for hit in refusing_hits(self.decision) if not hit.shadow}
+        found: dict[str, Refusal] = {}
+        for each in self.applied:
+            for hit in each.hits:
+                if hit.key in refusing:
+                    found.setdefault(hit.key, Refusal(hit.name, *each.subject))
+        return list(found.values())
+
+
+_Fields = tuple[
+    str, Outcome, str, "Decision | None", float, float, "Sequence[Counted]", "Exception | None"
+]  # fmt: skip
+event_of = cast("Callable[[_Fields], Event]", partial(tuple.__new__, Event))
+"""An event of all its fields, in half the time that ``Event(...)`` takes: for the way of every request."""
+
+
+class Observer(Protocol):
+    """Whoever is told of events: any callable. It runs while the request waits, so it must be quick."""
+
+    def __call__(self, event: Event, /) -> object:
+        """Take note of ``event``. What it raises is logged, at most once a minute; the request goes on."""
+
+
+class Watched(Protocol):
+    """What an observer may ask about an app."""
+
+    @property
+    def name(self) -> str: ...
+
+    def health(self) -> Health:
+        """How the storage stands, as far as this process knows. Asks nobody."""
+
+    def leases(self) -> int:
+        """Quotas of which this process has taken leases."""
+
+
+@runtime_checkable
+class Attached(Protocol):
+    """An observer that wants to know what it observes."""
+
+    def attach(self, watched: Watched, /) -> None:
+        """Called once an app, when the app is initialised. What it raises stops the start."""
+
+
+class Audience:
+    """Tells every observer of each event. One that raises changes no verdict, and is logged once a minute."""
+
+    def __init__(
+        self, observers: Sequence[Observer], logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.observers = tuple(observers)
+        self._logger = logger
+        self._clock = clock
+        self._quiet_until = -float("inf")
+
+    def tell(self, event: Event) -> None:
+        for observer in self.observers:
+            try:
+                observer(event)
+            except Exception as error:  # noqa: PERF203 - an observer changes no verdict
+                self._log(observer, error)
+
+    def _log(self, observer: Observer, error: Exception) -> None:
+        now = self._clock()
+        if now >= self._quiet_until:
+            self._quiet_until = now + QUIET_SECONDS
+            self._logger.error("The observer %r raised; the request goes on", observer, exc_info=error)
+
+
+_REMAININGS = slice(REMAINING, None, EACH)
+_RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
+"""Made once, for they are used at every request."""
+
+
+def outcome_of(decision: Decision, waited: float) -> Outcome:
+    """What became of a check that storage, or this process in its place, has decided."""
+    reply = decision.reply
+    if not reply[ALLOWED]:
+        return "refused"
+    if waited >= SLEPT_SECONDS:
+        return "waited"
+    return "shadowed" if any(reply[_RETRY_AFTERS]) else "allowed"
+
+
+def retry_afters(decision: Decision) -> Sequence[int]:
+    """Of each hit, microseconds; other than 0 where it refuses, or as a shadow would."""
+    return decision.reply[_RETRY_AFTERS]
+
+
+def refusing_hits(decision: Decision | None) -> list[Hit]:
+    """Those that refuse, and the shadows that would."""
+    if decision is None:
+        return []
+    return [hit for hit, wait in zip(decision.hits, decision.reply[_RETRY_AFTERS], strict=True) if wait]
+
+
+def hits_near_limit(decision: Decision) -> Sequence[Hit]:
+    """Those that have let a check pass with more than 80 % of their quota used."""
+    reply, hits = decision.reply, decision.hits
+    if not reply[ALLOWED]:
+        return ()
+    lefts = reply[_REMAININGS]
+    try:
+        few = hits.memory[_most_of_few]  # type: ignore[attr-defined]  # `memoized`, written out: at every request
+    except (AttributeError, KeyError):
+        few = memoized(hits, _most_of_few)
+    if min(lefts) >= few:
+        return ()
+    if min(lefts) >= memoized(decision.hits, _most_of_few):
+        return ()
+    standings = zip(hits, lefts, reply[_RETRY_AFTERS], strict=True)
+    return [hit for hit, left, wait in standings if left < _few(hit) and not wait]
+
+
+def _few(hit: Hit) -> float:
+    """Units below which its rule is near its limit."""
+    return hit.rule.quota.burst * (1 - NEAR_LIMIT)
+
+
+def _most_of_few(hits: tuple[Hit, ...]) -> float:
+    return max(map(_few, hits))

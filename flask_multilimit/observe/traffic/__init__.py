@@ -1,0 +1,20 @@
+"""Counts and top offenders: counted in each process, flushed once a second, read by people."""
+
+from __future__ import annotations
+
+from ..events import OTHERS
+from .counts import Check, Counts, Refused, RuleCount, RuleOutcome
+from .reading import RecentTraffic, TopSubject, TrafficReader, reader_of
+
+__all__ = [
+    "OTHERS",
+    "Check",
+    "Counts",
+    "RecentTraffic",
+    "Refused",
+    "RuleCount",
+    "RuleOutcome",
+    "TopSubject",
+    "TrafficReader",
+    "reader_of",
+]

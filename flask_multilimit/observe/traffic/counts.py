@@ -1,0 +1,125 @@
+"""What is counted, and how the names of counts are written in storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Literal, NamedTuple
+
+from ..events import OUTCOMES, Outcome
+
+RuleOutcome = Literal["refuses", "shadows", "near"]
+"""What a rule did in a check: it refuses; it would, but is a shadow; it allows, with over 80 % of its quota used."""
+RULE_OUTCOMES: tuple[RuleOutcome, ...] = ("refuses", "shadows", "near")
+
+LONGEST_NAME = 120
+"""Characters of an endpoint or a rule that are kept."""
+LONGEST_SUBJECT = 64
+_TAB = str.maketrans("\t\n", "  ")
+
+
+class Check(NamedTuple):
+    """Checks of one endpoint with one outcome."""
+
+    endpoint: str
+    outcome: Outcome
+    decided_by: str
+
+
+class RuleCount(NamedTuple):
+    """Checks of one endpoint in which one rule did the same."""
+
+    endpoint: str
+    rule: str
+    did: RuleOutcome
+
+
+class Refused(NamedTuple):
+    """A subject that one rule refuses at one endpoint."""
+
+    endpoint: str
+    rule: str
+    type: str
+    """Type of the subject."""
+    subject: str
+    """Plain or hashed, as ``MULTILIMIT_TRAFFIC_SUBJECTS`` says. Personal data."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was counted in some time."""
+
+    checks: dict[Check, int] = field(default_factory=dict)
+    rules: dict[RuleCount, int] = field(default_factory=dict)
+    refused: dict[Refused, int] = field(default_factory=dict)
+    """The subjects that are refused most."""
+
+    def __bool__(self) -> bool:
+        return bool(self.checks or self.rules or self.refused)
+
+    def add(self, other: Counts) -> None:
+        for check, amount in other.checks.items():
+            self.checks[check] = self.checks.get(check, 0) + amount
+        for rule, amount in other.rules.items():
+            self.rules[rule] = self.rules.get(rule, 0) + amount
+        for refused, amount in other.refused.items():
+            self.refused[refused] = self.refused.get(refused, 0) + amount
+
+
+def written(counts: Counts) -> dict[str, int]:
+    """The amounts of checks and rules, by the names that they have in storage."""
+    amounts: dict[str, int] = {}
+    for check, amount in counts.checks.items():
+        _add(amounts, f"{check[1]}\t{_name(check[0])}\t{_name(check[2])}", amount)
+    for rule, amount in counts.rules.items():
+        _add(amounts, f"{rule[2]}\t{_name(rule[0])}\t{_name(rule[1])}", amount)
+    return amounts
+
+
+def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for each, amount in refused.items():
+        _add(amounts, f"{_name(each[0])}\t{_name(each[1])}\t{_name(each[2])}\t{each[3]}", amount)
+    return amounts
+
+
+def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
+    """The counts behind names in storage; a name of another version is left out."""
+    counts = Counts()
+    for did, endpoint, name, amount in _fields(amounts, 3):
+        if did in OUTCOMES:
+            counts.checks[Check(endpoint, did, name)] = int(amount)
+        elif did in RULE_OUTCOMES:
+            counts.rules[RuleCount(endpoint, name, did)] = int(amount)
+    for endpoint, rule, type_, subject, amount in _fields(subjects, 4):
+        counts.refused[Refused(endpoint, rule, type_, subject)] = int(amount)
+    return counts
+
+
+def short(subject: str) -> str:
+    """A subject that is long keeps its beginning, and a digest that tells it from others."""
+    if len(subject) <= LONGEST_SUBJECT:
+        return subject
+    digest = blake2b(subject.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{subject[: LONGEST_SUBJECT - 17]}*{digest}"
+
+
+def encodable(subject: str) -> str:
+    """A lone surrogate is shown as an escape, for no storage takes it."""
+    return subject.encode("utf-8", "backslashreplace").decode()
+
+
+def _fields(amounts: Mapping[str, int], number: int) -> Iterator[list[str]]:
+    for name, amount in amounts.items():
+        fields = name.split("\t", number - 1)
+        if len(fields) == number:
+            yield [*fields, str(amount)]
+
+
+def _name(text: str) -> str:
+    return encodable(text[:LONGEST_NAME].translate(_TAB))
+
+
+def _add(amounts: dict[str, int], name: str, amount: int) -> None:
+    amounts[name] = amounts.get(name, 0) + amount

@@ -1,0 +1,136 @@
+"""Brings what was counted to storage, once a second, off the way of requests."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from threading import Lock
+from typing import Literal
+
+from ...engine import StorageError
+from ...engine.errors import with_remedy
+from ...engine.forks import mind_forks
+from ...engine.storage import KeepsTallies
+from ..events import QUIET_SECONDS
+from .buckets import Places, bucket_at, tallies_of
+from .counting import MOST_SENT
+from .counts import Counts, Refused, encodable
+
+MOST_WAITING = 30
+"""Batches that wait for a storage that is away: five minutes. From then on the oldest are joined: their amounts stay
+exact, but all count for the later ten seconds."""
+
+ShownSubjects = Literal["plain", "hashed", "none"]
+"""How subjects lie in storage."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What goes to one bucket in one command."""
+
+    bucket: int
+    counts: Counts
+    number: int | None = None
+    """From the first try on. Whether that try came through is not known, so the batch stays as it is."""
+
+
+class Outbox:
+    """Sends counts to ``storage``, each once. Thread-safe; a forked child sends under a name of its own."""
+
+    def __init__(
+        self,
+        storage: KeepsTallies,
+        prefix: str,
+        *,
+        logger: logging.Logger,
+        is_away: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._storage = storage
+        self._places = Places(prefix)
+        self._logger = logger
+        self._is_away = is_away
+        self._clock = clock
+        self._ahead = 0.0
+        """Seconds that the storage's clock is ahead of ours."""
+        self._quiet_until = -float("inf")
+        self._lock = Lock()
+        self._start()
+        mind_forks(self)
+
+    def put(self, counts: Counts) -> None:
+        """Take ``counts`` of the last second."""
+        with self._lock:
+            bucket = bucket_at(self._clock() + self._ahead)
+            last = self._waiting[-1] if self._waiting else None
+            if last is not None and last.bucket == bucket and last.number is None:
+                _join(last.counts, counts)
+            else:
+                self._waiting.append(Batch(bucket, counts))
+            if len(self._waiting) > MOST_WAITING:
+                oldest = self._waiting.pop(1)  # the first may have been tried
+                _join(self._waiting[1].counts, oldest.counts)
+
+    def send(self) -> bool:
+        """Send what waits, one command a batch; return whether there is more to come."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return False
+                batch = self._waiting[0]
+                if batch.number is None:
+                    self._sent += 1
+                    batch.number = self._sent
+                source = self._source
+            try:
+                at = self._storage.tally(
+                    tallies_of(self._places, batch.bucket, batch.counts), source=source, number=batch.number
+                )
+            except StorageError as error:
+                self._log(error)
+                return True
+            with self._lock:
+                self._ahead = at - self._clock()
+                if self._waiting and self._waiting[0] is batch:
+                    self._waiting.pop(0)
+
+    def _start(self) -> None:
+        self._source = self._places.source(os.urandom(8).hex())
+        self._sent = 0
+        self._waiting: list[Batch] = []
+
+    def _log(self, error: StorageError) -> None:
+        """A storage that is away is the guard's to log; one that only takes no traffic is not."""
+        now = time.monotonic()
+        if now >= self._quiet_until and not self._is_away():
+            self._quiet_until = now + QUIET_SECONDS
+            self._logger.warning("Rate limits: traffic waits to be recorded: %s", with_remedy(error))
+
+    def _after_fork_in_child(self) -> None:
+        """What waits is the parent's to send."""
+        self._lock = Lock()
+        self._start()
+
+
+def shown(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
+    """``counts`` with subjects as they may lie in storage."""
+    if how == "plain":
+        show = encodable
+    else:
+
+        def show(subject: str) -> str:
+            return blake2b(subject.encode("utf-8", "surrogatepass"), key=key, digest_size=8).hexdigest()
+
+    refused = {Refused(*who[:3], show(who.subject)): amount for who, amount in counts.refused.items()}
+    return Counts(counts.checks, counts.rules, refused)
+
+
+def _join(counts: Counts, others: Counts) -> None:
+    counts.add(others)
+    if len(counts.refused) > MOST_SENT:
+        counts.refused = dict(heapq.nlargest(MOST_SENT, counts.refused.items(), key=lambda each: each[1]))

@@ -1,0 +1,153 @@
+"""Reads traffic back: what `flask multilimit top` and the dashboard show. Asks storage; never on a request's way."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...engine import ConfigurationError, Storage
+from ...engine.storage import KeepsTallies
+from ..events import Outcome
+from .buckets import BUCKET_SECONDS, Places, bucket_at
+from .counts import Counts, Refused, RuleOutcome, read
+
+LONGEST_SECONDS = 3600
+TOGETHER = 10
+"""Buckets that are read in one command."""
+SETTLED_SECONDS = 30
+"""After which a bucket is taken to change no more. (What a process could not flush during an outage comes later, and
+is seen by a reader that has not read the bucket yet.)"""
+
+
+class TopSubject(NamedTuple):
+    """A subject that is refused, by one rule at one endpoint."""
+
+    endpoint: str
+    rule: str
+    type: str
+    subject: str
+    """As ``MULTILIMIT_TRAFFIC_SUBJECTS`` has it stored. Personal data."""
+    refused: int
+    """Refusals, at least: those of seconds in which many others were refused more often are missing."""
+    since: float
+    """POSIX time of the first refusal of the latest series, to ten seconds: no pause in it was longer than a minute."""
+    until: float
+    """POSIX time of the last refusal, to ten seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentTraffic:
+    """What happened in the time asked for. ``slices`` are ten seconds each, the oldest first, without gaps."""
+
+    at: float
+    """POSIX time by the clock of the storage: the end."""
+    start: float
+    """POSIX time of the first slice."""
+    slices: tuple[Counts, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The time that the slices cover; the last one has only begun."""
+        return max(self.at - self.start, 1.0)
+
+    @property
+    def total(self) -> Counts:
+        """All slices together."""
+        total = Counts()
+        for counts in self.slices:
+            total.add(counts)
+        return total
+
+    def checks(self, *, endpoint: str | None = None, outcomes: Iterable[Outcome] | None = None) -> tuple[int, ...]:
+        """Checks a slice, of ``endpoint`` (default: all) with one of the ``outcomes`` (default: all)."""
+        wanted = None if outcomes is None else frozenset(outcomes)
+        return self._series(
+            lambda counts: counts.checks,
+            lambda check: (
+                (endpoint is None or check.endpoint == endpoint) and (wanted is None or check.outcome in wanted)
+            ),
+        )
+
+    def rules(self, did: RuleOutcome, *, endpoint: str | None = None, rule: str | None = None) -> tuple[int, ...]:
+        """Checks a slice in which a rule did ``did``: of ``endpoint`` and ``rule`` (default: all)."""
+        return self._series(
+            lambda counts: counts.rules,
+            lambda each: (
+                each.did == did
+                and (endpoint is None or each.endpoint == endpoint)
+                and (rule is None or each.rule == rule)
+            ),
+        )
+
+    def top_subjects(self, most: int = 20) -> list[TopSubject]:
+        """Those that were refused most, in order."""
+        amounts: dict[Refused, int] = {}
+        seen: dict[Refused, list[int]] = {}
+        for place, counts in enumerate(self.slices):
+            for who, amount in counts.refused.items():
+                amounts[who] = amounts.get(who, 0) + amount
+                seen.setdefault(who, []).append(place)
+        first = heapq.nlargest(most, amounts.items(), key=lambda each: each[1])
+        return [TopSubject(*who, amount, *self._times(seen[who])) for who, amount in first]
+
+    def _times(self, places: Sequence[int]) -> tuple[float, float]:
+        since = places[-1]
+        for place in reversed(places):
+            if (since - place) * BUCKET_SECONDS > 60:
+                break
+            since = place
+        return self.start + since * BUCKET_SECONDS, min(self.start + (places[-1] + 1) * BUCKET_SECONDS, self.at)
+
+    def _series(
+        self, amounts_of: Callable[[Counts], dict[Any, int]], is_wanted: Callable[[Any], bool]
+    ) -> tuple[int, ...]:
+        return tuple(
+            sum(amount for each, amount in amounts_of(counts).items() if is_wanted(each)) for counts in self.slices
+        )
+
+
+def reader_of(storage: Storage, prefix: str) -> TrafficReader:
+    """Raises :class:`ConfigurationError` for a storage that keeps no traffic."""
+    if isinstance(storage, KeepsTallies):
+        return TrafficReader(storage, prefix)
+    raise ConfigurationError(f"a {type(storage).__name__} keeps no traffic: it has no methods tally and tallies")
+
+
+class TrafficReader:
+    """Reads the traffic of all processes of one storage and prefix. Slices that are settled are kept, so whoever shows
+    traffic again and again keeps one reader. Not thread-safe."""
+
+    def __init__(self, storage: KeepsTallies, prefix: str) -> None:
+        self._storage = storage
+        self._places = Places(prefix)
+        self._settled: dict[int, Counts] = {}
+
+    def read(self, seconds: float = LONGEST_SECONDS) -> RecentTraffic:
+        """The last ``seconds``, at most an hour. Raises :class:`StorageError`."""
+        seconds = min(max(seconds, BUCKET_SECONDS), LONGEST_SECONDS)
+        at = self._storage.tallies([self._places.source("nobody")]).at
+        last = bucket_at(at)
+        first = last + 1 - math.ceil(seconds / BUCKET_SECONDS)
+        found = {bucket: self._settled[bucket] for bucket in range(first, last + 1) if bucket in self._settled}
+        missing = [bucket for bucket in range(first, last + 1) if bucket not in found]
+        for begin in range(0, len(missing), TOGETHER):
+            found |= self._ask(missing[begin : begin + TOGETHER])
+        self._keep(found, at)
+        return RecentTraffic(
+            at, float(first * BUCKET_SECONDS), tuple(found[bucket] for bucket in range(first, last + 1))
+        )
+
+    def _ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
+        keys = [*map(self._places.counts, buckets), *map(self._places.subjects, buckets)]
+        amounts = self._storage.tallies(keys).amounts
+        middle = len(buckets)
+        return {bucket: read(amounts[i], amounts[middle + i]) for i, bucket in enumerate(buckets)}
+
+    def _keep(self, found: dict[int, Counts], at: float) -> None:
+        settled, oldest = bucket_at(at - SETTLED_SECONDS), bucket_at(at - LONGEST_SECONDS)
+        self._settled |= {bucket: counts for bucket, counts in found.items() if bucket < settled}
+        for bucket in [bucket for bucket in self._settled if bucket < oldest]:
+            del self._settled[bucket]

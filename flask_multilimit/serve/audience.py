@@ -1,0 +1,116 @@
+"""Who is told of the outcomes of an app: traffic, unless it is switched off, and the observers of its developer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from time import perf_counter
+
+from flask import Flask
+
+from ..config import PREFIX, Settings
+from ..engine import ConfigurationError, Decision, Health, LeasingStorage, Limiter, StorageError
+from ..engine.storage import KeepsTallies, layers_of
+from ..observe.beat import Beat
+from ..observe.events import Attached, Audience, Event, Observer, event_of, outcome_of
+from ..observe.traffic.flushing import Outbox
+from ..observe.traffic.log import RefusalLog
+from ..observe.traffic.observer import Traffic
+from ..plan.endpoint import AppliedLimits
+from ..signals import limit_event, notify
+
+
+def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> Audience:
+    """Raises :class:`ConfigurationError` when an observer cannot observe, or a setting needs another."""
+    watched = WatchedApp(app, limiter)
+    for observer in observers:
+        if isinstance(observer, Attached):
+            observer.attach(watched)
+    if not settings.traffic:
+        _reject_without_traffic(settings)
+        return AppAudience(app, observers)
+    return AppAudience(app, (_traffic(app, settings, watched), *observers))
+
+
+class AppAudience(Audience):
+    """The observers of one app, and the receivers of its signal."""
+
+    def __init__(self, app: Flask, observers: Sequence[Observer]) -> None:
+        super().__init__(observers, app.logger)
+        self._app = app
+
+    def tell(self, event: Event) -> None:
+        super().tell(event)
+        if limit_event.receivers:
+            notify(limit_event, self._app, event=event)
+
+
+def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: Audience) -> Decision:
+    """Check, wait if the limits say so, and tell ``audience`` what became of it. Raises :class:`StorageError`."""
+    started, waited = perf_counter(), 0.0
+    try:
+        decision = limiter.check(applied.hits)
+        seconds = perf_counter() - started
+        if applied.may_wait and (wait := applied.longest_wait(decision)):
+            decision = limiter.wait(decision, timeout=wait)
+            waited = perf_counter() - started - seconds
+    except StorageError as error:
+        seconds = perf_counter() - started
+        audience.tell(event_of((scope, "unanswered", "nobody", None, seconds, waited, applied, error)))
+        raise
+    outcome = outcome_of(decision, waited)
+    audience.tell(event_of((scope, outcome, decision.decided_by, decision, seconds, waited, applied, None)))
+    return decision
+
+
+class WatchedApp:
+    """What observers may ask about an app."""
+
+    def __init__(self, app: Flask, limiter: Limiter) -> None:
+        self.name = app.name
+        self.limiter = limiter
+        self.beat = Beat(app.logger)
+
+    def health(self) -> Health:
+        return self.limiter.health()
+
+    def leases(self) -> int:
+        return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, LeasingStorage))
+
+
+def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:
+    storage = watched.limiter.storage
+    outbox = None
+    if isinstance(storage, KeepsTallies):
+        outbox = Outbox(
+            storage,
+            settings.key_prefix,
+            logger=app.logger,
+            is_away=lambda: watched.health().state == "failed",
+        )
+    return Traffic(
+        watched.beat,
+        outbox=outbox,
+        log=None if settings.log == "off" else RefusalLog(app.logger, subjects=settings.log == "subjects"),
+        subjects=settings.traffic_subjects,
+        key=_key_of(app, settings),
+    )
+
+
+def _key_of(app: Flask, settings: Settings) -> bytes:
+    """What subjects are hashed with."""
+    if settings.traffic_subjects != "hashed":
+        return b""
+    secret = app.secret_key
+    if not secret:
+        raise ConfigurationError(f'{PREFIX}TRAFFIC_SUBJECTS="hashed" needs a key: set SECRET_KEY before init_app')
+    return blake2b(secret.encode() if isinstance(secret, str) else secret, person=b"multilimit").digest()
+
+
+def _reject_without_traffic(settings: Settings) -> None:
+    given = settings.model_fields_set
+    for name in ("log", "traffic_subjects"):
+        if name in given and getattr(settings, name) not in {"off", "none"}:
+            raise ConfigurationError(
+                f"{PREFIX}{name.upper()}={getattr(settings, name)!r} needs {PREFIX}TRAFFIC, which is False"
+            )

@@ -1,0 +1,166 @@
+"""Tallies: added once, bounded, forgotten; the same on every storage."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from flask_multilimit.engine import ClusterStorage, MemoryStorage, StorageError
+from flask_multilimit.engine.storage import KeepsTallies, Tally
+from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
+from flask_multilimit.engine.storage.redis.storage import RedisStorage
+from flask_multilimit.engine.storage.redis.tallies import seconds_of, tallies_of
+from flask_multilimit.engine.storage.tallies import SOURCE_SECONDS, TalliesInMemory
+from support.servers import find_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from support.cluster import Cluster
+    from support.servers import Binary, Server, Servers
+
+FIRST, SECOND = "rate_limit:{*traffic}:counts:1", "rate_limit:{*traffic}:counts:2"
+SOURCE = "rate_limit:{*traffic}:from:abc"
+
+
+@pytest.fixture(params=["memory", "cluster", "client", *find_binaries()])
+def keeper(
+    request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers
+) -> Iterator[KeepsTallies]:
+    """Each storage in turn, empty; a client that retries is asked by its own methods, any other over a wire."""
+    if request.param == "memory":
+        yield MemoryStorage()
+        return
+    if request.param == "cluster":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        storage = ClusterStorage(NodesOfUri(cluster.uri, timeout=10))
+        yield storage
+        storage.close()
+        return
+    name = next(iter(server_binaries)) if request.param == "client" else request.param
+    server = servers.running(server_binaries[name])
+    with server.client(health_check_interval=30 if request.param == "client" else 0) as client:
+        client.flushall()
+        yield RedisStorage(client)
+
+
+def tally(key: str = FIRST, /, most: int = 100, **amounts: int) -> Tally:
+    return Tally(key, amounts, seconds=60, most=most)
+
+
+def test_amounts_add_up_by_name(keeper: KeepsTallies) -> None:
+    keeper.tally([tally(FIRST, a=1, b=2), tally(SECOND, a=5)], source=SOURCE, number=1)
+    keeper.tally([tally(FIRST, b=40)], source=SOURCE, number=2)
+
+    assert keeper.tallies([FIRST, SECOND]).amounts == [{"a": 1, "b": 42}, {"a": 5}]
+
+
+def test_what_has_come_already_changes_nothing(keeper: KeepsTallies) -> None:
+    for number in (1, 2, 2, 1):
+        keeper.tally([tally(a=1)], source=SOURCE, number=number)
+
+    assert keeper.tallies([FIRST]).amounts == [{"a": 2}]
+
+
+def test_each_source_counts_for_itself(keeper: KeepsTallies) -> None:
+    keeper.tally([tally(a=1)], source=SOURCE, number=7)
+    keeper.tally([tally(a=1)], source=f"{SOURCE}d", number=1)
+
+    assert keeper.tallies([FIRST]).amounts == [{"a": 2}]
+
+
+def test_beyond_the_most_names_those_with_the_smallest_amounts_go(keeper: KeepsTallies) -> None:
+    amounts = {f"name{i}": i for i in range(1, 31)}
+
+    keeper.tally([tally(FIRST, 10, **amounts)], source=SOURCE, number=1)
+
+    assert keeper.tallies([FIRST]).amounts == [{f"name{i}": i for i in range(21, 31)}]
+
+
+def test_names_are_any_text(keeper: KeepsTallies) -> None:
+    names = {"refused\tapi.search\tip-60s": 3, "grüße\n{}": 4, "": 1}
+
+    keeper.tally([Tally(FIRST, names, seconds=60, most=10)], source=SOURCE, number=1)
+
+    assert keeper.tallies([FIRST]).amounts == [names]
+
+
+def test_a_key_that_is_not_there_is_empty(keeper: KeepsTallies) -> None:
+    assert keeper.tallies([FIRST, SECOND]).amounts == [{}, {}]
+
+
+def test_both_tell_the_time_of_the_storage(keeper: KeepsTallies) -> None:
+    before = time.time()
+
+    told = keeper.tally([tally(a=1)], source=SOURCE, number=1)
+    read = keeper.tallies([FIRST]).at
+
+    assert before - 1 < told <= read < time.time() + 1
+
+
+def test_amounts_that_are_large_stay_exact(keeper: KeepsTallies) -> None:
+    keeper.tally([tally(a=2**52)], source=SOURCE, number=1)
+    keeper.tally([tally(a=1)], source=SOURCE, number=2)
+
+    assert keeper.tallies([FIRST]).amounts == [{"a": 2**52 + 1}]
+
+
+def test_every_key_has_a_ttl(client: redis.Redis) -> None:
+    RedisStorage(client).tally([tally(FIRST, a=1), tally(SECOND, a=5)], source=SOURCE, number=1)
+
+    left = {key: client.ttl(key) for key in (FIRST, SECOND, SOURCE)}
+    assert left == {FIRST: 60, SECOND: 60, SOURCE: SOURCE_SECONDS}
+
+
+def test_a_tally_is_one_command(client: redis.Redis) -> None:
+    storage = RedisStorage(client)
+    storage.tally([tally(a=1)], source=SOURCE, number=1)  # loads the script
+    before = cast("dict[str, int]", client.info("commandstats")["cmdstat_evalsha"])["calls"]
+
+    storage.tally([tally(FIRST, a=1), tally(SECOND, b=1)], source=SOURCE, number=2)
+
+    after = cast("dict[str, int]", client.info("commandstats")["cmdstat_evalsha"])["calls"]
+    assert after - before == 1
+
+
+def test_a_user_with_the_rights_that_limits_need_may_tally(server: Server, redis_client: redis.Redis) -> None:
+    from flask_multilimit.engine.storage.redis.failures import RIGHTS
+
+    redis_client.acl_setuser(
+        "limits", enabled=True, passwords=["+secret"], keys=["rate_limit:*"], commands=RIGHTS.split()
+    )
+    try:
+        with server.client(username="limits", password="secret") as own:
+            storage = RedisStorage(own)
+            storage.tally([tally(a=1)], source=SOURCE, number=1)
+            assert storage.tallies([FIRST]).amounts == [{"a": 1}]
+    finally:
+        redis_client.acl_deluser("limits")
+
+
+def test_memory_forgets_in_time() -> None:
+    now = [1000.0]
+    tallies = TalliesInMemory(clock=lambda: now[0])
+    tallies.tally([tally(FIRST, a=1)], source=SOURCE, number=1)
+    now[0] += 59
+    tallies.tally([tally(SECOND, a=1)], source=SOURCE, number=2)
+
+    now[0] += 1
+
+    assert tallies.tallies([FIRST, SECOND]).amounts == [{}, {"a": 1}]
+
+
+@pytest.mark.parametrize("reply", [None, [], [1], [1, 2, 3], [1, 2, ["a"]], [1, 2, ["a", "b"]], [1, 2], 7])
+def test_a_reply_of_the_wrong_shape_is_an_error_of_the_storage(reply: object) -> None:
+    with pytest.raises(StorageError, match="wrong shape"):
+        tallies_of(reply, 1)
+
+
+@pytest.mark.parametrize("reply", [None, [], [1], ["a", "b"]])
+def test_a_time_of_the_wrong_shape_is_an_error_of_the_storage(reply: object) -> None:
+    with pytest.raises(StorageError, match="wrong shape"):
+        seconds_of(reply)

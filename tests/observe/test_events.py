@@ -1,0 +1,367 @@
+"""Every outcome is one event, told once, whoever decided; and nobody who is told changes a verdict."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, abort
+
+from flask_multilimit import (
+    ConfigurationError,
+    DenyCache,
+    Event,
+    LimitType,
+    MemoryStorage,
+    MultiLimit,
+    Rule,
+    StorageError,
+    current_decision,
+    limit_event,
+    rate_limiter,
+)
+from flask_multilimit.observe.events import OUTCOMES, PASSED, TURNED_AWAY, Audience, Refusal, hits_near_limit
+from support.doubles import RecordingStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask.testing import FlaskClient
+
+    from support.clock import Clock
+
+
+class Told(list[Event]):
+    """An observer that keeps what it is told."""
+
+    def __call__(self, event: Event, /) -> None:
+        self.append(event)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def client_of(app: Flask, storage: RecordingStorage, told: Told) -> Callable[..., FlaskClient]:
+    """Makes a client of one view with one limiter."""
+
+    def make(view: Callable[[], Any] = lambda: "ok", **options: Any) -> FlaskClient:
+        MultiLimit(app, storage=storage, observers=[told])
+        app.add_url_rule("/", "view", rate_limiter(**{"rules": "1/minute", **options})(view))
+        return app.test_client()
+
+    return make
+
+
+def outcomes(told: Told) -> list[tuple[str, str, str]]:
+    return [event[:3] for event in told]
+
+
+def test_what_is_allowed_and_what_is_refused(client_of: Callable[..., FlaskClient], told: Told) -> None:
+    client = client_of(type=LimitType.IP)
+
+    client.get("/")
+    client.get("/")
+
+    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "refused", "memory")]
+    allowed, refused = told
+    assert (allowed.passed, refused.passed) == (True, False)
+    assert (allowed.rules, refused.rules) == ((), ("ip-60s",))
+    assert refused.refusals == [Refusal("ip-60s", "ip", "127.0.0.1")]
+    assert refused.subjects == {"ip": "127.0.0.1"}
+    assert refused.decision is not None
+    assert not refused.decision.allowed
+    assert refused.error is None
+    assert refused.seconds > 0
+    assert refused.waited == 0
+
+
+def test_a_refusal_names_every_rule_that_refuses(app: Flask, storage: RecordingStorage, told: Told) -> None:
+    MultiLimit(app, storage=storage, observers=[told])
+
+    @app.get("/")
+    @rate_limiter(type=LimitType.IP, rules=[Rule(60, 1), Rule(7200, 100)])
+    @rate_limiter(type=lambda: "t1", name="tenant", rules="1/hour")
+    def view() -> str:
+        return "ok"
+
+    client = app.test_client()
+    client.get("/")
+    client.get("/")
+
+    assert told[1].rules == ("ip-60s", "tenant-3600s")
+    assert told[1].refusals == [Refusal("ip-60s", "ip", "127.0.0.1"), Refusal("tenant-3600s", "tenant", "t1")]
+
+
+def test_a_shadow_that_would_refuse(client_of: Callable[..., FlaskClient], told: Told) -> None:
+    client = client_of(shadow=True)
+
+    client.get("/")
+    client.get("/")
+
+    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "shadowed", "memory")]
+    assert told[1].passed
+    assert told[1].rules == told[1].shadowed_rules == ("default-60s",)
+    assert told[1].refusals == []
+
+
+def test_a_shadow_beside_a_rule_that_refuses(app: Flask, storage: RecordingStorage, told: Told) -> None:
+    MultiLimit(app, storage=storage, observers=[told])
+
+    @app.get("/")
+    @rate_limiter(rules="1/hour", shadow=True)
+    @rate_limiter(type=LimitType.IP, rules="1/minute")
+    def view() -> str:
+        return "ok"
+
+    client = app.test_client()
+    client.get("/")
+    client.get("/")
+
+    assert told[1].outcome == "refused"
+    assert told[1].rules == ("ip-60s",)
+    assert told[1].shadowed_rules == ("default-3600s",)
+
+
+def test_who_is_kept_asleep(app: Flask, told: Told) -> None:
+    MultiLimit(app, observers=[told])
+    app.add_url_rule("/", "view", rate_limiter(rules=Rule(0.05, 1), wait=5)(lambda: "ok"))
+    client = app.test_client()
+
+    client.get("/")
+    client.get("/")
+
+    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "waited", "memory")]
+    assert told[1].waited > told[1].seconds > 0
+
+
+@pytest.mark.parametrize(("policy", "error"), [("deny", "StorageDenied"), ("raise", "StorageError")])
+def test_a_check_that_storage_does_not_answer(
+    client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, app: Flask, policy: str, error: str
+) -> None:
+    app.testing = False
+    client = client_of(on_storage_error=policy)
+    storage.broken = True
+
+    status = client.get("/").status_code
+
+    assert status == (503 if policy == "deny" else 500)
+    assert outcomes(told) == [("view", "unanswered", "nobody")]
+    assert type(told[0].error).__name__ == error
+    assert isinstance(told[0].error, StorageError)
+    assert told[0].decision is None
+    assert told[0].rules == ()
+    assert told[0].refusals == []
+
+
+@pytest.mark.parametrize("policy", ["local", "allow"])
+def test_what_is_decided_in_place_of_a_storage(
+    client_of: Callable[..., FlaskClient], told: Told, storage: RecordingStorage, policy: str
+) -> None:
+    client = client_of(rules="100/minute", on_storage_error=policy)
+    storage.broken = True
+
+    client.get("/")
+
+    assert outcomes(told) == [("view", "allowed", policy)]
+
+
+def test_what_the_deny_cache_refuses(app: Flask, told: Told) -> None:
+    MultiLimit(app, storage=DenyCache(MemoryStorage()), observers=[told])
+    app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(lambda: "ok"))
+    client = app.test_client()
+
+    for _ in range(3):
+        client.get("/")
+
+    assert [event.decided_by for event in told] == ["memory", "memory", "deny_cache"]
+
+
+def test_what_is_given_back_for_a_response_of_another_kind(client_of: Callable[..., FlaskClient], told: Told) -> None:
+    client = client_of(rules="5/minute", charge_when=lambda response: response.status_code == 401)
+
+    client.get("/")
+
+    assert outcomes(told) == [("view", "allowed", "memory"), ("view", "refunded", "memory")]
+    assert told[1].decision is not None
+    assert told[1].decision.refunded == {told[1].decision.hits[0].key}
+    assert not told[1].passed
+
+
+def test_what_a_view_gives_back_is_told_once(app: Flask, storage: RecordingStorage, told: Told) -> None:
+    multilimit = MultiLimit(app, storage=storage, observers=[told])
+
+    @app.get("/")
+    @rate_limiter(rules="5/minute")
+    def view() -> str:
+        decision = current_decision._get_current_object()  # type: ignore[attr-defined]
+        multilimit.refund(decision)
+        multilimit.refund(decision)
+        return "ok"
+
+    app.test_client().get("/")
+
+    assert [event.outcome for event in told] == ["allowed", "refunded"]
+
+
+def test_a_check_on_the_spot_is_told_by_its_scope(app: Flask, storage: RecordingStorage, told: Told) -> None:
+    multilimit = MultiLimit(app, storage=storage, observers=[told])
+
+    with app.app_context():
+        decision = multilimit.check("1/minute", scope="mail", subject="a")
+        multilimit.check("1/minute", scope="mail", subject="a")
+        multilimit.refund(decision)
+
+    assert [event[:2] for event in told] == [("mail", "allowed"), ("mail", "refused"), ("mail", "refunded")]
+
+
+def test_requests_without_limits_are_told_to_nobody(app: Flask, told: Told) -> None:
+    MultiLimit(app, observers=[told])
+    app.add_url_rule("/", "view", lambda: "ok")
+
+    app.test_client().get("/")
+
+    assert told == []
+
+
+def test_limits_that_are_switched_off_tell_nobody(app: Flask, told: Told) -> None:
+    app.config["MULTILIMIT_ENABLED"] = False
+    MultiLimit(app, observers=[told])
+    app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+
+    app.test_client().get("/")
+
+    assert told == []
+
+
+def test_who_is_on_a_list(app: Flask, told: Told) -> None:
+    MultiLimit(app, observers=[told], allow=["203.0.113.0/24"], deny=["198.51.100.7"])
+    app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+    client = app.test_client()
+
+    for address in ("203.0.113.9", "198.51.100.7", "192.0.2.1"):
+        client.get("/", environ_base={"REMOTE_ADDR": address})
+
+    assert outcomes(told) == [
+        ("view", "allow_listed", "list"),
+        ("view", "denied", "list"),
+        ("view", "allowed", "memory"),
+    ]
+    assert told[0].decision is None
+    assert [event.passed for event in told] == [True, False, True]
+
+
+def test_unmatched_requests_have_one_endpoint(app: Flask, told: Told) -> None:
+    MultiLimit(app, observers=[told], unmatched_limits="100/minute")
+    client = app.test_client()
+
+    client.get("/a")
+    client.get("/b")
+
+    assert len({event.endpoint for event in told}) == 1
+
+
+def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: RecordingStorage) -> None:
+    app.config["MULTILIMIT_TRAFFIC"] = False
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/", "view", rate_limiter(charge_when=lambda _: False)(lambda: "ok"))
+    heard: list[tuple[object, Event]] = []
+
+    def receiver(sender: object, event: Event) -> None:
+        heard.append((sender, event))
+
+    with limit_event.connected_to(receiver):
+        app.test_client().get("/")
+
+    assert [(sender, event.outcome) for sender, event in heard] == [(app, "allowed"), (app, "refunded")]
+
+
+def test_an_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(
+    app: Flask, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_event: Event) -> None:
+        raise RuntimeError("no")
+
+    MultiLimit(app, observers=[broken, told])
+    app.add_url_rule("/", "view", rate_limiter()(lambda: "ok"))
+    client = app.test_client()
+
+    assert [client.get("/").status_code for _ in range(3)] == [200] * 3
+
+    assert len(told) == 3
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "broken" in caplog.text
+    assert "RuntimeError: no" in caplog.text
+
+
+def test_an_observer_that_goes_on_raising_is_logged_again_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+
+    def broken(_event: Event) -> None:
+        raise RuntimeError("no")
+
+    audience = Audience([broken], logging.getLogger("test"), clock=lambda: now[0])
+    event = Event("view", "denied", "list", None, 0.0, 0.0, (), None)
+    for now[0] in (0, 59, 60, 61, 121):
+        audience.tell(event)
+
+    assert len(caplog.records) == 3
+
+
+def test_an_observer_that_cannot_be_called_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="observers"):
+        MultiLimit(observers=["prometheus"])  # type: ignore[list-item]
+
+
+def test_an_observer_that_cannot_be_attached_stops_the_start(app: Flask) -> None:
+    class Refusing:
+        def attach(self, watched: Any) -> None:
+            raise ConfigurationError(f"not to {watched.name}")
+
+        def __call__(self, event: Event, /) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="not to shop"):
+        MultiLimit(app, observers=[Refusing()])
+
+
+def test_an_observer_may_ask_about_the_app(app: Flask, storage: RecordingStorage) -> None:
+    found: list[Any] = []
+
+    class Asking(Told):
+        def attach(self, watched: Any) -> None:
+            found.append(watched)
+
+    MultiLimit(app, storage=storage, observers=[Asking()])
+
+    (watched,) = found
+    assert watched.name == "shop"
+    assert watched.health().state == "working"
+    assert watched.leases() == 0
+
+
+def test_an_abort_in_the_view_is_no_outcome_of_a_limit(client_of: Callable[..., FlaskClient], told: Told) -> None:
+    client = client_of(view=lambda: abort(404))
+
+    client.get("/")
+
+    assert [event.outcome for event in told] == ["allowed"]
+
+
+def test_a_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage, clock: Clock) -> None:
+    del clock
+    from flask_multilimit import Limiter, hits_for
+
+    limiter, near = Limiter(storage), []
+    for _ in range(11):
+        decision = limiter.check(hits_for("10/minute", scope="a"))
+        near.append(bool(hits_near_limit(decision)))
+
+    assert near == [False] * 8 + [True, True] + [False], "the last is refused"
+
+
+def test_each_outcome_is_one_of_three_kinds() -> None:
+    assert frozenset(OUTCOMES) == PASSED | TURNED_AWAY | {"refunded"}
+    assert not PASSED & TURNED_AWAY

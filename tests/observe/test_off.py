@@ -1,0 +1,80 @@
+"""What observing costs a request that nobody observes: not one call of Python."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import create_environ, run_wsgi_app
+
+import flask_multilimit
+from flask_multilimit import DenyCache, LimitType, MemoryStorage, MultiLimit, rate_limiter
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+OURS = Path(flask_multilimit.__file__).parent
+
+
+def calls_of(app: Flask, *, requests: int) -> Counter[str]:
+    """Of functions of ours, by file and name, by the last of some requests of one client."""
+    environ = create_environ(environ_base={"REMOTE_ADDR": "203.0.113.7"})
+    for _ in range(requests - 1):
+        run_wsgi_app(app, environ, buffered=True)
+    calls: Counter[str] = Counter()
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(OURS):
+            calls[f"{file.relative_to(OURS).as_posix()}:{frame.f_code.co_name}"] += 1
+        elif event == "c_call" and argument.__name__ == "perf_counter" and file.is_relative_to(OURS):
+            calls["perf_counter"] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        run_wsgi_app(app, environ, buffered=True)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def app_with(count: int, **settings: Any) -> Flask:
+    app = Flask("shop")
+    app.config.update(settings)
+    MultiLimit(app, storage=DenyCache(MemoryStorage(), seconds=60))
+    app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=f"{count}/hour")(lambda: "ok"))
+    return app
+
+
+@pytest.mark.parametrize("count", [1, 1000], ids=["refused", "admitted"])
+def test_a_request_that_nobody_observes_makes_no_call_for_it(count: int) -> None:
+    calls = calls_of(app_with(count, MULTILIMIT_TRAFFIC=False), requests=3)
+
+    assert not [name for name in calls if name.startswith("observe/") or name == "perf_counter"]
+    assert not [name for name in calls if name.startswith("serve/audience.py")]
+
+
+def test_traffic_is_a_handful_of_calls() -> None:
+    off = calls_of(app_with(1000, MULTILIMIT_TRAFFIC=False), requests=3)
+    on = calls_of(app_with(1000), requests=3)
+
+    more = on - off
+    less = off - on
+    assert not less
+    assert more == Counter(
+        {
+            "serve/audience.py:check_aloud": 1,
+            "serve/audience.py:tell": 1,
+            "perf_counter": 2,
+            "observe/events.py:outcome_of": 1,
+            "observe/events.py:tell": 1,
+            "observe/traffic/observer.py:__call__": 1,
+            "observe/traffic/counting.py:count": 1,
+            "observe/events.py:hits_near_limit": 1,
+        }
+    )

@@ -1,0 +1,71 @@
+"""Events that are made up, and a storage that can be away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import Event, Limiter, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine.storage.tallies import TalliesInMemory
+from flask_multilimit.observe.events import event_of, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flask_multilimit import Hit
+    from flask_multilimit.engine.storage import Tallies, Tally
+
+
+class Limiting:
+    """Makes events of real decisions."""
+
+    def __init__(self) -> None:
+        self._limiter = Limiter(MemoryStorage())
+
+    def __call__(
+        self, endpoint: str = "view", *, subject: str = "a", rules: str = "1/hour", shadow: bool = False
+    ) -> Event:
+        hits = hits_for(rules, scope=endpoint, type="ip", subject=subject, shadow=shadow)
+        decision = self._limiter.check(hits)
+        applied = [Asked(("ip", subject), hits)]
+        return event_of((endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, 0.001, 0.0, applied, None))
+
+
+class Asked:
+    def __init__(self, subject: tuple[str, str], hits: tuple[Hit, ...]) -> None:
+        self.subject = subject
+        self.hits = hits
+
+
+class Keeper:
+    """Keeps tallies under a clock of the test. `error` makes it fail; `loses_answers`, only after it has added."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+        self.kept = TalliesInMemory(lambda: self.now)
+        self.sent: list[tuple[str, int, list[str]]] = []
+        self.error: StorageError | None = None
+        self.loses_answers = False
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        if self.error is not None and not self.loses_answers:
+            raise self.error
+        self.sent.append((source, number, [tally.key for tally in tallies]))
+        at = self.kept.tally(tallies, source=source, number=number)
+        if self.error is not None:
+            raise self.error
+        return at
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        return self.kept.tallies(keys)
+
+
+@pytest.fixture
+def event() -> Limiting:
+    return Limiting()
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    return Keeper()

@@ -1,0 +1,156 @@
+"""What one process counts between two flushes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import Event
+from flask_multilimit.observe.events import OTHERS
+from flask_multilimit.observe.traffic import Check, Refused, RuleCount, counting
+from flask_multilimit.observe.traffic.counting import MOST_SENT, Counter
+from flask_multilimit.observe.traffic.counts import LONGEST_SUBJECT
+
+if TYPE_CHECKING:
+    from observe.traffic.conftest import Limiting
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter(subjects=True)
+
+
+def test_checks_count_by_endpoint_outcome_and_who_decided(counter: Counter, event: Limiting) -> None:
+    for endpoint in ("a", "a", "a", "b"):
+        counter.count(event(endpoint))
+    counter.count(Event("b", "unanswered", "nobody", None, 0.1, 0.0, (), RuntimeError("away")))
+
+    assert counter.take().checks == {
+        Check("a", "allowed", "memory"): 1,
+        Check("a", "refused", "memory"): 2,
+        Check("b", "allowed", "memory"): 1,
+        Check("b", "unanswered", "nobody"): 1,
+    }
+
+
+def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None:
+    for _ in range(3):
+        counter.count(event("a", rules="1/minute; 2/hour"))
+    for _ in range(2):
+        counter.count(event("b", shadow=True))
+
+    assert counter.take().rules == {
+        RuleCount("a", "ip-60s", "refuses"): 2,
+        RuleCount("a", "ip-60s", "near"): 1,
+        RuleCount("b", "ip-3600s", "shadows"): 1,
+        RuleCount("b", "ip-3600s", "near"): 1,
+    }
+
+
+def test_subjects_count_by_the_rule_that_refuses_them(counter: Counter, event: Limiting) -> None:
+    for subject in ("x", "x", "x", "y", "y"):
+        counter.count(event("a", subject=subject))
+
+    assert counter.take().refused == {Refused("a", "ip-3600s", "ip", "x"): 2, Refused("a", "ip-3600s", "ip", "y"): 1}
+
+
+def test_a_shadow_refuses_no_subject(counter: Counter, event: Limiting) -> None:
+    for _ in range(3):
+        counter.count(event("a", shadow=True))
+
+    assert counter.take().refused == {}
+
+
+def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> None:
+    decision = event("a", rules="1/hour").decision
+
+    counter.count(Event("a", "refunded", "memory", decision, 0.0, 0.0, (), None))
+
+    counts = counter.take()
+    assert counts.checks == {Check("a", "refunded", "memory"): 1}
+    assert counts.rules == {}
+
+
+def test_what_is_taken_is_gone(counter: Counter, event: Limiting) -> None:
+    counter.count(event())
+
+    assert counter.take()
+    assert not counter.take()
+
+
+def test_without_subjects_none_is_kept(event: Limiting) -> None:
+    counter = Counter(subjects=False)
+    for _ in range(3):
+        counter.count(event())
+
+    counts = counter.take()
+    assert counts.refused == {}
+    assert sum(counts.checks.values()) == 3
+
+
+def test_too_many_names_count_together(counter: Counter, event: Limiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST_NAMES", 3)
+    for number in range(10):
+        for _ in range(2):
+            counter.count(event(f"mail-{number}"))
+
+    counts = counter.take()
+    assert len(counts.checks) <= 5
+    assert sum(counts.checks.values()) == 20
+    assert counts.checks[Check(OTHERS, "refused", "memory")] > 0
+    assert sum(amount for rule, amount in counts.rules.items() if rule.did == "refuses") == 10
+
+
+def test_no_more_subjects_are_handed_on_than_can_be_sent(counter: Counter, event: Limiting) -> None:
+    for number in range(MOST_SENT + 50):
+        for _ in range(2):
+            counter.count(event(subject=str(number)))
+
+    assert len(counter.take().refused) == MOST_SENT
+
+
+def test_a_long_subject_keeps_its_beginning_and_a_digest(counter: Counter, event: Limiting) -> None:
+    for end in ("1", "1", "2", "2"):
+        counter.count(event(subject="x" * 1000 + end))
+
+    subjects = [who.subject for who in counter.take().refused]
+    assert len(set(subjects)) == 2
+    assert all(len(subject) == LONGEST_SUBJECT and subject.startswith("x" * 40) for subject in subjects)
+
+
+def test_threads_lose_no_count(counter: Counter, event: Limiting) -> None:
+    each = event()
+    taken = []
+
+    def count() -> None:
+        for _ in range(5_000):
+            counter.count(each)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        taken.append(counter.take())
+    taken.append(counter.take())
+
+    assert sum(amount for counts in taken for amount in counts.checks.values()) == 20_000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_forked_child_counts_from_nothing(counter: Counter, event: Limiting) -> None:
+    counter.count(event())
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        counter.count(event("b"))
+        os.write(write, repr(list(counter.take().checks)).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+
+    with os.fdopen(read) as told:
+        assert told.read() == repr([Check("b", "allowed", "memory")])
+    assert list(counter.take().checks) == [Check("view", "allowed", "memory")]

@@ -1,0 +1,197 @@
+"""Counts on their way to storage: each arrives once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import MemoryStorage, StorageError
+from flask_multilimit.engine.storage import KeepsTallies
+from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
+from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
+from flask_multilimit.observe.traffic.counting import MOST_SENT
+from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, shown
+
+if TYPE_CHECKING:
+    from observe.traffic.conftest import Keeper
+
+PREFIX = "rate_limit:"
+LOGGER = logging.getLogger("test")
+
+
+def some(amount: int = 1, endpoint: str = "view") -> Counts:
+    return Counts({Check(endpoint, "refused", "storage"): amount}, {}, {Refused(endpoint, "ip-60s", "ip", "a"): amount})
+
+
+@pytest.fixture
+def outbox(keeper: Keeper) -> Outbox:
+    return Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now)
+
+
+def total(keeper: Keeper, seconds: float = 3600) -> int:
+    return sum(TrafficReader(keeper, PREFIX).read(seconds).total.checks.values())
+
+
+def test_what_was_put_arrives(outbox: Outbox, keeper: Keeper) -> None:
+    outbox.put(some(3))
+    outbox.put(some(4))
+
+    assert outbox.send() is False
+    assert total(keeper) == 7
+
+
+def test_a_flush_is_one_command(outbox: Outbox, keeper: Keeper) -> None:
+    outbox.put(some())
+    outbox.send()
+
+    ((_, number, keys),) = keeper.sent
+    assert number == 1
+    assert len(keys) == 2
+    assert all(is_traffic(key) for key in keys)
+
+
+def test_nothing_is_sent_when_there_is_nothing(outbox: Outbox, keeper: Keeper) -> None:
+    assert outbox.send() is False
+    assert keeper.sent == []
+
+
+def test_what_storage_does_not_take_waits_and_arrives_in_its_own_time(outbox: Outbox, keeper: Keeper) -> None:
+    keeper.error = StorageError("away")
+    for _ in range(3):
+        outbox.put(some())
+        assert outbox.send() is True
+        keeper.now += BUCKET_SECONDS
+    keeper.error = None
+
+    assert outbox.send() is False
+    assert [number for _, number, _ in keeper.sent] == [1, 2, 3]
+    assert total(keeper) == 3
+    assert total(keeper, BUCKET_SECONDS * 2) == 1
+
+
+def test_what_has_arrived_though_the_answer_was_lost_counts_once(outbox: Outbox, keeper: Keeper) -> None:
+    keeper.error, keeper.loses_answers = StorageError("too late"), True
+    outbox.put(some(5))
+    outbox.send()
+    outbox.put(some(2))  # in the same ten seconds, but not in the same batch
+    keeper.error = None
+
+    outbox.send()
+
+    assert total(keeper) == 7
+
+
+def test_an_outage_of_any_length_loses_no_count(outbox: Outbox, keeper: Keeper) -> None:
+    keeper.error = StorageError("away")
+    for number in range(100):
+        outbox.put(some(1, f"view-{number % 7}"))
+        outbox.send()
+        keeper.now += BUCKET_SECONDS
+    keeper.error = None
+    waiting = len(outbox._waiting)
+    outbox.send()
+
+    assert waiting == MOST_WAITING
+    assert total(keeper) == 100
+
+
+def test_subjects_that_wait_together_stay_few(outbox: Outbox, keeper: Keeper) -> None:
+    for start in range(0, 300, 100):
+        refused = {Refused("view", "ip-60s", "ip", str(n)): n + 1 for n in range(start, start + 100)}
+        outbox.put(Counts({Check("view", "refused", "storage"): 1}, {}, refused))
+
+    assert len(outbox._waiting[0].counts.refused) == MOST_SENT
+    assert min(outbox._waiting[0].counts.refused.values()) == 201
+    del keeper
+
+
+def test_buckets_go_by_the_clock_of_the_storage(keeper: Keeper) -> None:
+    ours = [keeper.now - 1000]
+    outbox = Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: ours[0])
+    outbox.put(some())
+    outbox.send()  # from the answer it knows better
+
+    outbox.put(some(10))
+    outbox.send()
+
+    assert total(keeper, 20) == 10
+
+
+def test_a_storage_that_takes_no_traffic_is_logged_once_a_minute(
+    outbox: Outbox, keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = StorageError("NOPERM")
+    error.remedy = "allow it"
+    keeper.error = error
+    for _ in range(5):
+        outbox.put(some())
+        outbox.send()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "Rate limits: traffic waits to be recorded: NOPERM (allow it)"
+    ]
+
+
+def test_a_storage_that_is_away_is_logged_by_its_guard_alone(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
+    outbox = Outbox(keeper, PREFIX, logger=LOGGER, is_away=lambda: True)
+    keeper.error = StorageError("away")
+    outbox.put(some())
+    outbox.send()
+
+    assert caplog.records == []
+
+
+def test_buckets_live_an_hour(outbox: Outbox, keeper: Keeper) -> None:
+    outbox.put(some())
+    outbox.send()
+    keeper.now += LIVES_SECONDS - 1
+    assert keeper.kept._kept
+
+    keeper.now += 2
+
+    keeper.kept.tallies([])
+    assert not keeper.kept._kept
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_forked_child_sends_under_a_name_of_its_own_and_nothing_of_its_parent(outbox: Outbox, keeper: Keeper) -> None:
+    outbox.put(some())
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        outbox.send()
+        outbox.put(some())
+        outbox.send()
+        os.write(write, repr(keeper.sent[0][:2]).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    outbox.send()
+
+    with os.fdopen(read) as told:
+        of_child = told.read()
+    assert of_child.endswith(", 1)")
+    assert of_child != repr(keeper.sent[0][:2])
+
+
+def test_subjects_are_hashed_with_a_key() -> None:
+    counts = some()
+
+    hashed = [next(iter(shown(counts, "hashed", key).refused)).subject for key in (b"one", b"one", b"two")]
+
+    assert hashed[0] == hashed[1] != hashed[2]
+    assert all(len(subject) == 16 and subject != "a" for subject in hashed)
+
+
+def test_subjects_that_no_storage_takes_are_escaped() -> None:
+    counts = Counts({}, {}, {Refused("view", "ip-60s", "tenant", "a\ud800b"): 1})
+
+    assert next(iter(shown(counts, "plain", b"").refused)).subject == "a\\ud800b"
+    assert len(next(iter(shown(counts, "hashed", b"k").refused)).subject) == 16
+
+
+def test_memory_keeps_tallies() -> None:
+    assert isinstance(MemoryStorage(), KeepsTallies)

@@ -1,0 +1,61 @@
+"""The most frequent of many: exact while there is room, never too many, and right about the heavy ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flask_multilimit.observe.traffic.heaviest import Heaviest
+
+
+def heaviest_of(keys: list[int], capacity: int) -> Heaviest[int]:
+    heaviest: Heaviest[int] = Heaviest(capacity)
+    for key in keys:
+        heaviest.add(key)
+    return heaviest
+
+
+@given(st.lists(st.integers(0, 9)))
+def test_as_long_as_there_is_room_it_is_exact(keys: list[int]) -> None:
+    assert heaviest_of(keys, 10).top(10) == Counter(keys)
+
+
+@given(st.lists(st.integers(0, 60), max_size=400), st.integers(1, 20))
+def test_it_never_tells_of_more_than_there_were_and_misses_none_that_is_frequent(
+    keys: list[int], capacity: int
+) -> None:
+    told, exact = heaviest_of(keys, capacity).top(capacity), Counter(keys)
+
+    assert all(0 < amount <= exact[key] for key, amount in told.items())
+    frequent = {key for key, amount in exact.items() if amount > len(keys) / capacity}
+    assert frequent <= set(told)
+
+
+@given(st.lists(st.integers(), max_size=300), st.integers(1, 20))
+def test_it_keeps_no_more_than_its_capacity(keys: list[int], capacity: int) -> None:
+    heaviest = heaviest_of(keys, capacity)
+
+    assert len(heaviest) == min(capacity, len(set(keys)))
+    assert len(heaviest._heap) <= capacity
+    assert len(heaviest._errors) <= capacity
+
+
+def test_the_top_are_those_with_the_largest_amounts() -> None:
+    heaviest = heaviest_of([1, 2, 2, 3, 3, 3], 10)
+
+    assert heaviest.top(2) == {3: 3, 2: 2}
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.2])
+def test_the_top_20_of_a_zipf_stream_are_found(exponent: float) -> None:
+    shares = list(accumulate(1 / rank**exponent for rank in range(1, 100_001)))
+    stream = random.Random(7).choices(range(100_000), cum_weights=shares, k=100_000)
+
+    told, exact = heaviest_of(stream, 1024).top(20), Counter(stream)
+
+    assert len(set(told) & {key for key, _ in exact.most_common(20)}) >= 19

@@ -1,0 +1,214 @@
+"""Traffic as an app has it: counted by default, flushed in the background, read back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import (
+    ConfigurationError,
+    LimitType,
+    MemoryStorage,
+    MultiLimit,
+    Storage,
+    StorageError,
+    current_decision,
+    rate_limiter,
+)
+from flask_multilimit.observe import beat
+from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, reader_of
+from flask_multilimit.observe.traffic.observer import Traffic
+from flask_multilimit.serve.gate import gate_of
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+PATIENCE = 20.0
+
+
+def make(app: Flask, **options: Any) -> MultiLimit:
+    multilimit = MultiLimit(app, **options)
+
+    @app.get("/")
+    @rate_limiter(type=LimitType.IP, rules="3/hour")
+    def index() -> str:
+        return str(current_decision.decided_by)
+
+    return multilimit
+
+
+def traffic_of(app: Flask) -> Traffic:
+    (traffic,) = (each for each in gate_of(app).audience.observers if isinstance(each, Traffic))
+    return traffic
+
+
+def read(app: Flask) -> RecentTraffic:
+    gate = gate_of(app)
+    return reader_of(gate.limiter.storage, gate.settings.key_prefix).read(60)
+
+
+def test_who_switches_nothing_on_finds_who_is_refused(app: Flask) -> None:
+    make(app)
+    client = app.test_client()
+    for _ in range(10):
+        client.get("/")
+
+    traffic_of(app).flush()
+
+    recent = read(app)
+    assert recent.total.checks == {Check("index", "allowed", "memory"): 3, Check("index", "refused", "memory"): 7}
+    assert recent.total.rules == {
+        RuleCount("index", "ip-3600s", "refuses"): 7,
+        RuleCount("index", "ip-3600s", "near"): 1,
+    }
+    assert recent.top_subjects()[0][:5] == ("index", "ip-3600s", "ip", "127.0.0.1", 7)
+
+
+def test_it_is_flushed_by_itself(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beat, "SECONDS", 0.01)
+    make(app)
+    app.test_client().get("/")
+
+    deadline = time.monotonic() + PATIENCE
+    while not read(app).total and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    assert read(app).total.checks == {Check("index", "allowed", "memory"): 1}
+
+
+def test_switched_off_nobody_counts(app: Flask) -> None:
+    app.config["MULTILIMIT_TRAFFIC"] = False
+    make(app)
+
+    assert gate_of(app).audience.observers == ()
+
+
+def test_on_a_server_it_lies_under_the_prefix_with_a_ttl(app: Flask, server: Server, redis_client: redis.Redis) -> None:
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_KEY_PREFIX="shop:")
+    make(app)
+    client = app.test_client()
+    for _ in range(5):
+        client.get("/")
+
+    traffic_of(app).flush()
+
+    keys: list[bytes] = [key for key in redis_client.scan_iter("*") if b"{*traffic}" in key]
+    assert len(keys) == 3
+    assert all(key.startswith(b"shop:") and 3000 < redis_client.ttl(key) < 3700 for key in keys)
+    assert sum(read(app).checks(outcomes=["refused"])) == 2
+    assert {check.decided_by for check in read(app).total.checks} <= {"storage", "deny_cache"}
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_an_outage_loses_no_count(app: Flask, server: Server) -> None:
+    """What the fallback decides meanwhile is counted too, and arrives when storage is back."""
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10, MULTILIMIT_WORKERS=1)
+    make(app)
+    storage = gate_of(app).limiter.storage
+    client = app.test_client()
+    client.get("/")
+    with Away(storage):
+        told = {client.get("/").get_data(as_text=True)}
+        traffic_of(app).flush()
+    assert told == {"local"}
+
+    traffic_of(app).flush()
+
+    assert {check.decided_by: amount for check, amount in read(app).total.checks.items()} == {"storage": 1, "local": 1}
+
+
+class Away:
+    """Makes a storage fail for a while, at our own seam."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __enter__(self) -> None:
+        for name in ("check", "tally"):
+            setattr(self._storage, name, self._fail)
+
+    def __exit__(self, *_: object) -> None:
+        for name in ("check", "tally"):
+            delattr(self._storage, name)
+
+    @staticmethod
+    def _fail(*_: object, **__: object) -> None:
+        raise StorageError("away")
+
+
+def test_a_storage_of_ones_own_need_not_keep_it(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    class Own:
+        shared = False
+
+        def __init__(self) -> None:
+            kept = MemoryStorage()
+            for name in ("check", "peek", "check_many", "refund", "reset", "close"):
+                setattr(self, name, getattr(kept, name))
+
+    make(app, storage=Own())
+    client = app.test_client()
+    for _ in range(5):
+        assert client.get("/").status_code in {200, 429}
+
+    traffic_of(app).flush(ending=True)
+
+    assert "2 refused in 1 s: index by ip-3600s 2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"TRAFFIC_SUBJECTS": "hashed"}, "SECRET_KEY"),
+        ({"TRAFFIC_SUBJECTS": "md5"}, "MULTILIMIT_TRAFFIC_SUBJECTS='md5'"),
+        ({"TRAFFIC": 1}, "MULTILIMIT_TRAFFIC=1"),
+        ({"LOG": "debug"}, "MULTILIMIT_LOG='debug'"),
+        ({"TRAFFIC": False, "LOG": "subjects"}, "MULTILIMIT_LOG='subjects' needs MULTILIMIT_TRAFFIC"),
+        ({"TRAFFIC": False, "TRAFFIC_SUBJECTS": "plain"}, "MULTILIMIT_TRAFFIC_SUBJECTS='plain' needs"),
+    ],
+)
+def test_settings_that_are_wrong(app: Flask, settings: dict[str, Any], what: str) -> None:
+    app.config.update({f"MULTILIMIT_{name}": value for name, value in settings.items()})
+
+    with pytest.raises(ConfigurationError, match=what):
+        MultiLimit(app)
+
+
+def test_subjects_as_the_setting_says(app: Flask) -> None:
+    found = {}
+    for how in ("plain", "hashed", "none"):
+        shop = Flask("shop")
+        shop.config.update(MULTILIMIT_TRAFFIC_SUBJECTS=how, SECRET_KEY="s3cret")
+        make(shop)
+        client = shop.test_client()
+        for _ in range(5):
+            client.get("/")
+        traffic_of(shop).flush()
+        found[how] = [top.subject for top in read(shop).top_subjects()]
+    del app
+
+    assert found["plain"] == ["127.0.0.1"]
+    assert found["none"] == []
+    (hashed,) = found["hashed"]
+    assert hashed != "127.0.0.1"
+    assert len(hashed) == 16
+
+
+def test_the_log_may_be_switched_off(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    app.config["MULTILIMIT_LOG"] = "off"
+    make(app)
+    client = app.test_client()
+    for _ in range(5):
+        client.get("/")
+
+    traffic_of(app).flush(ending=True)
+
+    assert caplog.records == []

@@ -1,0 +1,114 @@
+"""The log by default: one line a minute while something is refused."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
+from flask_multilimit.observe.traffic.log import RefusalLog
+
+
+class Minutes:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def minutes() -> Minutes:
+    return Minutes()
+
+
+@pytest.fixture
+def log(minutes: Minutes, caplog: pytest.LogCaptureFixture) -> RefusalLog:
+    caplog.set_level(logging.INFO)
+    return RefusalLog(logging.getLogger("test"), clock=minutes)
+
+
+def refused(amount: int, rule: str = "ip-60s", endpoint: str = "search") -> Counts:
+    return Counts(
+        {Check(endpoint, "refused", "storage"): amount},
+        {RuleCount(endpoint, rule, "refuses"): amount},
+        {Refused(endpoint, rule, "ip", "203.0.113.7"): amount},
+    )
+
+
+def test_a_minute_of_refusals_is_one_line(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+    for second in range(60):
+        minutes.now = second
+        log.add(refused(3) if second else refused(2, "user-60s", "login"))
+        assert log.log_if_due() is True
+    minutes.now = 60
+
+    assert log.log_if_due() is False
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "Rate limits: 179 refused in 60 s: search by ip-60s 177, login by user-60s 2")
+    ]
+
+
+def test_nothing_refused_is_no_line(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+    log.add(Counts({Check("search", "allowed", "storage"): 5, Check("search", "refunded", "storage"): 5}))
+    minutes.now = 100
+
+    assert log.log_if_due() is False
+    assert caplog.records == []
+
+
+def test_the_next_minute_counts_anew(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+    for minutes.now in (0, 60, 90, 150):
+        if minutes.now in {0, 90}:
+            log.add(refused(1))
+        log.log_if_due()
+
+    assert caplog.text.count("1 refused in 60 s") == 2
+
+
+def test_what_else_was_turned_away_is_told(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+    log.add(
+        Counts(
+            {
+                Check("a", "banned", "storage"): 4,
+                Check("a", "denied", "list"): 3,
+                Check("a", "unanswered", "nobody"): 2,
+                Check("a", "allowed", "storage"): 100,
+            }
+        )
+    )
+    minutes.now = 61
+    log.log_if_due()
+
+    assert caplog.messages == ["Rate limits: 4 banned, 3 denied, 2 unanswered in 61 s"]
+
+
+def test_a_line_names_a_few_rules(log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(1, 9):
+        log.add(refused(number, f"rule-{number}"))
+    minutes.now = 60
+    log.log_if_due()
+
+    assert caplog.messages[0].endswith("search by rule-5 5, search by rule-4 4, and 3 more")
+
+
+def test_subjects_are_named_when_asked_for(minutes: Minutes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = RefusalLog(logging.getLogger("test"), subjects=True, clock=minutes)
+    log.add(refused(3))
+    minutes.now = 60
+    log.log_if_due()
+
+    assert caplog.messages == ["Rate limits: 3 refused in 60 s: search by ip-60s 3. Refused most: ip 203.0.113.7 3"]
+
+
+def test_what_is_left_is_logged_at_once_when_the_process_ends(
+    log: RefusalLog, minutes: Minutes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.add(refused(3))
+    minutes.now = 7
+
+    assert log.log_if_due(at_once=True) is False
+    assert caplog.messages == ["Rate limits: 3 refused in 7 s: search by ip-60s 3"]
