@@ -36,4 +36,4 @@ def test_there_is_a_recipe_for_each_of_the_usual_additions() -> None:
 def test_the_floors_are_those_of_the_house() -> None:
     rows = re.findall(r"^  \| (`.*?`) \| ", PAGE, re.MULTILINE)
 
-    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == list(HOUSE[""])
+    assert [set(re.findall(r"`(\w+)/?`", row)) for row in rows] == list(HOUSE[""])
