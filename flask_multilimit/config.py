@@ -116,6 +116,10 @@ class Settings(BaseModel):
     exempt: tuple[str, ...] = ()
     """Endpoints, blueprints or patterns to which only the limits of their own decorators apply."""
 
+    unknown_names: Literal["error", "warn"] = "error"
+    """What a name or pattern is that matches no endpoint: an ``error`` that :meth:`MultiLimit.validate` raises, or a
+    warning (``warn``)."""
+
     allow: tuple[str, ...] = ()
     """Networks and subjects that no limit applies to: ``["10.0.0.0/8", "user:42"]``."""
 

@@ -268,6 +268,15 @@ class MultiLimit:
         for app in list(self._apps):
             gate_of(app).limiter.close()
 
+    def validate(self, app: Flask | None = None) -> None:
+        """Raise :class:`ConfigurationError` for whatever is wrong in the limits of ``app`` (default: the current app),
+        without asking the storage. Call it when all views and blueprints are registered: in a test, or before a server
+        starts its workers.
+
+        Names that match no endpoint are errors, or warnings, as ``MULTILIMIT_UNKNOWN_NAMES`` says.
+        """
+        (_gate() if app is None else gate_of(app)).validate()
+
     @property
     def limiter(self) -> Limiter:
         """The engine's limiter of the current app."""

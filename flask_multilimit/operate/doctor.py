@@ -92,6 +92,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         endpoints = []
         yield Finding("declarations", Severity.WRONG, str(error), "Correct it: until then the app's requests fail.")
     else:
+        yield from _unknown_names(gate)
         yield from _declarations(gate, endpoints)
         yield from _addresses(gate, endpoints)
         yield from _users(gate, endpoints)
@@ -100,6 +101,12 @@ def examine(gate: AppGate) -> Iterator[Finding]:
 
 
 # The app
+
+
+def _unknown_names(gate: AppGate) -> Iterator[Finding]:
+    severity = Severity.WRONG if gate.settings.unknown_names == "error" else Severity.WARNING
+    for problem in gate.plans.sources.unknown_names():
+        yield Finding("names", severity, f"A limit applies to nothing. {problem}.", "Correct the name, or remove it.")
 
 
 def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:

@@ -66,9 +66,8 @@ class Plans:
     # Build
 
     def build(self) -> None:
-        """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in any declaration
-        or setting of limits."""
-        self.sources.reject_unknown_names()
+        """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in a declaration
+        that applies to one."""
         registered = list(self.app.view_functions.values())
         for rule in self.app.url_map.iter_rules():
             reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
@@ -78,6 +77,12 @@ class Plans:
             self.of_unmatched(method)
         reject_unserved(dict(self._endpoints))
         reject_mixed_leases([*self._endpoints.values(), *self._unmatched.values()])
+
+    def require_known_names(self) -> None:
+        """Raise :class:`ConfigurationError` for names and patterns that match no endpoint. They concern no plan."""
+        problems = self.sources.unknown_names()
+        if problems:
+            raise ConfigurationError("; ".join(problems))
 
     # Look up
 

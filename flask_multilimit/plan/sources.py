@@ -110,15 +110,14 @@ class Sources:
         """The limits of requests without an endpoint; those of the app only beside limits made for these."""
         return (*self.application, *self.unmatched) if self.unmatched else ()
 
-    def reject_unknown_names(self) -> None:
-        """Raise :class:`ConfigurationError` for a name or pattern in the settings that no endpoint answers to."""
+    def unknown_names(self) -> list[str]:
+        """A message for each name or pattern in the settings that no endpoint answers to."""
         configured = ((name, declarations[0].where) for name, declarations in self.configured)
-        for name, where in (*configured, *self.exempt):
-            if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions):
-                raise ConfigurationError(
-                    f'{where}: no endpoint or blueprint is called "{name}", nor does one match it; '
-                    "`flask routes` lists the endpoints"
-                )
+        return [
+            f'{where}: no endpoint or blueprint is called "{name}" or matches it; `flask routes` lists the endpoints'
+            for name, where in (*configured, *self.exempt)
+            if not any(self._answers_to(name, endpoint) for endpoint in self.app.view_functions)
+        ]
 
     def _configured_for(self, endpoint: str) -> tuple[Declaration, ...]:
         return tuple(

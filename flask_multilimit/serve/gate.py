@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Literal, NoReturn, cast
@@ -13,7 +15,7 @@ from ..config import Settings
 from ..declare.decorators import Stack, gate_of_app
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import Subject, Subjects
-from ..engine import ConfigurationError, Decision, Hit, Limiter, StorageDenied, StorageError
+from ..engine import ConfigurationError, ConfigurationWarning, Decision, Hit, Limiter, StorageDenied, StorageError
 from ..observe.events import OTHERS, Audience, Outcome, event_of
 from ..plan.endpoint import Applied, AppliedLimits, Plan, scope_of
 from ..plan.plans import Plans
@@ -164,7 +166,25 @@ class AppGate:
                 warn_of_several_processes(self.app, self.settings, self.limiter)
                 warn_where_no_threads_run(self.app, self.settings)
                 self.plans.build()
+                self._report_unknown_names()
                 self.started = True
+
+    def _report_unknown_names(self) -> None:
+        """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that is meant
+        for nobody must not stop the requests of everybody."""
+        strict = self.settings.unknown_names == "error"
+        if strict and (self.app.testing or self.app.debug):
+            self.plans.require_known_names()
+        for problem in self.plans.sources.unknown_names():
+            self.app.logger.log(logging.ERROR if strict else logging.WARNING, "A limit applies to nothing. %s", problem)
+
+    def validate(self) -> None:
+        """Raise :class:`ConfigurationError` for whatever is wrong in declarations and settings of limits."""
+        self.plans.build()
+        if self.settings.unknown_names == "error":
+            self.plans.require_known_names()
+        for problem in self.plans.sources.unknown_names():
+            warnings.warn(problem, ConfigurationWarning, stacklevel=3)
 
     # Allow and deny
 

@@ -96,6 +96,7 @@ def plans_of(app: Flask, limits: Limits | None = None) -> Plans:
     file, name = _file_of(limits)
     sources = Sources.of(app, Settings(file=name), file=file, application=(), default=(), unmatched=(), limits=())
     plans = Plans(app, sources, subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
+    plans.require_known_names()
     plans.build()
     return plans
 
