@@ -265,7 +265,8 @@ class _RedisLine:
 
 
 class _SocketLine:
-    """Straight to a socket of the system, which waits by itself: a time-out of Python's would poll at each step."""
+    """Straight to a socket of the system. It waits for a reply by ``poll``, whose time goes on when a signal comes; that
+    of a blocking ``recv`` begins anew with each tick of a profiler."""
 
     def __init__(
         self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None
@@ -281,6 +282,8 @@ class _SocketLine:
         self._feed, self._gets = reader.feed, reader.gets
         poll = select.poll()
         poll.register(plain, select.POLLIN)
+        self._poll = poll.poll
+        self._milliseconds: float | None = None
         self.has_news = functools.partial(poll.poll, 0)
         plain.setblocking(True)
         self._wait_at_most(self._usual)
@@ -289,6 +292,8 @@ class _SocketLine:
         if monotonic() - started > self._leisure or self._hurried:
             self._hurry(started)
         self._send(command)
+        if not self._poll(self._milliseconds):
+            raise TimeoutError("timed out")
         received = self._receive(_CHUNK)
         if received.rfind(b"*") or received.find(b"\n", 0, 9) < 0:  # not just one list, of at most six digits
             reject_too_long(received)
@@ -314,6 +319,8 @@ class _SocketLine:
         """Of a reply that comes in pieces, of which ``before`` was the last; and which is the last now."""
         while True:
             self._hurry(started)
+            if not self._poll(self._milliseconds):
+                raise TimeoutError("timed out")
             received = self._receive(_LONG_CHUNK)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
@@ -334,6 +341,7 @@ class _SocketLine:
         """Raises :class:`TimeoutError` when there is no time at all."""
         if seconds is not None and seconds <= 0:
             raise TimeoutError("timed out")
+        self._milliseconds = seconds * 1000 if seconds else None
         whole, part = divmod(max(round((seconds or 0) * 1_000_000), 1 if seconds else 0), 1_000_000)
         for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", whole, part))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import socket
 import struct
 import time
@@ -15,7 +16,7 @@ from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
 from flask_multilimit.engine.storage.redis.deadline import Deadline, TimedSocket, TimedUnixConnection
-from flask_multilimit.engine.storage.redis.wire import Wire, wire_of
+from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,3 +176,37 @@ def test_who_only_looks_is_not_made_to_wait(deadline: Deadline, ends: Ends) -> N
     for _ in range(2):
         with pytest.raises(BlockingIOError):
             timed.recv(1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
+def test_the_ticks_of_a_profiler_do_not_make_the_time_begin_anew(any_server: Server) -> None:
+    deadline = Deadline(0.1)
+    client = redis.Redis.from_url(
+        any_server.url,
+        connection_class=TimedUnixConnection,
+        deadline=deadline,
+        socket_timeout=0.1,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+    wire = wire_of(client, deadline)
+    assert wire is not None
+    ticks = 0
+
+    def tick(*_: object) -> None:
+        nonlocal ticks
+        ticks += 1
+        assert ticks < 500, "the time is over since long"
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        with pytest.raises(redis.TimeoutError):
+            wire.ask(command_of(b"BLPOP", b"nothing", b"0"), time.monotonic())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        client.close()
+
+    assert ticks
