@@ -24,7 +24,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"plan"},
         {"serve"},
         {"operate"},
-        {"testing"},
+        {"recording", "simulation", "testing"},
         {"extension"},
         {"compat"},
     ),

@@ -1,0 +1,227 @@
+"""Write down what passes, to replay it through other limits later: ``flask multilimit simulate FOLDER/*``.
+
+A line says when a request came, its method, endpoint and status, who was counted, and whether limits admitted it. It
+says no path, no address and no name: subjects are hashed with a key. Requests only put what is known into a queue; a
+thread writes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+
+from .declare.subjects import EVERYONE, LimitType, network_of
+from .engine import ConfigurationError, Decision
+from .engine.forks import tell_child
+from .operate.simulate.logs.logged import LoggedRequest, Recorded
+from .operate.simulate.logs.recorded import line_of
+from .plan.sources import UNMATCHED_SCOPE
+from .serve.gate import gate_of
+from .signals import limits_checked
+
+PAUSE = 0.5
+"""Seconds between two times of writing."""
+MOST_WAITING = 100_000
+"""Requests that wait to be written; what is more is dropped, and counted."""
+SEGMENTS = 8
+"""Files that the allowed bytes are parted into: the oldest goes when there is no more room."""
+DAY = 86_400_000_000
+"""Microseconds."""
+
+__all__ = ["Recorder"]
+
+
+class _Seen(NamedTuple):
+    """One request, as its own thread knows it."""
+
+    at: int
+    method: str
+    endpoint: str | None
+    status: int
+    subjects: Mapping[str, str]
+    admitted: bool | None
+
+
+class Recorder:
+    """Records the requests of ``app`` from now on: ``Recorder(app, "/var/log/shop")``, after ``MultiLimit(app)``.
+
+    :param folder: is made if it is not there; all processes of the app use it together.
+    :param key: hashes the subjects; by default the app's ``SECRET_KEY``. All processes need the same one.
+    :param max_bytes: that the files take together, at most; the oldest are deleted.
+    """
+
+    _thread: threading.Thread
+
+    def __init__(
+        self, app: Flask, folder: str | Path, *, key: str | bytes | None = None, max_bytes: int = 256_000_000
+    ) -> None:
+        secret = app.secret_key if key is None else key
+        if not secret:
+            raise ConfigurationError("Recorder: subjects are hashed with a key; give key=..., or the app a SECRET_KEY")
+        if max_bytes < 100_000:
+            raise ConfigurationError(f"Recorder: max_bytes={max_bytes}: give at least 100,000")
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.dropped = 0
+        """Requests of this process that were not written, as too many waited or the disk failed."""
+        self._app = app
+        self._gate = gate_of(app)
+        self._key = blake2b(secret.encode() if isinstance(secret, str) else secret).digest()
+        self._max_bytes = max_bytes
+        self._place = f"flask_multilimit_recorded_{id(app)}"
+        # What counts from anywhere, as the clock of a process does, is moved to what counts from 1970.
+        self._offset = (time.time_ns() - time.monotonic_ns()) // 1000
+        self._failing = False
+        self._begin()
+        limits_checked.connect(self._checked, app)
+        app.after_request(self._passed)
+        tell_child(self)
+        atexit.register(self.close)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._writing:
+            lines = [self._line_of(self._waiting.popleft()) for _ in range(len(self._waiting))]
+            if lines:
+                self._write("".join(lines).encode())
+
+    def close(self) -> None:
+        """Write what waits, and record no more."""
+        limits_checked.disconnect(self._checked, self._app)
+        self._closed.set()
+        self.flush()
+        atexit.unregister(self.close)
+
+    # In the thread of a request
+
+    def _checked(self, app: Flask, decision: Decision, endpoint: str, subjects: Mapping[str, str]) -> None:  # noqa: ARG002
+        with suppress(RuntimeError):  # outside of a request
+            if endpoint == (request.endpoint or UNMATCHED_SCOPE):
+                request.__dict__.setdefault(self._place, (decision, subjects))
+
+    def _passed(self, response: Response) -> Response:
+        if self._closed.is_set() or not _is_of_a_route(request.routing_exception):
+            return response
+        if len(self._waiting) >= MOST_WAITING:
+            self.dropped += 1
+            return response
+        checked: tuple[Decision, Mapping[str, str]] | None = request.__dict__.get(self._place)
+        address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
+        subjects = {**({} if checked is None else checked[1]), LimitType.IP.value: address}
+        at = time.time_ns() // 1000 if checked is None else self._since_1970(checked[0].at)
+        admitted = None if checked is None else checked[0].allowed
+        self._waiting.append(_Seen(at, request.method, request.endpoint, response.status_code, subjects, admitted))
+        if not self._thread.is_alive():
+            self._start()
+        return response
+
+    def _since_1970(self, at: int) -> int:
+        return at if abs(at - time.time_ns() // 1000) < DAY else at + self._offset
+
+    def _start(self) -> None:
+        with self._writing:
+            if not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="multilimit-recorder", daemon=True)
+                self._thread.start()
+
+    # In the thread that writes
+
+    def _begin(self) -> None:
+        self._waiting: deque[_Seen] = deque()
+        self._writing = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread()
+        self._segment: Path | None = None
+
+    def _after_fork_in_child(self) -> None:
+        """What waits is the parent's to write."""
+        self._begin()
+
+    def _run(self) -> None:
+        while not self._closed.wait(PAUSE):
+            self.flush()
+
+    def _line_of(self, seen: _Seen) -> str:
+        subjects = {type_: self._hashed(value) for type_, value in _single(seen.subjects).items()}
+        recorded = Recorded(seen.endpoint, subjects, seen.admitted)
+        return f"{line_of(LoggedRequest(seen.at, seen.method, '', status=seen.status, recorded=recorded))}\n"
+
+    def _hashed(self, subject: str) -> str:
+        return blake2b(subject.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8).hexdigest()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._make_room(len(data))
+            segment = self._current(len(data))
+            with segment.open("ab") as file:
+                file.write(data)
+            self._failing = False
+        except OSError as error:
+            self.dropped += data.count(b"\n")
+            if not self._failing:
+                self._failing = True
+                self._app.logger.error("Requests could not be recorded: %s", error)
+
+    def _current(self, size: int) -> Path:
+        segment = self._segment
+        if segment is None or not segment.exists() or segment.stat().st_size + size > self._max_bytes // SEGMENTS:
+            segment = self.folder / f"requests-{time.time_ns() // 1000:016d}-{os.getpid()}.jsonl"
+            self._segment = segment
+        return segment
+
+    def _make_room(self, size: int) -> None:
+        segments = sorted(self.folder.glob("requests-*.jsonl"))
+        sizes = {segment: _size_of(segment) for segment in segments}
+        used = sum(sizes.values())
+        for segment in segments:
+            if used + size <= self._max_bytes:
+                return
+            segment.unlink(missing_ok=True)
+            used -= sizes[segment]
+
+
+def _single(subjects: Mapping[str, str]) -> dict[str, str]:
+    """Each type by itself: several that are one subject are told by their parts."""
+    found: dict[str, str] = {}
+    for type_, value in subjects.items():
+        parts = _parts_of(value)
+        if parts is None:
+            found[type_] = value
+        else:
+            found = {**parts, **found}
+    found.pop(EVERYONE.type, None)
+    return found
+
+
+def _parts_of(value: str) -> dict[str, str] | None:
+    """Of a subject of several types, which is JSON."""
+    if not value.startswith("[["):
+        return None
+    with suppress(ValueError, TypeError, RecursionError):  # another subject may begin so
+        parts = {str(type_): str(part) for type_, part in json.loads(value)}
+        return parts or None
+    return None
+
+
+def _is_of_a_route(error: Any) -> bool:
+    """Not of a redirect of the router, which asks no limit."""
+    return error is None or isinstance(error, (NotFound, MethodNotAllowed))
+
+
+def _size_of(segment: Path) -> int:
+    try:
+        return segment.stat().st_size
+    except FileNotFoundError:  # another process has just made room
+        return 0

@@ -1,0 +1,261 @@
+"""What a real server has served is recorded, and replayed with the same verdict for each request."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter, recording
+from flask_multilimit.recording import Recorder
+from flask_multilimit.simulation import Report, read_logs, simulate
+from support.processes import Program
+
+from .recorded_app import make_app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.servers import Server
+
+THREADS = 4
+EACH = 150
+
+
+def asked(port: int, number: int) -> list[int]:
+    """The statuses that one client gets, over one connection."""
+    rng = random.Random(number)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    statuses = []
+    for _ in range(EACH):
+        method, path = rng.choice(
+            [
+                ("GET", "/items"),
+                ("GET", "/items"),
+                ("POST", "/login"),
+                ("GET", "/key"),
+                ("GET", "/nowhere"),
+                ("GET", "/free"),
+            ]
+        )
+        # Who logs in comes from an address of its own: what a response gives back is replayed at once.
+        address = f"10.0.0.{number}" if path == "/login" else f"203.0.113.{rng.randrange(2)}"
+        headers = {"X-Address": address, "X-User": rng.choice(["", "ann"]), "X-Key": rng.choice(["a", "b"])}
+        if rng.random() < 0.5:
+            headers["X-Wrong"] = "1"
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        response.read()
+        statuses.append(response.status)
+    connection.close()
+    return statuses
+
+
+def served(port: int) -> list[int]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [status for some in pool.map(asked, [port] * THREADS, range(THREADS)) for status in some]
+
+
+def replayed(folder: Path) -> Report:
+    return simulate(make_app(), read_logs(*sorted(folder.iterdir())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("storage", "workers"), [("memory", 1), ("server", 2)])
+def test_a_recording_of_a_real_server_is_replayed_with_the_same_verdicts(
+    storage: str, workers: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    uri = "memory://"
+    if storage == "server":
+        server: Server = request.getfixturevalue("server")
+        server.client().flushall()
+        uri = server.url
+    environment = {"RECORDED": str(tmp_path), "STORAGE": uri, "PYTHONPATH": f"tests{os.pathsep}."}
+    program = Program(
+        *("gunicorn", "--bind", "127.0.0.1:0", "--workers", str(workers), "--threads", str(THREADS)),
+        "operate.simulate.recorded_app:app",
+        environment=environment,
+    )
+
+    with program as running:
+        statuses = served(running.port)
+
+    report = replayed(tmp_path)
+    assert report.requests == len(statuses) == THREADS * EACH
+    assert report.really_refused == statuses.count(429) > 50
+    assert report.differing == 0
+    assert report.refused == statuses.count(429)
+    assert 1 <= len(list(tmp_path.iterdir())) <= workers
+    written = "".join(each.read_text() for each in tmp_path.iterdir())
+    assert not re.search(r"203\.0\.113|10\.0\.0\.|ann", written), "subjects are hashed"
+
+
+@pytest.fixture
+def app() -> Flask:
+    app = Flask("small")
+    app.config["SECRET_KEY"] = "s"
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(type=IP, rules="3/minute")
+    def index() -> str:
+        return request.headers.get("X", "")
+
+    @app.get("/folder/")
+    def folder() -> str:
+        return ""
+
+    return app
+
+
+@pytest.fixture
+def recorder(app: Flask, tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(app, tmp_path / "a" / "b", max_bytes=100_000)
+    yield recorder
+    recorder.close()
+
+
+def entries(recorder: Recorder) -> list[dict[str, object]]:
+    recorder.flush()
+    return [json.loads(line) for file in sorted(recorder.folder.iterdir()) for line in file.read_text().splitlines()]
+
+
+def test_a_line_tells_who_what_and_how_it_ended(app: Flask, recorder: Recorder) -> None:
+    client = app.test_client()
+    for path in ("/", "/", "/", "/", "/nowhere", "/folder", "/folder/"):
+        client.get(path, environ_base={"REMOTE_ADDR": "203.0.113.7"})
+
+    found = entries(recorder)
+
+    assert [(each["e"], each["s"], each.get("ok")) for each in found] == [
+        ("index", 200, 1),
+        ("index", 200, 1),
+        ("index", 200, 1),
+        ("index", 429, 0),
+        (None, 404, None),
+        ("folder", 200, None),
+    ], "a redirect of the router asks no limit"
+    assert len({json.dumps(each["w"]) for each in found}) == 1
+    assert "203.0.113" not in json.dumps(found)
+
+
+def test_the_same_subject_has_the_same_hash_with_the_same_key_only(app: Flask, tmp_path: Path) -> None:
+    recorders = [Recorder(app, tmp_path / name, key=key) for name, key in (("a", "1"), ("b", "1"), ("c", "2"))]
+    app.test_client().get("/")
+
+    one, same, other = (entries(recorder)[0]["w"] for recorder in recorders)
+    for recorder in recorders:
+        recorder.close()
+
+    assert one == same != other
+
+
+def test_the_disk_is_bounded(app: Flask, recorder: Recorder) -> None:
+    client = app.test_client()
+    for _ in range(40):
+        for _ in range(50):
+            client.get("/folder/")
+        recorder.flush()
+
+    sizes = [file.stat().st_size for file in recorder.folder.iterdir()]
+    assert 50_000 < sum(sizes) <= 100_000
+    assert max(sizes) <= 100_000 // recording.SEGMENTS
+    assert len(entries(recorder)) < 2000
+
+
+def test_a_thread_writes_without_being_asked(app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = threading.Event()
+    write = recorder._write
+
+    def told(data: bytes) -> None:
+        write(data)
+        written.set()
+
+    monkeypatch.setattr(recorder, "_write", told)
+    app.test_client().get("/")
+
+    assert written.wait(20)
+    assert len(entries(recorder)) == 1
+
+
+def test_what_is_too_much_is_dropped_and_counted(
+    app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "MOST_WAITING", 2)
+    monkeypatch.setattr(recording, "PAUSE", 60)
+    for _ in range(5):
+        app.test_client().get("/")
+
+    assert len(entries(recorder)) + recorder.dropped == 5
+    assert recorder.dropped >= 1
+
+
+def test_a_disk_that_fails_is_logged_once_and_costs_no_request(
+    app: Flask, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder.folder.rmdir()
+    for _ in range(2):
+        assert app.test_client().get("/").status_code == 200
+        recorder.flush()
+
+    assert recorder.dropped == 2
+    assert [record.message for record in caplog.records if "recorded" in record.message] == [caplog.records[0].message]
+    assert "could not be recorded" in caplog.text
+
+
+def test_a_closed_recorder_records_no_more(app: Flask, recorder: Recorder) -> None:
+    app.test_client().get("/")
+    recorder.close()
+    app.test_client().get("/")
+
+    assert len(entries(recorder)) == 1
+
+
+def test_a_child_writes_its_own_file(app: Flask, recorder: Recorder) -> None:
+    app.test_client().get("/")
+    child = os.fork()
+    if not child:
+        try:
+            app.test_client().get("/")
+            recorder.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    recorder.flush()
+
+    assert [len(file.read_text().splitlines()) for file in recorder.folder.iterdir()] == [1, 1]
+
+
+def test_a_subject_that_looks_like_several_harms_nothing() -> None:
+    for value in ("[[", '[["a"]]', "[[1,2]]" * 3, '[["ip","x"],["user","y"]]'):
+        found = recording._single({"api_key": value, "ip": "1.1.1.1"})
+        assert found["ip"] == "1.1.1.1"
+
+
+def test_a_recorder_needs_a_key_and_room(app: Flask, tmp_path: Path) -> None:
+    app.config["SECRET_KEY"] = None
+    with pytest.raises(ConfigurationError, match="give key="):
+        Recorder(app, tmp_path)
+    with pytest.raises(ConfigurationError, match="at least 100,000"):
+        Recorder(app, tmp_path, key="k", max_bytes=1)
+
+
+def test_a_recording_is_replayed_through_other_limits(app: Flask, recorder: Recorder) -> None:
+    for second in range(6):
+        app.test_client().get("/", environ_base={"REMOTE_ADDR": f"203.0.113.{second % 2}"})
+    recorder.flush()
+
+    report = simulate(
+        app, read_logs(*recorder.folder.iterdir()), limits={"limits": {"index": {"type": "ip", "rules": "1/hour"}}}
+    )
+
+    assert (report.refused, report.differing) == (4, 4)
