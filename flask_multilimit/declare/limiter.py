@@ -9,12 +9,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ..config import check_prefix
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Rule
 from ..engine.errors import brief
-from ..engine.hits import OnStorageError, check_cost, check_hash_tag
+from ..engine.hits import OnStorageError, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
@@ -246,19 +246,14 @@ def _validate(declaration: Declaration) -> None:
         check_callable("charge_when", declaration.charge_when, "the response")
     if declaration.on_rejected is not None:
         check_callable("on_rejected", declaration.on_rejected, "the Decision")
-    _check_policy(declaration.on_storage_error)
+    if declaration.on_storage_error is not None:
+        check_policy(declaration.on_storage_error)
     for name in ("shadow", "with_defaults"):
         _check_bool(name, getattr(declaration, name))
     if isinstance(declaration.message, (bytes, int, float, list, tuple, dict, set)):
         raise ConfigurationError(f"message={brief(declaration.message)}: give text, or a callable of the Decision")
     if callable(declaration.message):
         check_callable("message", declaration.message, "the Decision")
-
-
-def _check_policy(policy: object) -> None:
-    known = get_args(OnStorageError)
-    if policy is not None and policy not in known:
-        raise ConfigurationError(f"on_storage_error={brief(policy)}: give one of {', '.join(map(repr, known))}")
 
 
 def _check_scope(scope: object) -> None:

@@ -47,6 +47,8 @@ class Hit:
 
     def __post_init__(self) -> None:
         check_cost(self.cost, self.rule)
+        if self.on_storage_error is not None:
+            check_policy(self.on_storage_error)
 
     @property
     def packed(self) -> bytes:
@@ -100,6 +102,13 @@ def check_cost(cost: object, rule: Rule) -> None:
     if cost > rule.implementation.MAX_COST:
         most = f"{rule.algorithm} takes at most {rule.implementation.MAX_COST} units in one check"
         raise ConfigurationError(f"cost={brief(cost)}: {most}")
+
+
+def check_policy(policy: object, name: str = "on_storage_error") -> None:
+    """Raise :class:`ConfigurationError` unless a check can be decided so when the storage fails."""
+    known = get_args(OnStorageError)
+    if not isinstance(policy, str) or policy not in known:
+        raise ConfigurationError(f"{name}={brief(policy)}: give one of {', '.join(map(repr, known))}")
 
 
 def check_hash_tag(hash_tag: object) -> None:

@@ -57,6 +57,10 @@ class _Denial:
         return decision_of((new_id(), hits, reply, "deny_cache", NOTHING, None))
 
 
+def is_number(seconds: object) -> bool:
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+
+
 class DenyCache:
     """Asks ``storage``, unless it has refused the same check and that still holds: then refuses without asking.
 
@@ -77,7 +81,7 @@ class DenyCache:
         seconds: float = DENY_SECONDS,
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
-        if not 0 < seconds <= LONGEST_DENY_SECONDS:
+        if not is_number(seconds) or not 0 < seconds <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(
                 f"DenyCache(seconds={seconds!r}): must be above 0, at most {LONGEST_DENY_SECONDS:g}; to do without, "
                 "take the storage as it is"

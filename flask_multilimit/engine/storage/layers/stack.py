@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ...clock import monotonic_microseconds
-from ...errors import ConfigurationError
-from ...hits import OnStorageError
+from ...errors import ConfigurationError, brief
+from ...hits import OnStorageError, check_policy
 from ..base import Clocked, Storage, layers_of
-from .deny_cache import DENY_SECONDS, DenyCache
+from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache, is_number
 from .guard.guard import GuardedStorage
 from .guard.health import Health
+from .guard.workers import check_workers
 from .leases import LeasingStorage
 
 
@@ -27,7 +28,7 @@ class Layers:
     """The layers that a :class:`Limiter` puts around a shared storage, and their options.
 
     Layers that the storage has already are not put around it again. Leases are added by the first check of a rule that
-    has a ``lease``.
+    has a ``lease``. Raises :class:`ConfigurationError`.
     """
 
     on_storage_error: OnStorageError = "local"
@@ -40,6 +41,14 @@ class Layers:
     """Gets the guard's log lines; ``None``: the logger ``flask_multilimit``."""
     on_change: Callable[[Health], object] | None = None
     """Called once when the storage begins to fail, and once when it is back."""
+
+    def __post_init__(self) -> None:
+        check_policy(self.on_storage_error)
+        check_workers(self.workers)
+        if not is_number(self.deny_cache) or not 0 <= self.deny_cache <= LONGEST_DENY_SECONDS:
+            raise ConfigurationError(
+                f"deny_cache={brief(self.deny_cache)}: give seconds from 0, which is off, to {LONGEST_DENY_SECONDS:g}"
+            )
 
     def around(self, storage: Storage) -> Storage:
         """``storage`` with its layers."""

@@ -265,8 +265,8 @@ class _RedisLine:
 
 
 class _SocketLine:
-    """Straight to a socket of the system. It waits for a reply by ``poll``, whose time goes on when a signal comes; that
-    of a blocking ``recv`` begins anew with each tick of a profiler."""
+    """Straight to a socket of the system. It waits for a reply by ``poll``, whose time goes on when a signal comes.
+    That of a blocking ``recv`` begins anew with each tick of a profiler."""
 
     def __init__(
         self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None

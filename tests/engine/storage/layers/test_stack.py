@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -110,3 +110,42 @@ def test_a_layer_that_cannot_be_rebuilt_is_an_error() -> None:
 
     with pytest.raises(ConfigurationError, match="a Counting cannot go by another clock"):
         rebuilt(Counting(MemoryStorage()), Clock())  # type: ignore[arg-type]
+
+
+WRONG_WORKERS = [0, -1, True, 1.5, "2"]
+WRONG_POLICIES = ["locally", "", 1, True, ["local"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"workers": workers}, r"workers=.*: give a whole number, 1 or more") for workers in WRONG_WORKERS),
+        *(({"on_storage_error": policy}, r"on_storage_error=.*: give one of 'local'") for policy in WRONG_POLICIES),
+        ({"on_storage_error": None}, "on_storage_error=None: give one of"),
+        *(({"deny_cache": seconds}, r"deny_cache=.*: give seconds from 0") for seconds in (-1, 61, "1", True, None)),
+    ],
+)
+def test_wrong_options_of_layers_are_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Layers(**options)
+
+
+@pytest.mark.parametrize("policy", [*WRONG_POLICIES, None])
+def test_a_wrong_policy_of_a_guard_or_a_hit_is_told(policy: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"on_error=.*: give one of 'local', 'allow', 'deny', 'raise'"):
+        GuardedStorage(MemoryStorage(), on_error=policy)
+    if policy is not None:
+        with pytest.raises(ConfigurationError, match=r"on_storage_error=.*: give one of 'local'"):
+            hits_for("5/minute", scope="mail", on_storage_error=policy)
+
+
+@pytest.mark.parametrize("workers", WRONG_WORKERS)
+def test_a_wrong_number_of_workers_of_a_guard_is_told(workers: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"workers=.*: give a whole number, 1 or more, or leave it out"):
+        GuardedStorage(MemoryStorage(), workers=workers)
+
+
+@pytest.mark.parametrize("seconds", ["1", None, True])
+def test_a_deny_cache_of_no_seconds_is_told(seconds: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"DenyCache\(seconds="):
+        DenyCache(MemoryStorage(), seconds=seconds)

@@ -28,7 +28,7 @@ from .log import OutageLog
 from .pending import Admitted, PendingCharges
 from .policy import Policy
 from .probe import Prober, probes_like
-from .workers import Workers, count_workers
+from .workers import Workers, check_workers, count_workers
 
 PATIENCE = 1.0
 """Seconds after which no second try is made, so that a request never waits as long again."""
@@ -45,7 +45,7 @@ class GuardedStorage:
     ``deny``, ``local`` and ``allow``; shadow hits never raise or deny. ``workers`` is the number of processes that
     share the storage, on all machines; left out, it is found out (:func:`.count_workers`). ``on_change`` is called once
     when the storage begins to fail, and once when it is back. ``clock``, for tests, returns the microseconds by which
-    this process limits by itself. Thread-safe, fork-safe.
+    this process limits by itself. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class GuardedStorage:
         on_change: Callable[[Health], object] | None = None,
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
+        check_workers(workers)
         self.wrapped = storage
         self.shared: bool = storage.shared
         self._policy = Policy(on_error)

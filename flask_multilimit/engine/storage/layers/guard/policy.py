@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....hits import Hit, OnStorageError
+from ....hits import Hit, OnStorageError, check_policy
 
 _STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")
 
@@ -14,6 +14,9 @@ class Policy:
     """Of a guard; a hit's own ``on_storage_error`` comes first."""
 
     default: OnStorageError
+
+    def __post_init__(self) -> None:
+        check_policy(self.default, "on_error")
 
     def of(self, hit: Hit) -> OnStorageError:
         """A shadow never refuses, so it cannot raise or deny either."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....errors import ConfigurationError, brief
+
 PROC = Path("/proc")
 
 
@@ -22,6 +24,12 @@ class Workers:
     """Where it is known from."""
     certain: bool = True
     """Whether it was found; else it is a guess."""
+
+
+def check_workers(given: object) -> None:
+    """Raise :class:`ConfigurationError` unless it is a number of processes, or ``None``: to be found out."""
+    if given is not None and (type(given) is not int or given < 1):
+        raise ConfigurationError(f"workers={brief(given)}: give a whole number, 1 or more, or leave it out to be found")
 
 
 def count_workers(
