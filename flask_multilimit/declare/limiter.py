@@ -62,6 +62,8 @@ class Declaration:
     on_rejected: Reaction | None = None
     with_defaults: bool = False
     name: str | None = None
+    scope_is_given: bool = False
+    """Whether the declaration names its scope, to share quotas with others."""
 
     @classmethod
     def of(cls, where: str, options: Mapping[str, Any]) -> Declaration:
@@ -72,15 +74,21 @@ class Declaration:
                 given["rules"] = rules_from(given["rules"])
             if "methods" in given:
                 given["methods"] = _methods(given["methods"])
-            declaration = cls(where=where, **given)
+            declaration = cls(where=where, scope_is_given="scope" in given, **given)
             _validate(declaration)
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{where}": {error}') from error.__cause__
         return declaration
 
+    @property
+    def methods_in_key(self) -> str:
+        """What its keys say of its methods: limiters of different methods do not share a quota, unless they name a
+        scope to share."""
+        return "" if self.methods is None or self.scope_is_given else "+".join(sorted(self.methods))
+
     def shared_as(self, scope: str) -> Declaration:
         """Itself with ``scope`` for those that have none, and named after it."""
-        return replace(self, scope=self.scope or scope, name=self.name or scope)
+        return replace(self, scope=self.scope or scope, scope_is_given=self.scope_is_given, name=self.name or scope)
 
     @property
     def type_name(self) -> str:
@@ -109,7 +117,7 @@ class Declaration:
         return f"{self.name or self.type_name} limiter ({rules})"
 
 
-OPTIONS = tuple(each.name for each in fields(Declaration) if each.name != "where")
+OPTIONS = tuple(each.name for each in fields(Declaration) if each.name not in {"where", "scope_is_given"})
 _DEFAULTS = {each.name: each.default for each in fields(Declaration)}
 
 
@@ -128,17 +136,25 @@ def _remedy_for(option: str) -> str:
 
 
 def reject_shared_keys(
-    where: str, declarations: Iterable[Declaration], *, prefix: str | None = None, scope: str | None = None
+    where: str,
+    declarations: Iterable[Declaration],
+    *,
+    prefix: str | None = None,
+    scope: str | None = None,
+    methods: Mapping[Declaration, str] | None = None,
 ) -> None:
     """Raise :class:`ConfigurationError` when two rules would count in one key, and so charge it twice.
 
-    ``prefix`` and ``scope`` are what declarations without one are given.
+    ``prefix``, ``scope`` and ``methods`` are what declarations without one are given.
     """
+    methods = methods or {}
     owners: dict[tuple[object, ...], Declaration] = {}
     for declaration in declarations:
         for rule in declaration.fixed_rules:
             key, counted_as = declaration.key or prefix, declaration.scope or scope
-            place = (key, counted_as, declaration.hash_tag, declaration.type_name, rule.algorithm, rule.window_ms)
+            served = methods.get(declaration, declaration.methods_in_key)
+            who = (declaration.hash_tag, served, declaration.type_name)
+            place = (key, counted_as, *who, rule.algorithm, rule.window_ms)
             if place in owners:
                 raise ConfigurationError(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} and a rule of the {owners[place]} '

@@ -1,5 +1,7 @@
 """The key of a hit: ``<prefix>{<scope>}:<type>:<subject>:<algorithm>:<window ms>``.
 
+A limiter of some methods only has these behind the scope: ``<prefix>{<scope>}:POST:<type>:...``.
+
 The braces are the hash tag of Redis Cluster: all keys of one scope lie in one slot; or, where the subject is the tag,
 ``<prefix><scope>:<type>:{<subject>}:<algorithm>:<window ms>``, all keys of one subject. No two different (scope,
 type, subject) give one key, whatever their content and tag: everything outside a plain alphabet is percent-encoded (so
@@ -14,10 +16,15 @@ from hashlib import blake2b
 from typing import Literal
 from urllib.parse import quote
 
+MAX_KEY = 200
 MAX_PREFIX = 32
 MAX_SCOPE = 56
 MAX_TYPE = 20
 MAX_SUBJECT = 48
+
+_LONGEST_REST = len("::{}::sliding_window_counter:34560000000") + MAX_TYPE + MAX_SUBJECT
+"""Of a key, behind its stem."""
+_PLAIN_METHODS = re.compile(r"[A-Z+]+")
 
 DEFAULT_PREFIX = "rate_limit:"
 
@@ -55,10 +62,17 @@ def escape_subject(subject: str) -> str:
     return escape(subject, MAX_SUBJECT)
 
 
-def stem_of(prefix: str, scope: str, hash_tag: HashTag) -> str:
+def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> str:
     """What stands before the type."""
     escaped = escape_scope(scope)
-    return f"{prefix}{escaped}:" if hash_tag == "subject" else f"{prefix}{{{escaped}}}:"
+    stem = f"{prefix}{escaped}:" if hash_tag == "subject" else f"{prefix}{{{escaped}}}:"
+    return f"{stem}{_short(methods, MAX_KEY - len(stem) - _LONGEST_REST)}:" if methods else stem
+
+
+def _short(methods: str, room: int) -> str:
+    if _PLAIN_METHODS.fullmatch(methods) and len(methods) <= room:
+        return methods
+    return "*" + blake2b(methods.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()[:3]
 
 
 def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> str:

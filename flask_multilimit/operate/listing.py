@@ -23,7 +23,7 @@ MOST_TRAFFIC_KEYS = 1000
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
 _KEYS = (
-    re.compile(r"(?P<stem>.+?\{[^{}]*\}:)(?P<type>[^:]+):[^:]*:" + _RULE),
+    re.compile(r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):[^:]*:" + _RULE),
     re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{[^{}]*\}:" + _RULE),
 )
 """Of a scope that is the hash tag, and of a subject that is."""

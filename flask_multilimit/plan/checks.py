@@ -51,3 +51,21 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
                     f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
                     "one of them has a lease, and counts longer for it; give both a lease, or none"
                 )
+
+
+def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
+    """Raise :class:`ConfigurationError` when two limiters of an endpoint, which never apply to the same request, would
+    share a counter that nobody has asked for. ``plans`` are those of all endpoints, by endpoint and method."""
+    found: dict[tuple[object, ...], tuple[str, Declaration, Rule]] = {}
+    for (endpoint, method), plan in plans.items():
+        for planned in plan.limiters:
+            declared = planned.declaration
+            for _, rule in planned.rules:
+                place = (endpoint, planned.stem, declared.type_name, rule.algorithm, rule.window_ms)
+                other_method, other, other_rule = found.setdefault(place, (method, declared, rule))
+                if other is not declared and not (declared.scope_is_given and other.scope_is_given):
+                    raise ConfigurationError(
+                        f'limiter on "{endpoint}": Rule({rule}) of the {declared} (on {declared.where}) applies to '
+                        f"{method}, and Rule({other_rule}) of the {other} (on {other.where}) to {other_method}; both "
+                        "would count in one key; give one of them methods= or a scope"
+                    )

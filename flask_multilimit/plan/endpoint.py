@@ -143,20 +143,27 @@ class Plan:
         stack: Stack | None,
         dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
         counted_as: str | None = None,
+        methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
         """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
         ``scope`` alone would lie in several slots.
 
         ``dynamic`` keeps what the plans of an app share: the rules by request of each limiter in its place.
-        ``counted_as`` is the scope of those that have none, where it is not called like ``scope``.
+        ``counted_as`` is the scope of those that have none, where it is not called like ``scope``; ``methods`` is what
+        keys say of their methods, of those that stand on one method of a class.
         """
+        methods = methods or {}
         declarations = tuple(declarations)
         own = counted_as or scope
-        reject_shared_keys(scope, declarations, prefix=prefix, scope=own)
+        reject_shared_keys(scope, declarations, prefix=prefix, scope=own, methods=methods)
         reject_scattered_keys(scope, declarations)
         taken: set[str] = set()
         dynamic = {} if dynamic is None else dynamic
-        return cls(scope, stack, tuple(_planned(app, each, own, prefix, taken, dynamic) for each in declarations))
+        planned = (
+            _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), taken, dynamic)
+            for each in declarations
+        )
+        return cls(scope, stack, tuple(planned))
 
     @property
     def declarations(self) -> frozenset[Declaration]:
@@ -268,10 +275,11 @@ def _planned(
     declaration: Declaration,
     scope: str,
     prefix: str,
+    methods: str,
     taken: set[str],
     dynamic: MutableMapping[Hashable, DynamicRules],
 ) -> PlannedLimiter:
-    stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag)
+    stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
     if callable(declaration.rules):
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
         place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)

@@ -18,10 +18,10 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Resolve, Subjects, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit
-from .checks import reject_misplaced, reject_mixed_leases, reject_unserved
+from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
 from .sources import UNMATCHED_SCOPE, Sources, scope_of
-from .views import view_exemptions, view_stack
+from .views import methods_of_handlers, view_exemptions, view_stack
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
@@ -76,6 +76,7 @@ class Plans:
         for method in METHODS:
             self.of_unmatched(method)
         reject_unserved(dict(self._endpoints))
+        reject_accidental_sharing(dict(self._endpoints))
         reject_mixed_leases([*self._endpoints.values(), *self._unmatched.values()])
 
     def require_known_names(self) -> None:
@@ -182,7 +183,8 @@ class Plans:
         own = stack.declarations if stack else ()
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method))
         reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
-        return self._made(endpoint, (*others, *own), method, reached, counted_as=scope_of(endpoint))
+        by_handler = methods_of_handlers(view)
+        return self._made(endpoint, (*others, *own), method, reached, counted_as=scope_of(endpoint), methods=by_handler)
 
     def _made(
         self,
@@ -192,8 +194,9 @@ class Plans:
         stack: Stack | None,
         *,
         counted_as: str | None = None,
+        methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
-        plan = self._planned(scope, declarations, method, stack, counted_as=counted_as)
+        plan = self._planned(scope, declarations, method, stack, counted_as=counted_as, methods=methods)
         if plan.needs_users:
             self._subjects.require_users(plan.scope)
         return plan
@@ -206,6 +209,7 @@ class Plans:
         stack: Stack | None,
         *,
         counted_as: str | None = None,
+        methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
         serving = [each for each in declarations if method is None or each.serves(method)]
         return Plan.of(
@@ -216,6 +220,7 @@ class Plans:
             stack=stack,
             dynamic=self.dynamic,
             counted_as=counted_as,
+            methods=methods,
         )
 
     def _answers_options(self, endpoint: str) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from flask.views import MethodView
+from flask.views import MethodView, http_method_funcs
 
 from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels
+from ..declare.limiter import Declaration
 
 
 def view_stack(view: Any, method: str) -> Stack | None:
@@ -17,6 +18,23 @@ def view_stack(view: Any, method: str) -> Stack | None:
     if len(stacks) < 2:
         return stacks[0] if stacks else None
     return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
+
+
+def methods_of_handlers(view: Any) -> dict[Declaration, str]:
+    """The limiters that stand on the methods of a class-based view, and what keys say of the methods that each serves.
+
+    Those that have methods or a scope of their own go by these.
+    """
+    view_class = getattr(view, "view_class", None)
+    if view_class is None:
+        return {}
+    served: dict[Declaration, list[str]] = {}
+    for name in sorted(http_method_funcs):
+        stack = declared_on(_handler(view_class, name)) if hasattr(view_class, name) else None
+        for declaration in stack.declarations if stack else ():
+            if declaration.methods is None and not declaration.scope_is_given:
+                served.setdefault(declaration, []).append(name.upper())
+    return {declaration: "+".join(methods) for declaration, methods in served.items()}
 
 
 def view_exemptions(view: Any, method: str) -> frozenset[Level]:

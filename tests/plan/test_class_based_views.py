@@ -135,7 +135,7 @@ class TestRestful:
 
         assert statuses(app, "/items", "/items") == [200, 429]
         assert storage.windows == [[60, 1], [60, 1]]
-        assert storage.keys_asked[0][0] == "rate_limit:{items}:default::sliding_window:60000"
+        assert storage.keys_asked[0][0] == "rate_limit:{items}:GET:default::sliding_window:60000"
 
     def test_methods_of_a_resource_below_its_method_decorators(self, app: Flask, storage: RecordingStorage) -> None:
         class Items(flask_restful.Resource):  # type: ignore[misc, unused-ignore]
