@@ -30,7 +30,8 @@ def check_here(
 def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
     """Decide on hits that no limiter of the app has made."""
     applied = AppliedLimits.of_hits(hits, subjects, scope)
-    decision = gate.decide(scope, applied) if gate.settings.enabled else None
+    asking = gate.settings.enabled and not gate.is_allowed()
+    decision = gate.decide(scope, applied) if asking else None
     return decision or _unasked(applied)
 
 

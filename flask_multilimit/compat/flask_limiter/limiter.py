@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
@@ -89,7 +90,7 @@ class Limiter:
         """Whether an app has it."""
         self.logger = logging.getLogger(LOGGER)
         self._auto_check = auto_check
-        self.registry = Registry(lambda function: self in getattr(function, _MARK, ()))
+        self.registry = Registry(self._is_decorated)
         self._latest: InForce | None = None
         self._filters: list[Callable[[], bool]] = []
         self._options = Options(
@@ -263,14 +264,16 @@ class Limiter:
             self.registry.limit_blueprint(target.name, limit)
             return None
         name = get_qualified_name(target)
-        self.registry.decorate(name, limit)
+        self.registry.decorate(name, limit, target)
         if self in getattr(target, _MARK, ()):
             return target  # what is around it already checks all limits of this name
+
+        is_async = inspect.iscoroutinefunction(target)
 
         @functools.wraps(target)
         def limited(*args: Any, **kwargs: Any) -> Any:
             self._check_at(name)
-            return current_app.ensure_sync(target)(*args, **kwargs)
+            return current_app.ensure_sync(target)(*args, **kwargs) if is_async else target(*args, **kwargs)
 
         setattr(limited, _MARK, (*getattr(target, _MARK, ()), self))
         return limited
@@ -293,7 +296,7 @@ class Limiter:
         """The limit that tells most of this request: the one that refuses, else the one with the shortest unit of time;
         of the latest check."""
         progress = self._progress()
-        return progress.shown if progress is not None and progress.told(self) else None
+        return None if progress is None else progress.shown(self)
 
     @property
     def current_limits(self) -> list[RequestLimit]:
@@ -377,9 +380,17 @@ class Limiter:
         if progress is not None:
             for answer in progress.conditional:
                 settle(state, answer, response)
-            if self.enabled and state.settings.headers_enabled and progress.told(self) and progress.shown is not None:
-                add_headers(response, progress.shown, state.settings)
+            if self.enabled and state.settings.headers_enabled and (shown := progress.shown(self)) is not None:
+                add_headers(response, shown, state.settings)
         return response
+
+    def _is_decorated(self, function: Any) -> bool:
+        """Whether a call of ``function`` comes to our checks, also below decorators that keep ``__wrapped__``."""
+        while function is not None:
+            if self in getattr(function, _MARK, ()):
+                return True
+            function = getattr(function, "__wrapped__", None)
+        return False
 
     def _progress(self) -> Progress | None:
         state = InForce.of(_current_app(), self)

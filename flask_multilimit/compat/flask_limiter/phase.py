@@ -46,17 +46,20 @@ class Phase:
             progress.before = answer
         if not answer.allowed:
             self._refuse(answer, is_view=not is_before and not owner)
-        elif any(each.limit.deduct_when is not None for each in asked):
+        elif answer.question.waits_for_response:
             progress.conditional.append(answer)
 
     def _asked(self, limits: Iterable[RuntimeLimit]) -> tuple[Asked, ...]:
-        return tuple(
-            [
-                Asked(each, self._identifiers(each, self._place.method), each.deduction_amount)
-                for each in limits
-                if not each.is_exempt and not (each.methods is not None and each.method_exempt)
-            ]
-        )
+        method = self._place.method
+        asked = []
+        for each in limits:  # at every request: the properties of a RuntimeLimit, written out
+            if each.methods is not None and method.lower() not in each.methods:
+                continue
+            if each.exempt_when is not None and each.exempt_when():
+                continue
+            cost = each.cost() if callable(each.cost) else each.cost
+            asked.append(Asked(each, self._identifiers(each, method), cost))
+        return tuple(asked)
 
     def _identifiers(self, limit: RuntimeLimit, method: str | None) -> tuple[str, ...]:
         given: object = limit.key_func()
@@ -64,7 +67,7 @@ class Phase:
             # One quota for all of whom nothing is known, and no limit that is off for them.
             self._limiter.logger.warning("limit %s at %s: its key is empty", limit.limit, self._place.endpoint)
             given = ""
-        key = given.decode() if isinstance(given, bytes) else str(given)
+        key = given if isinstance(given, str) else given.decode() if isinstance(given, bytes) else str(given)
         scope = limit.scope_for(self._place.endpoint, method)
         prefix = self._settings.key_prefix
         return (prefix, key, scope) if prefix else (key, scope)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from flask import Flask
 
@@ -100,11 +102,15 @@ class Registry:
         """Names of decorated functions."""
         self._exempt_names: dict[str, ExemptionScope] = {}
         self._exempt_blueprints: dict[str, ExemptionScope] = {}
+        self._targets: WeakSet[Any] = WeakSet()
+        """What limits were put on."""
         self._hints: dict[str, dict[str, None]] = {}
 
     # What is declared
 
-    def decorate(self, name: str, limit: Limit) -> None:
+    def decorate(self, name: str, limit: Limit, target: Any) -> None:
+        with suppress(TypeError):  # it cannot be referred to weakly: a bound method, say, is another each time
+            self._targets.add(target)
         if limit not in self.decorated.get(name, ()):
             self.decorated.setdefault(name, {})[limit] = None
             self.version += 1
@@ -132,10 +138,6 @@ class Registry:
             self._hints.setdefault(endpoint, {})[name] = None
             self.version += 1
 
-    def is_marked(self, endpoint: str, name: str) -> bool:
-        """Whether limits of this endpoint are checked where decorated functions are called."""
-        return name in self.marked or endpoint in self._hints
-
     # What follows from it
 
     def before_request(
@@ -147,13 +149,14 @@ class Registry:
         When limits were put on the view, but the app calls the function below them (``limit(...)(view)`` after the view
         was registered), they are checked here, too.
         """
-        exempt, name = self.exemption(app, place), view_name(app, place.endpoint)
-        lost = name in self.marked and not self.is_decorated(app.view_functions.get(place.endpoint))
-        deferred = not lost and self.is_marked(place.endpoint, name)
+        exempt, view = self.exemption(app, place), app.view_functions.get(place.endpoint)
+        limits_come = self.is_decorated(view)
+        lost = not limits_come and self._is_target(view)
+        deferred = limits_come or place.endpoint in self._hints
         return Applicable(
             method=place.method,
             always=() if exempt & ExemptionScope.APPLICATION else application,
-            own=self.limits_of(name) if lost else (),
+            own=self.limits_of(view_name(app, place.endpoint)) if lost else (),
             around=() if deferred else self._of_blueprint(app, place.blueprint),
             default=default,
             hinted=self._hinted(place.endpoint),
@@ -208,6 +211,11 @@ class Registry:
             for part in blueprint.split(".")
             if (flags := self._exempt_blueprints.get(part, ExemptionScope.NONE)) & ExemptionScope.DESCENDENTS
         }
+
+    def _is_target(self, function: Any) -> bool:
+        with suppress(TypeError):  # it has no hash, and so is none
+            return function in self._targets
+        return False
 
     def _hinted(self, endpoint: str) -> tuple[Limit, ...]:
         return tuple(each for name in self._hints.get(endpoint, ()) for each in self.limits_of(name))

@@ -37,12 +37,16 @@ class Question:
     """``None`` when all limits are 0."""
     subjects: Mapping[str, str]
     """Who is counted, by type: for signals."""
+    telling: int
+    """Which limit tells most when none refuses."""
+    waits_for_response: bool
+    """Whether it depends on the response what is charged."""
     places: tuple[int | None, ...]
     """Of each limit among the hits; ``None`` for a limit of 0, which nobody passes."""
 
     def only(self, number: int) -> Question:
         """For one of the limits."""
-        return replace(self, places=(self.places[number],))
+        return replace(self, places=(self.places[number],), telling=0)
 
     @classmethod
     def of(cls, asked: Iterable[Asked], algorithm: str, prefix: str, on_storage_error: str | None) -> Question:
@@ -58,6 +62,8 @@ class Question:
         order = list(hits)
         return cls(
             hits=Hits(hits.values()) if hits else None,
+            telling=next((number for number, each in enumerate(asked) if not each.limit.shared), 0),
+            waits_for_response=any(each.limit.deduct_when is not None for each in asked),
             subjects={each.limit.kind: each.identifiers[-2] for each in asked},
             places=tuple(None if key is None else order.index(key) for key in keys),
         )
@@ -168,12 +174,20 @@ class RequestLimit:
         asked = answer.asked[number]
         self.limit: RateLimitItem = asked.limit.limit
         """``amount`` per ``multiples`` of a unit of time."""
-        self.request_args = list(asked.identifiers)
-        self.key = self.limit.key_for(*asked.identifiers)
-        """What Flask-Limiter calls its key. Keys in storage differ."""
+        self._identifiers = asked.identifiers
         self.breached = breached
         """Whether this limit refuses the request."""
         self.shared = asked.limit.shared
+
+    @property
+    def request_args(self) -> list[str]:
+        """What identifies the client and the place: to check the limit by hand."""
+        return list(self._identifiers)
+
+    @property
+    def key(self) -> str:
+        """What Flask-Limiter calls its key. Keys in storage differ."""
+        return self.limit.key_for(*self._identifiers)
 
     @property
     def limiter(self) -> Strategy:
@@ -199,7 +213,7 @@ class RequestLimit:
 class Progress:
     """What has become of one request so far, for one Limiter."""
 
-    __slots__ = ("_limits", "answer", "before", "conditional", "once", "shown")
+    __slots__ = ("_limits", "_shown", "answer", "before", "conditional", "once")
 
     def __init__(self) -> None:
         self.once: set[RuntimeLimit] = set()
@@ -210,23 +224,29 @@ class Progress:
         """That before the view: given back when the view's own limits refuse."""
         self.conditional: list[Answer] = []
         """Those with limits whose charge depends on the response."""
-        self.shown: RequestLimit | None = None
-        """Which limit tells most; known once :meth:`told` is."""
+        self._shown: RequestLimit | None = None
         self._limits: list[RequestLimit] | None = None
 
     def tell(self, answer: Answer | None) -> None:
         """The latest answer is ``answer``."""
-        self.answer, self.shown, self._limits = answer, None, None
+        self.answer, self._shown, self._limits = answer, None, None
 
     def told(self, limiter: Binding) -> list[RequestLimit]:
         """The limits of the latest answer, made when somebody asks for them."""
         if self._limits is None:
             answer = self.answer
             self._limits = [] if answer is None else limits_of(limiter, answer)
-            refusing = [each for each in self._limits if each.breached]
-            own = [each for each in self._limits if not each.shared]
-            self.shown = next(iter((*refusing[::-1], *own, *self._limits)), None)
         return self._limits
+
+    def shown(self, limiter: Binding) -> RequestLimit | None:
+        """The limit that tells most: the last that refuses, else the first that is not shared."""
+        answer = self.answer
+        if self._shown is None and answer is not None:
+            if answer.allowed:
+                self._shown = RequestLimit(limiter, answer, answer.question.telling, False)
+            else:
+                self._shown = next(each for each in reversed(self.told(limiter)) if each.breached)
+        return self._shown
 
 
 def limits_of(limiter: Binding, answer: Answer) -> list[RequestLimit]:

@@ -1,0 +1,203 @@
+"""What the rest of this package does for apps on the bridge."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask, abort
+
+from flask_multilimit import (
+    Decision,
+    MultiLimit,
+    current_decision,
+    limits_checked,
+    rate_limiter,
+    request_rejected,
+    testing,
+)
+from flask_multilimit.compat.flask_limiter import Limiter, RateLimitExceeded, get_remote_address
+
+
+@pytest.fixture
+def app() -> Flask:
+    return Flask("shop")
+
+
+def named(name: str) -> Callable[[], str]:
+    """A view; limits go by the names of functions."""
+
+    def view() -> str:
+        return "ok"
+
+    view.__name__ = view.__qualname__ = name
+    return view
+
+
+def codes(app: Flask, number: int, path: str = "/", address: str = "127.0.0.1") -> list[int]:
+    client = app.test_client()
+    return [client.get(path, environ_base={"REMOTE_ADDR": address}).status_code for _ in range(number)]
+
+
+def test_lists_of_addresses(app: Flask) -> None:
+    app.config.update(MULTILIMIT_ALLOW=["10.0.0.0/8"], MULTILIMIT_DENY=["203.0.113.0/24"])
+    limiter = Limiter(get_remote_address, app=app, default_limits=["1/minute"])
+    app.get("/")(named("v1"))
+    app.get("/own", endpoint="own")(limiter.limit("1/minute")(named("v2")))
+
+    assert codes(app, 3, address="10.1.2.3") == codes(app, 3, "/own", address="10.1.2.3") == [200, 200, 200]
+    assert codes(app, 1, address="203.0.113.9") == codes(app, 1, "/own", address="203.0.113.9") == [403]
+    assert codes(app, 2, address="192.0.2.1") == [200, 429]
+
+
+def test_signals_and_the_current_decision(app: Flask) -> None:
+    limiter, told = Limiter(get_remote_address, app=app), list[tuple[str, str, dict[str, str]]]()
+
+    @app.get("/", endpoint="index")
+    @limiter.limit("1/minute")
+    def index() -> str:
+        return f"{current_decision.remaining}"
+
+    def note(name: str) -> Any:
+        def receive(_: Flask, decision: Decision, endpoint: str, subjects: dict[str, str]) -> None:
+            told.append((f"{name} {decision.allowed}", endpoint, subjects))
+
+        return receive
+
+    checked, rejected = note("checked"), note("rejected")
+    with limits_checked.connected_to(checked, app), request_rejected.connected_to(rejected, app):
+        client = app.test_client()
+        texts = [client.get("/").text, client.get("/").status]
+
+    subjects = {"limit": "127.0.0.1"}
+    assert texts == ["0", "429 TOO MANY REQUESTS"]
+    assert told == [
+        ("checked True", "index", subjects),
+        ("checked False", "index", subjects),
+        ("rejected False", "index", subjects),
+    ]
+
+
+def test_limiters_of_both_kinds_in_one_app(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/theirs", endpoint="theirs")(limiter.limit("1/minute")(named("v3")))
+    app.get("/ours", endpoint="ours")(rate_limiter(rules="2/minute")(named("v4")))
+    app.get("/both", endpoint="both")(limiter.limit("2/minute")(rate_limiter(rules="1/minute")(named("v5"))))
+
+    assert codes(app, 2, "/theirs") == [200, 429]
+    assert codes(app, 3, "/ours") == [200, 200, 429]
+    assert codes(app, 2, "/both") == [200, 429]
+
+
+def test_limits_go_by_the_clock_of_the_test_kit(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/")(limiter.limit("1/hour")(named("v6")))
+
+    with testing.freeze(app) as clock:
+        seen = codes(app, 2)
+        clock.advance(3600)
+
+        assert seen + codes(app, 1) == [200, 429, 200]
+
+
+def test_switched_off_with_the_others(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app)
+    app.get("/")(limiter.limit("1/hour")(named("v7")))
+
+    with testing.enabled(app, False):
+        assert codes(app, 3) == [200, 200, 200]
+
+
+def test_a_refused_request_gives_back_what_the_limit_of_the_app_has_charged(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, application_limits=["4/hour"])
+    app.get("/")(limiter.limit("1/hour")(named("v8")))
+    app.get("/other", endpoint="other")(named("v9"))
+
+    assert codes(app, 9) == [200] + [429] * 8
+    assert codes(app, 4, "/other") == [200, 200, 200, 429]
+
+
+def test_limits_of_the_app_count_what_is_refused_inside_of_the_view(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, application_limits=["3/hour"])
+    inner = limiter.limit("1/hour")(named("v10"))
+
+    @app.get("/")
+    def index() -> str:
+        return inner()
+
+    app.get("/other", endpoint="other")(lambda: abort(404))
+
+    assert codes(app, 4) == [200, 429, 429, 429]
+    assert codes(app, 1, "/other") == [429]
+
+
+def test_the_refusal_carries_the_decision(app: Flask) -> None:
+    limiter, caught = Limiter(get_remote_address, app=app), list[RateLimitExceeded]()
+    app.get("/")(limiter.limit("1/minute; 5/hour")(named("v11")))
+
+    @app.errorhandler(RateLimitExceeded)
+    def refused(error: RateLimitExceeded) -> tuple[str, int]:
+        caught.append(error)
+        return "no", 429
+
+    codes(app, 2)
+
+    decision = caught[0].decision
+    assert decision is not None
+    assert [(status.name, status.remaining) for status in decision.statuses] == [("1/minute", 0), ("5/hour", 4)]
+
+
+def test_a_failing_callable_is_logged_once_until_it_works_again(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    limiter, given = Limiter(get_remote_address, app=app), iter(["9/hour", "", "bad", "bad", "8/hour", "bad"])
+    app.get("/")(limiter.limit(lambda: next(given))(named("v12")))
+
+    codes(app, 6)
+
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [error.rpartition("; ")[2] for error in errors] == [
+        "no limit holds until it works again",
+        "8 per 1 hour holds until it works again",
+    ]
+
+
+def test_keys_of_several_hundred_characters_are_not_kept(app: Flask) -> None:
+    limiter = Limiter(lambda: "x" * 1000, app=app)
+    app.get("/")(limiter.limit("1/hour")(named("v13")))
+
+    assert codes(app, 2) == [200, 429]
+
+
+def test_auto_check_of_version_3(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, default_limits=["1/minute"], auto_check=False)
+    app.get("/free", endpoint="free")(named("v14"))
+
+    @app.get("/")
+    def index() -> str:
+        limiter.check()
+        return "ok"
+
+    assert codes(app, 2, "/free") == [200, 200]
+    assert codes(app, 2) == [200, 429]
+
+
+def test_the_multilimit_of_the_app_may_come_first(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
+    app.get("/")(limiter.limit("1/minute")(named("v15")))
+
+    response = app.test_client().get("/")
+
+    assert app.extensions["multilimit"] is multilimit
+    assert response.headers["RateLimit"] == '"1/minute";r=0;t=60'
+    assert response.headers["X-RateLimit-Remaining"] == "0"
+
+
+def test_a_view_with_the_name_of_a_limited_function_is_none(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, default_limits=["3/hour"])
+    app.get("/limited", endpoint="limited")(limiter.limit("1/hour")(named("same")))
+    app.get("/other", endpoint="other")(named("same"))
+
+    assert codes(app, 2, "/limited") == [200, 429]
+    assert codes(app, 4, "/other") == [200, 200, 200, 429]
