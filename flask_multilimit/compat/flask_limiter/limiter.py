@@ -121,7 +121,7 @@ class Limiter:
             key_prefix=key_prefix,
             request_identifier=request_identifier,
         )
-        if app is not None:
+        if app:  # a proxy that stands for no app yet is none: `Limiter(app=current_app)` in a module
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:

@@ -1356,6 +1356,14 @@ def init_app(lib: Library) -> str:
     return " | ".join(seen)
 
 
+def a_limiter_of_the_current_app(lib: Library) -> str:
+    limiter = lib.names.Limiter(lib.util.get_remote_address, app=current_app, storage_uri="memory://")
+    app = lib.app()
+    limiter.init_app(app)
+    app.get("/")(limiter.limit("1/minute")(_view(1)))
+    return times(2, app.test_client())
+
+
 def a_limiter_that_no_app_has(lib: Library) -> str:
     app = lib.app()
     limiter = lib.names.Limiter(lib.util.get_remote_address, default_limits=["1/minute"])
