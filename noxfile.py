@@ -148,6 +148,18 @@ def newcomer(session: nox.Session) -> None:
     session.run("python", "tests/newcomer/quick_start.py", env=tests)
 
 
+@nox.session
+@nox.parametrize("app", ["appbuilder", "ihatemoney"])
+def bridge(session: nox.Session, app: str) -> None:
+    """Run real apps that import Flask-Limiter, on it and on the bridge: same answers, same outcomes."""
+    needs = {"appbuilder": ["flask-appbuilder>=5"], "ihatemoney": ["ihatemoney>=7", "pytest", "pytest-flask"]}
+    session.install(*needs[app])
+    wheel = build_wheel(session, Path(session.create_tmp()).resolve() / "wheels")
+    session.install(str(wheel))
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.run("python", "tests/compat/frameworks/compare.py", app)
+
+
 def build_wheel(session: nox.Session, folder: Path) -> Path:
     """What users install."""
     session.install("build")

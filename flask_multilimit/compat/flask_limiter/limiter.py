@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, request
+from werkzeug.local import LocalProxy
 
 from flask_multilimit import ConfigurationError
 
@@ -126,6 +127,8 @@ class Limiter:
 
     def init_app(self, app: Flask) -> None:
         """Put the limits into force in ``app``, unless ``RATELIMIT_ENABLED`` is false."""
+        if isinstance(app, LocalProxy):  # frameworks hand on current_app
+            app = app._get_current_object()
         self.enabled = bool(app.config.setdefault(ConfigVars.ENABLED, self.enabled))
         limiters: set[Limiter] = app.extensions.setdefault(EXTENSION, set())
         if not self.enabled or self in limiters:

@@ -1359,7 +1359,8 @@ def init_app(lib: Library) -> str:
 def a_limiter_of_the_current_app(lib: Library) -> str:
     limiter = lib.names.Limiter(lib.util.get_remote_address, app=current_app, storage_uri="memory://")
     app = lib.app()
-    limiter.init_app(app)
+    with app.app_context():
+        limiter.init_app(current_app)
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     return times(2, app.test_client())
 
