@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import flask_multilimit
+from support.folders import ROOT
 
 PACKAGE = Path(flask_multilimit.__file__).parent
 NAME = PACKAGE.name
@@ -218,3 +220,10 @@ def test_every_lua_file_beside_the_algorithms_is_a_twin_or_included_by_one(path:
     included = {name for twin in ALGORITHMS.values() for name in twin.INCLUDES}
 
     assert path.stem in {*ALGORITHMS, *included}
+
+
+def test_contributing_lists_the_floors_in_the_same_order() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^  \| (`.*?`) \| ", page, re.MULTILINE)
+
+    assert [set(re.findall(r"`(\w+)/?`", row)) for row in rows] == list(HOUSE[""])

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def run(code: str) -> str:
     """What ``code`` prints in a process of its own."""

@@ -109,21 +109,21 @@ def test_amounts_that_are_large_stay_exact(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST]).amounts == [{"a": 2**52 + 1}]
 
 
-def test_every_key_has_a_ttl(client: redis.Redis) -> None:
-    RedisStorage(client).tally([tally(FIRST, a=1), tally(SECOND, a=5)], source=SOURCE, number=1)
+def test_every_key_has_a_ttl(redis_client: redis.Redis) -> None:
+    RedisStorage(redis_client).tally([tally(FIRST, a=1), tally(SECOND, a=5)], source=SOURCE, number=1)
 
-    left = {key: client.ttl(key) for key in (FIRST, SECOND, SOURCE)}
+    left = {key: redis_client.ttl(key) for key in (FIRST, SECOND, SOURCE)}
     assert left == {FIRST: 60, SECOND: 60, SOURCE: SOURCE_SECONDS}
 
 
-def test_a_tally_is_one_command(client: redis.Redis) -> None:
-    storage = RedisStorage(client)
+def test_a_tally_is_one_command(redis_client: redis.Redis) -> None:
+    storage = RedisStorage(redis_client)
     storage.tally([tally(a=1)], source=SOURCE, number=1)  # loads the script
-    before = cast("dict[str, int]", client.info("commandstats")["cmdstat_evalsha"])["calls"]
+    before = cast("dict[str, int]", redis_client.info("commandstats")["cmdstat_evalsha"])["calls"]
 
     storage.tally([tally(FIRST, a=1), tally(SECOND, b=1)], source=SOURCE, number=2)
 
-    after = cast("dict[str, int]", client.info("commandstats")["cmdstat_evalsha"])["calls"]
+    after = cast("dict[str, int]", redis_client.info("commandstats")["cmdstat_evalsha"])["calls"]
     assert after - before == 1
 
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING names files that exist, few of them for each recipe, and the floors of the house."""
+"""CONTRIBUTING names files that exist, and few of them for each recipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import pytest
 
 from support.folders import ROOT
-from test_architecture import HOUSE
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 PATH = re.compile(r"`((?:flask_multilimit|tests|docs|examples|benchmarks)/[^`\s]*)`")
@@ -31,9 +30,3 @@ def test_a_recipe_is_short(recipe: str) -> None:
 
 def test_there_is_a_recipe_for_each_of_the_usual_additions() -> None:
     assert {"a storage", "an algorithm", "a header dialect"} <= set(RECIPES)
-
-
-def test_the_floors_are_those_of_the_house() -> None:
-    rows = re.findall(r"^  \| (`.*?`) \| ", PAGE, re.MULTILINE)
-
-    assert [set(re.findall(r"`(\w+)/?`", row)) for row in rows] == list(HOUSE[""])

@@ -109,6 +109,7 @@ def at_instants(steps: list[tuple[int, LoggedRequest]]) -> list[LoggedRequest]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(logged, max_size=60))
@@ -404,6 +405,7 @@ def test_from_a_file_to_a_report(tmp_path: Path) -> None:
     assert (report.files[0].requests, report.files[0].malformed) == (3, 1)
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_live_subjects_only() -> None:
     """Of 30,000 clients, each gone before the next: nothing but their names is kept."""
     app = app_with(rate_limiter(type=IP, rules="1 per 2 seconds"))

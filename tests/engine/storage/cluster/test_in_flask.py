@@ -248,7 +248,8 @@ def test_the_command_line_knows_its_way_about_a_cluster(cluster: Cluster) -> Non
     tags = {limit["scope"]: limit["hash_tag"] for each in listed["endpoints"] for limit in each["limits"]}
     assert (tags["application"], tags["api"]) == ("scope", "subject")
     assert "slot by subject" in screen
-    assert "rate_limit:api:ip:{203.0.113.7}:sliding_window:60000" in {rule["key"] for rule in standing["rules"]}
+    keys = {rule["key"] for request in standing["requests"] for rule in request["rules"]}
+    assert "rate_limit:api:ip:{203.0.113.7}:sliding_window:60000" in keys
     assert doctor["healthy"]
     assert [finding["name"] for finding in doctor["findings"]].count("storage") == 3
     assert "script" in {finding["name"] for finding in doctor["findings"]}
