@@ -106,8 +106,9 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"guard"},
     ),
     "engine/storage/redis": (
-        {"announced", "failures", "scripts", "tls"},
-        {"deadline"},
+        {"announced", "failures", "inline", "scripts", "tls"},
+        {"compiled", "deadline"},
+        {"shapes"},
         {"uri"},
         {"sentinel"},
         {"wire", "tallies"},

@@ -95,6 +95,12 @@ def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
     return done
 
 
+def memorize(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T], done: T) -> None:
+    """Let :func:`memoized` return ``done`` from now on."""
+    if isinstance(hits, Hits):
+        hits.memory[work] = done
+
+
 def check_cost(cost: object, rule: Rule) -> None:
     """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that ``rule`` can be asked for."""
     if type(cost) is not int or cost < 0:

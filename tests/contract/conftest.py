@@ -10,6 +10,7 @@ from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, Redi
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
 from support.bench import Bench
 from support.clock import Clock
+from support.compiled import CompiledStorage
 from support.servers import find_binaries
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "cluster", *find_binaries()])
+@pytest.fixture(params=["memory", "cluster", "compiled", *find_binaries()])
 def bench(
     request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
 ) -> Iterator[Bench]:
@@ -39,6 +40,8 @@ def bench(
         yield Bench(Limiter(storage), clock, cluster.shared_client)
         storage.close()
         return
-    with servers.running(server_binaries[request.param]).client() as client:
+    kind = CompiledStorage if request.param == "compiled" else RedisStorage
+    binary = server_binaries.get(request.param) or next(iter(server_binaries.values()))
+    with servers.running(binary).client() as client:
         client.flushall()
-        yield Bench(Limiter(RedisStorage(client, clock=clock)), clock, client)
+        yield Bench(Limiter(kind(client, clock=clock)), clock, client)

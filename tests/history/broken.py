@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha1
+from math import inf
 from typing import TYPE_CHECKING
 
-from flask_multilimit.engine.storage.redis import scripts
+import pytest
+
+from flask_multilimit.engine.storage.redis import scripts, shapes, storage
+from flask_multilimit.engine.storage.redis.compiled import compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from flask_multilimit.engine.storage.redis.compiled import Shape
+    from flask_multilimit.engine.storage.redis.scripts import Script
 
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """In the Lua of one driver ("check" or "refund"), ``text`` is replaced by ``by``."""
+    """In the Lua of one driver ("check", "refund", or the "compiled" ones), ``text`` is replaced by ``by``."""
 
     text: str
     by: str
@@ -46,7 +53,7 @@ DEFECTS = {
     "admits one too few": Defect(
         "hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "refused for nothing"
     ),
-    "has too short a window": Defect("now - hit.window + 1, now +", "now - hit.window / 2, now +", "too many"),
+    "has too short a window": Defect("now - hit.window + 1, horizon", "now - hit.window / 2, horizon", "too many"),
     "trims one that counts": Defect(
         "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"
     ),
@@ -64,19 +71,36 @@ DEFECTS = {
 }
 
 
+GENERIC_ONLY = {"forgets the last rule", "charges a repeated check again", "gives every check one id", "charges a peek"}
+"""Defects of what compiled scripts do not have, or leave to the generic one."""
+
+OF_THE_COMPILED = {
+    "charges what allows although another refuses": Defect("if w1 == 0", "if true or w1 == 0", "no order", "compiled"),
+    "gives every check one id": Defect("id = ARGV[1]", "id = 'one of 16 bytes.'", "too many", "compiled"),
+    "forgets what was charged": Defect("id = ARGV[1]", "id = ARGV[1] call('DEL', KEYS[1])", "too many", "compiled"),
+}
+
+
 @contextmanager
-def broken_script(defect: Defect) -> Iterator[None]:
-    """In this process, storages made from here on send a script with ``defect``."""
-    whole = scripts.script
-
-    def broken(driver: str, names: frozenset[str]) -> scripts.Script:
-        text = whole(driver, names).text
-        if driver == defect.driver:
-            text = text.replace(defect.text, defect.by)
-        return scripts.Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-    scripts.script = broken  # type: ignore[assignment]
-    try:
+def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None) -> Iterator[None]:
+    """From here on storages of this process send compiled scripts for each plain check, or only generic ones; if given,
+    with a ``defect``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "SHAPES", shapes.Shapes(worth=0 if are_compiled else inf))
+        if defect is not None and defect.driver == "compiled":
+            patch.setattr(shapes, "compiled", _broken_compiler(defect))
+        elif defect is not None:
+            patch.setattr(scripts, "_read", _broken_reader(defect))
+        scripts.script.cache_clear()
         yield
-    finally:
-        scripts.script = whole
+    scripts.script.cache_clear()
+
+
+def _broken_compiler(defect: Defect) -> Callable[[Shape], Script]:
+    whole = compiled
+    return lambda shape: scripts.script_of([whole(shape).text.replace(defect.text, defect.by)])
+
+
+def _broken_reader(defect: Defect) -> Callable[[Path], str]:
+    whole = scripts._read
+    return lambda file: whole(file).replace(defect.text, defect.by)

@@ -13,8 +13,9 @@ import pytest
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import retry_afters
 from flask_multilimit.engine.storage.redis import scripts
+from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
 from history import worker
-from history.broken import DEFECTS, TREMBLING
+from history.broken import DEFECTS, GENERIC_ONLY, OF_THE_COMPILED, TREMBLING
 from history.checker import violations
 from history.operations import History
 
@@ -34,6 +35,18 @@ SEEDS = range(3)
 TIMES_OF_THE_BROKEN = 80
 PATIENCE = 120
 
+each_kind = pytest.mark.parametrize("are_compiled", [False, True], ids=["generic", "compiled"])
+BROKEN = [
+    *((defect, False) for defect in DEFECTS.values()),
+    *((defect, True) for name, defect in DEFECTS.items() if name not in GENERIC_ONLY),
+    *((defect, True) for defect in OF_THE_COMPILED.values()),
+]
+BROKEN_NAMES = [
+    *(f"{name}-generic" for name in DEFECTS),
+    *(f"{name}-compiled" for name in DEFECTS if name not in GENERIC_ONLY),
+    *(f"{name}-in the compiled" for name in OF_THE_COMPILED),
+]
+
 
 class Processes:
     """Several, which run together again and again."""
@@ -41,10 +54,12 @@ class Processes:
     def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
         self._pool, self._server, self._client = pool, server, client
 
-    def run(self, seed: int, times: int, defect: Defect | None = None) -> History:
+    def run(self, seed: int, times: int, defect: Defect | None = None, *, are_compiled: bool = True) -> History:
         self._client.flushall()
         calls = [
-            self._pool.submit(worker.run, self._server.url, 100 * seed + n, THREADS, times, defect)
+            self._pool.submit(
+                worker.run, self._server.url, 100 * seed + n, THREADS, times, defect, are_compiled=are_compiled
+            )
             for n in range(PROCESSES)
         ]
         operations = [operation for call in calls for operation in call.result(PATIENCE)]
@@ -73,17 +88,19 @@ def processes(any_server: Server) -> Iterator[Processes]:
         yield Processes(pool, any_server, client)
 
 
+@each_kind
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_concurrent_run_keeps_the_contract(processes: Processes, seed: int) -> None:
-    history = processes.run(seed, TIMES)
+def test_a_concurrent_run_keeps_the_contract(processes: Processes, seed: int, are_compiled: bool) -> None:
+    history = processes.run(seed, TIMES, are_compiled=are_compiled)
 
     assert not violations(history)
     assert_it_could_have_gone_wrong(history)
 
 
-def test_a_clock_that_trembles_breaks_nothing(processes: Processes) -> None:
+@each_kind
+def test_a_clock_that_trembles_breaks_nothing(processes: Processes, are_compiled: bool) -> None:
     """As that of Valkey 9.1 does by itself, but all the time."""
-    history = processes.run(0, TIMES, TREMBLING)
+    history = processes.run(0, TIMES, TREMBLING, are_compiled=are_compiled)
 
     assert not violations(history)
 
@@ -111,9 +128,9 @@ def overlapping(operations: list[Operation]) -> int:
     return sum(later.invoked < earlier.returned for earlier, later in pairwise(in_order))
 
 
-@pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
-def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect) -> None:
-    history = processes.run(0, TIMES_OF_THE_BROKEN, defect)
+@pytest.mark.parametrize(("defect", "are_compiled"), BROKEN, ids=BROKEN_NAMES)
+def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect, are_compiled: bool) -> None:
+    history = processes.run(0, TIMES_OF_THE_BROKEN, defect, are_compiled=are_compiled)
 
     assert {"no order", defect.clause} <= {violation.clause for violation in violations(history)}
 
@@ -121,3 +138,10 @@ def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect)
 @pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
 def test_a_broken_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
     assert scripts.script(defect.driver, frozenset(ALGORITHMS)).text.count(defect.text) == 1
+
+
+@pytest.mark.parametrize("defect", OF_THE_COMPILED.values(), ids=list(OF_THE_COMPILED))
+def test_a_broken_compiled_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
+    shape = shape_of(worker.plan(tuple(worker.LIMITS), "ada", 1, shadow=True))
+    assert shape is not None
+    assert compiled(shape).text.count(defect.text) == 1

@@ -7,14 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.hits import Hits
-from history.broken import broken_script
+from history.broken import scripts_of_this_process
 from history.operations import Operation
 
 if TYPE_CHECKING:
@@ -59,9 +58,10 @@ def _hits_of(name: str, rule: Rule, subject: str, cost: int) -> Hits:
     return hits_for(rule, scope=name, subject=subject if name == "own" else "", cost=cost)
 
 
-def run(url: str, seed: int, threads: int, times: int, defect: Defect | None) -> list[Operation]:
-    """So many operations of each thread, against the server at ``url``, whose scripts may be given a ``defect``."""
-    with broken_script(defect) if defect else nullcontext():
+def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, *, are_compiled: bool) -> list[Operation]:
+    """So many operations of each thread, against the server at ``url``, by scripts of one kind, which may be given a
+    ``defect``."""
+    with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         limiter.peek(plan(("own",), "ada", 1, shadow=False))
         recent: deque[Decision] = deque(maxlen=20)

@@ -9,61 +9,10 @@
 -- for Lua's stack holds no more than some 8000 arguments of a command.
 local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one charge, and one a unit
 
-local function others()
-  local function drop_future(hit, now, most)
-    local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
-    if future > 0 then
-      call('ZREMRANGEBYRANK', hit.key, -math.min(future, most), -1)
-    end
-    return future
-  end
-
-  return {
-    reset_after = function(hit, now, used)
-      if used == 0 then
-        return 0
-      end
-      local last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
-      return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
-    end,
-
-    drop_future = function(hit, now)
-      drop_future(hit, now, TRIM)
-    end,
-
-    -- More entries are dead than one charge may drop.
-    trim = function(hit, now, dead)
-      local most = TRIM + hit.cost
-      local expired = dead - drop_future(hit, now, most)
-      if expired > 0 then
-        call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, most) - 1)
-      end
-    end,
-
-    refund = function(hit, until_, now, id)
-      call('ZREM', hit.key, id)
-      for from = 2, hit.cost, 2000 do
-        local members = {}
-        for n = from, math.min(from + 1999, hit.cost) do
-          members[#members + 1] = id .. n
-        end
-        call('ZREM', hit.key, unpack(members))
-      end
-      call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
-    end,
-
-    -- For as long as the charge counts.
-    recognise = function(hit, now, id)
-      local at = call('ZSCORE', hit.key, id)
-      return at and tonumber(at) > now - hit.window
-    end,
-  }
-end
-
 algorithms.sliding_window = {
   -- Seen: the number of live entries.
   evaluate = function(hit, now)
-    local used = call('ZCOUNT', hit.key, now - hit.window + 1, now + AHEAD)
+    local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
     local remaining = hit.count - used
     if remaining < 0 then -- the count has been lowered
       remaining = 0
@@ -80,11 +29,11 @@ algorithms.sliding_window = {
   end,
 
   charge = function(hit, now, used, id)
-    call('ZADD', hit.key, now, id)
+    call('ZADD', hit.key, stamp, id)
     for from = 2, hit.cost, 2000 do
       local entries = {}
       for n = from, math.min(from + 1999, hit.cost) do
-        entries[#entries + 1] = now
+        entries[#entries + 1] = stamp
         entries[#entries + 1] = id .. n
       end
       call('ZADD', hit.key, unpack(entries))
@@ -92,7 +41,13 @@ algorithms.sliding_window = {
     -- What lies outside the window.
     local dead = call('ZCARD', hit.key) - used - hit.cost
     if dead > TRIM + hit.cost then
-      others().trim(hit, now, dead)
+      local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
+      if future > 0 then
+        call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
+      end
+      if dead > future then
+        call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, TRIM + hit.cost) - 1)
+      end
     elseif dead > 0 and call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window) < dead then
       call('ZREMRANGEBYSCORE', hit.key, now + AHEAD + 1, '+inf')
     end
@@ -102,5 +57,40 @@ algorithms.sliding_window = {
     return hit.window
   end,
 
-  others = others,
+  others = function()
+    return {
+      reset_after = function(hit, now, used)
+        if used == 0 then
+          return 0
+        end
+        local last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
+        return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
+      end,
+
+      drop_future = function(hit, now)
+        local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
+        if future > 0 then
+          call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
+        end
+      end,
+
+      refund = function(hit, until_, now, id)
+        call('ZREM', hit.key, id)
+        for from = 2, hit.cost, 2000 do
+          local members = {}
+          for n = from, math.min(from + 1999, hit.cost) do
+            members[#members + 1] = id .. n
+          end
+          call('ZREM', hit.key, unpack(members))
+        end
+        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+      end,
+
+      -- For as long as the charge counts.
+      recognise = function(hit, now, id)
+        local at = call('ZSCORE', hit.key, id)
+        return at and tonumber(at) > now - hit.window
+      end,
+    }
+  end,
 }

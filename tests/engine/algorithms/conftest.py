@@ -10,6 +10,7 @@ import pytest
 from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage
 from support.bench import Bench
 from support.clock import Clock
+from support.compiled import CompiledStorage
 from support.servers import find_binaries
 
 if TYPE_CHECKING:
@@ -21,15 +22,17 @@ Fresh = Callable[[], Bench]
 """Gives an empty storage with a clock of its own."""
 
 
-@pytest.fixture(scope="session", params=["memory", *find_binaries()])
+@pytest.fixture(scope="session", params=["memory", "compiled", *find_binaries()])
 def fresh(request: pytest.FixtureRequest, server_binaries: dict[str, Binary], servers: Servers) -> Iterator[Fresh]:
     """Each storage in turn."""
     if request.param == "memory":
         yield _fresh_memory
         return
-    with servers.running(server_binaries[request.param]).client() as client:
+    kind = CompiledStorage if request.param == "compiled" else RedisStorage
+    binary = server_binaries.get(request.param) or next(iter(server_binaries.values()))
+    with servers.running(binary).client() as client:
         clock = Clock()
-        limiter = Limiter(RedisStorage(client, clock=clock))
+        limiter = Limiter(kind(client, clock=clock))
 
         def fresh_server() -> Bench:
             client.flushdb()

@@ -70,11 +70,14 @@ def test_a_plan_of_sliding_windows_alone_has_nothing_of_the_others_whatever_was_
     again = scripts.script("check", frozenset({"sliding_window"}))
 
     assert again == before
-    prelude, algorithm, driver = (lines_of(shipped(*place)) for place in SLIDING_WINDOW_ALONE)
-    assert lines_of(again.text) == [*prelude, "do", *algorithm, "end", *driver]
+    prelude, hits, algorithm, check, finish = (lines_of(shipped(*place)) for place in SLIDING_WINDOW_ALONE)
+    assert lines_of(again.text) == [*prelude, *hits, "do", *algorithm, "end", *check, *finish]
 
 
-SLIDING_WINDOW_ALONE = [("storage.redis", "prelude"), ("algorithms", "sliding_window"), ("storage.redis", "check")]
+SLIDING_WINDOW_ALONE = [
+    *(("storage.redis", "prelude"), ("storage.redis", "hits"), ("algorithms", "sliding_window")),
+    *(("storage.redis", "check"), ("storage.redis", "finish")),
+]
 
 
 def shipped(folder: str, name: str) -> str:

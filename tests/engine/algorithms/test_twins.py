@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
+from flask_multilimit.engine.storage.redis.compiled import shape_of
 from support.clock import Clock
+from support.compiled import CompiledStorage
 from support.oracle import Oracle
 
 if TYPE_CHECKING:
@@ -169,6 +171,9 @@ class History:
 
     @staticmethod
     def _with_same_id(limiter: Limiter, hits: tuple[Hit, ...], decision: Decision) -> Decision:
+        if isinstance(limiter.storage, CompiledStorage) and shape_of(hits) is not None:
+            limiter.storage.next_id = decision.check_id
+            return limiter.check(hits)
         return limiter.check(hits, check_id=decision.id)
 
     def _again(self, step: Again) -> None:
@@ -223,11 +228,12 @@ def play(
     plan: list[Rule],
     changes: list[int],
     steps: list[Advance | Ask | Again],
+    kind: type[RedisStorage],
     oracle: Oracle | None = None,
 ) -> None:
     client.flushall()
     clock = Clock()
-    limiters = [Limiter(MemoryStorage(clock)), Limiter(RedisStorage(client, clock=clock))]
+    limiters = [Limiter(MemoryStorage(clock)), Limiter(kind(client, clock=clock))]
     try:
         History(plan, with_counts(plan, changes), clock, limiters, oracle).play(steps)
     finally:
@@ -243,38 +249,58 @@ def with_counts(plan: list[Rule], counts: list[int]) -> list[Rule]:
     ]
 
 
+each_script = pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage], ids=["generic", "compiled"])
+
 six_counts = st.lists(counts(), min_size=6, max_size=6)
 
 
+@each_script
 @histories
 @given(plans(list(ALGORITHMS)), six_counts, step_lists(back=False))
 def test_the_twins_agree_on_any_history(
-    redis_client: redis.Redis, plan: list[Rule], changes: list[int], steps: list[Advance | Ask | Again]
+    redis_client: redis.Redis,
+    kind: type[RedisStorage],
+    plan: list[Rule],
+    changes: list[int],
+    steps: list[Advance | Ask | Again],
 ) -> None:
-    play(redis_client, plan, changes, steps)
+    play(redis_client, plan, changes, steps, kind)
 
 
 @pytest.mark.usefixtures("_never_forgetting")
+@each_script
 @histories
 @given(plans(list(ALGORITHMS)), six_counts, step_lists(back=True))
 def test_the_twins_agree_also_when_the_clock_steps_back(
-    redis_client: redis.Redis, plan: list[Rule], changes: list[int], steps: list[Advance | Ask | Again]
+    redis_client: redis.Redis,
+    kind: type[RedisStorage],
+    plan: list[Rule],
+    changes: list[int],
+    steps: list[Advance | Ask | Again],
 ) -> None:
-    play(redis_client, plan, changes, steps)
+    play(redis_client, plan, changes, steps, kind)
 
 
+@each_script
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(histories, max_examples=60)
 @given(data=st.data())
-def test_the_twins_of_each_algorithm_agree(redis_client: redis.Redis, algorithm: str, data: st.DataObject) -> None:
+def test_the_twins_of_each_algorithm_agree(
+    redis_client: redis.Redis, kind: type[RedisStorage], algorithm: str, data: st.DataObject
+) -> None:
     plan = data.draw(plans([algorithm]))
 
-    play(redis_client, plan, data.draw(six_counts), data.draw(step_lists(back=False)))
+    play(redis_client, plan, data.draw(six_counts), data.draw(step_lists(back=False)), kind)
 
 
+@each_script
 @histories
 @given(plans(["sliding_window"]), six_counts, step_lists(back=False))
 def test_sliding_window_agrees_with_brute_force(
-    redis_client: redis.Redis, plan: list[Rule], changes: list[int], steps: list[Advance | Ask | Again]
+    redis_client: redis.Redis,
+    kind: type[RedisStorage],
+    plan: list[Rule],
+    changes: list[int],
+    steps: list[Advance | Ask | Again],
 ) -> None:
-    play(redis_client, plan, changes, steps, Oracle())
+    play(redis_client, plan, changes, steps, kind, Oracle())

@@ -1,8 +1,6 @@
--- Stands before the algorithms in every script: what they share, and the table they enter themselves in.
+-- Stands at the beginning of every script: what drivers and algorithms share.
 --
--- ARGV[1]  the hits packed: window, count, cost, burst, max_delay, shadow as doubles, and the algorithm's name; of each
--- ARGV[2]  id of the check, 16 bytes
--- ARGV[4]  now in microseconds for a test that rules time; "" or nothing in earnest: the server's own clock
+-- ARGV[4]  now in microseconds for a test that rules time; "" or nothing in production: the server's own clock
 --
 -- The server makes every function and table of a script anew at each run, which takes longer than to use it. So what
 -- a run does once stands in the open, and what few runs need is made by them: by the function `others` of an algorithm.
@@ -19,18 +17,6 @@ if not now then
   grace, now = 0, time[1] * 1000000 + time[2]
 end
 
-local hits, position = {}, 1
-for i = 1, #KEYS do
-  local window, count, cost, burst, max_delay, shadow, algorithm
-  window, count, cost, burst, max_delay, shadow, algorithm, position = struct.unpack('<dddddds', ARGV[1], position)
-  hits[i] = {
-    key = KEYS[i],
-    window = window,
-    count = count,
-    cost = cost,
-    burst = burst,
-    max_delay = max_delay,
-    shadow = shadow == 1,
-    algorithm = algorithm,
-  }
-end
+-- Instants as text: the server would write out a number anew for each command that it stands in.
+local horizon = string.format('%.0f', now + AHEAD) -- the latest instant that counts
+local stamp -- now; known when there is something to charge

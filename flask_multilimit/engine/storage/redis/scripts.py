@@ -1,4 +1,4 @@
-"""Joins the Lua files into one script for each set of algorithms: prelude, algorithms, driver."""
+"""Joins the Lua files into one script for each set of algorithms: prelude, hits, algorithms, driver."""
 
 from __future__ import annotations
 
@@ -33,40 +33,47 @@ class Script:
 
 @cache
 def script(driver: str, names: frozenset[str]) -> Script:
-    """``driver`` ("check" or "refund") with the algorithms ``names`` and no others."""
-    includes = dict.fromkeys(include for name in sorted(names) for include in ALGORITHMS[name].INCLUDES)
-    parts = [
-        _read(__package__, "prelude"),
-        *(_read(algorithms.__name__, include) for include in includes),
-        *map(_read_algorithm, sorted(names)),
-        _read(__package__, driver),
-    ]
-    return _script("".join(parts))
+    """``driver`` ("check" or "refund") for hits of the algorithms ``names``, whatever their quotas."""
+    drivers = ("check", "finish") if driver == "check" else (driver,)
+    return script_of([source("prelude"), source("hits"), *library(names), *map(source, drivers)])
 
 
 @cache
 def lone_script(name: str) -> Script:
     """One that needs no algorithm ("tally" or "tallies")."""
-    return _script(_read(__package__, name))
+    return script_of([source(name)])
 
 
-def _script(text: str) -> Script:
+def script_of(parts: Iterable[str]) -> Script:
+    text = "".join(parts)
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def library(names: Iterable[str]) -> list[str]:
+    """The Lua of the algorithms ``names``, each in a block of its own, so that no two share a local. What several of
+    them include stands first."""
+    names = sorted(set(names))
+    includes = dict.fromkeys(include for name in names for include in ALGORITHMS[name].INCLUDES)
+    return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
 
 
 def script_for(driver: str, names: Iterable[str]) -> Script:
     return script(driver, frozenset(names))
 
 
-def _read_algorithm(name: str) -> str:
-    """Beside its Python twin; each in a block of its own, so that no two share a local."""
-    twin = inspect.getfile(cast("ModuleType", ALGORITHMS[name]))
-    return f"do\n{_without_comments(Path(twin).with_name(f'{name}.lua'))}end\n"
+def source(name: str) -> str:
+    """A driver, or a part of one."""
+    return _read(files(__package__).joinpath(f"{name}.lua"))
 
 
-def _read(package: str, name: str) -> str:
-    return _without_comments(files(package).joinpath(f"{name}.lua"))
+def source_of_include(name: str) -> str:
+    return _read(files(algorithms.__name__).joinpath(f"{name}.lua"))
 
 
-def _without_comments(file: Traversable) -> str:
+def source_of_algorithm(name: str) -> str:
+    """The file beside the algorithm's Python module."""
+    return _read(Path(inspect.getfile(cast("ModuleType", ALGORITHMS[name]))).with_name(f"{name}.lua"))
+
+
+def _read(file: Traversable) -> str:
     return _COMMENT.sub("", file.read_text(encoding="utf-8"))

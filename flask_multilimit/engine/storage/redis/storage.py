@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from redis import Redis
@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
-from ...hits import PEEKED, Hit, memoized, new_id
+from ...hits import PEEKED, Hit, memoized, memorize, new_id
 from ...reply import is_well_formed
 from ..base import StoredKey
 from ..tallies import Tallies, Tally
@@ -27,6 +27,7 @@ from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
+from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
 from .uri import address_of, check_credentials, check_database, check_options, check_place, redacted, why_malformed
 from .wire import command_of, wire_of
@@ -82,8 +83,10 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
-                packed, safe_to_repeat = memoized(hits, _packed_check)
-                command = packed + new + b"\r\n"
+                start, safe_to_repeat, learning = memoized(hits, _prepared)
+                if learning is not None and SHAPES.note(learning):
+                    start = _compiled(hits, learning).start
+                command = start + new + b"\r\n"
                 return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
@@ -159,6 +162,9 @@ class RedisStorage:
         try:
             if isinstance(error, NoScriptError):
                 self._deadline.start()  # it has answered: the script is another question
+                learned = SHAPES.of(hits)
+                if learned is not None and learned.script is not None:
+                    return self._load(learned.script, hits, check_id)
                 return self._ask(CHECK, hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
@@ -173,6 +179,12 @@ class RedisStorage:
 
     def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
         return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
+
+    def _load(self, script: Script, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        """Send a compiled script whole."""
+        keys = [hit.key.encode() for hit in hits]
+        reply = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, check_id)
+        return _decision(check_id, hits, reply)
 
     def _run(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
@@ -273,9 +285,31 @@ def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
     return script, [b"%d" % len(hits), *keys, b"".join([hit.packed for hit in hits])]
 
 
-def _packed_check(hits: tuple[Hit, ...]) -> tuple[bytes, bool]:
-    """The whole command up to its last argument, the id; and whether that will be recognised."""
-    return _packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits)
+class _Prepared(NamedTuple):
+    """A check of the same hits, as it is sent."""
+
+    start: bytes
+    """The command up to its last argument, the id."""
+    safe_to_repeat: bool
+    """Whether the id will be recognised."""
+    learning: Learned | None
+    """The shape, as long as it is not compiled but may be."""
+
+
+def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
+    learned = SHAPES.of(hits)
+    if learned is not None and learned.script is not None:
+        return _compiled(hits, learned)
+    return _Prepared(_packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits), learned)
+
+
+def _compiled(hits: tuple[Hit, ...], learned: Learned) -> _Prepared:
+    assert learned.script is not None
+    keys = [hit.key.encode() for hit in hits]
+    start = command_of(b"EVALSHA", learned.script.sha.encode(), b"%d" % len(hits), *keys, and_more=1) + b"$16\r\n"
+    made = _Prepared(start, remembers_ids(hits), None)
+    memorize(hits, _prepared, made)
+    return made
 
 
 def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:

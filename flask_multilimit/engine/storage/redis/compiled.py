@@ -1,0 +1,128 @@
+"""A check compiled for the shape of its plan, as a database prepares a statement.
+
+The shape of a plan is the algorithm, quota, cost and shadow of each hit, in order. The script of a shape is a straight
+line: no table, no loop and no function for a hit, and the quotas are numbers in its text rather than arguments. It
+serves a plain check by the server's clock when all hits charge something. When a hit refuses it goes on as the generic
+script does, with the same ``finish.lua``; a peek, a repeated check and a refund always take the generic script.
+
+An algorithm need not know of it. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
+that is possible (:mod:`.inline`), and called with a table for the hit where it is not.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ...algorithms import Quota
+from ...hits import Hit
+from .inline import CannotBeWrittenOut, Function
+from .scripts import Script, library, script_of, source, source_of_algorithm
+
+MOST_HITS = 20
+"""In a compiled script: Lua takes 200 local names, and six are needed for each hit."""
+
+
+class Shaped(NamedTuple):
+    """One hit of a shape."""
+
+    algorithm: str
+    quota: Quota
+    cost: int
+    shadow: bool
+
+
+Shape = tuple[Shaped, ...]
+
+
+def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
+    """``None`` for hits that have no compiled script."""
+    if len(hits) > MOST_HITS or any(hit.cost == 0 for hit in hits):
+        return None
+    return tuple(Shaped(hit.rule.algorithm, hit.rule.quota, hit.cost, hit.shadow) for hit in hits)
+
+
+def compiled(shape: Shape, *, clocked: bool = False) -> Script:
+    """The script of ``shape``. KEYS are those of the hits, ARGV[1] is the id of the check; if ``clocked``, for tests,
+    ARGV[2] is the time in microseconds."""
+    each = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
+    written_out = {hit.name for hit in each if hit.is_written_out}
+    called = {hit.name for hit in each} - written_out
+    allowed = " and ".join(f"w{hit.i} == 0" for hit in each)
+    allowed_without_shadows = " and ".join(f"w{hit.i} == 0" for hit in each if not hit.shaped.shadow) or "true"
+    return script_of(
+        [
+            source("prelude").replace("ARGV[4]", "ARGV[2]" if clocked else "nil"),
+            "local id = ARGV[1]\n",
+            *library(called),
+            *(hit.as_local() for hit in each),
+            *(hit.evaluate() for hit in each),
+            "local delay = 0\n",
+            *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in each if not hit.shaped.shadow),
+            f"if {allowed} then\nstamp = string.format('%.0f', now)\n",
+            *(hit.charge() for hit in each),
+            f"return {{now,1,delay,{','.join(f'r{hit.i}-{hit.shaped.cost},0,e{hit.i}' for hit in each)}}}\nend\n",
+            *library(written_out),
+            f"local hits = {{{','.join(hit.table for hit in each)}}}\n",
+            f"local mode, repeated, allowed = '', false, {allowed_without_shadows}\n",
+            f"local reply = {{now,1,delay,{','.join(f'r{hit.i},w{hit.i},s{hit.i}' for hit in each)}}}\n",
+            source("finish"),
+        ]
+    )
+
+
+class _Hit:
+    """The Lua of one hit: its locals are ``k`` (key), ``r`` (remaining), ``w`` (retry_after), ``c`` (delay), ``s``
+    (seen) and ``e`` (reset_after), each with its number behind it."""
+
+    def __init__(self, i: int, shaped: Shaped) -> None:
+        self.i, self.shaped, self.name = i, shaped, shaped.algorithm
+        quota = shaped.quota
+        numbers = {"window": quota.window, "count": quota.count, "cost": shaped.cost}
+        numbers |= {"burst": quota.burst, "max_delay": quota.max_delay}
+        self._fields = {
+            "key": f"k{i}",
+            **{name: str(number) if number >= 0 else f"({number})" for name, number in numbers.items()},
+            "shadow": "true" if shaped.shadow else "false",
+            "algorithm": f"'{self.name}'",
+        }
+        self._functions = _functions_in(source_of_algorithm(self.name))
+        self.is_written_out = self._functions is not None
+
+    @property
+    def table(self) -> str:
+        if not self.is_written_out:
+            return f"h{self.i}"
+        return "{" + ",".join(f"{name}={value}" for name, value in self._fields.items()) + "}"
+
+    def as_local(self) -> str:
+        key = f"local k{self.i} = KEYS[{self.i}]\n"
+        if self.is_written_out:
+            return key
+        table = "{" + ",".join(f"{name}={value}" for name, value in self._fields.items()) + "}"
+        return f"{key}local h{self.i} = {table}\n"
+
+    def evaluate(self) -> str:
+        names = [f"{letter}{self.i}" for letter in "rwcs"]
+        if self._functions is None:
+            return f"local {','.join(names)} = algorithms.{self.name}.evaluate(h{self.i},now)\n"
+        return f"local {','.join(names)}\n{self._functions[0].written_out(self._fields, ['now'], names)}"
+
+    def charge(self) -> str:
+        arguments = ["now", f"s{self.i}", "id"]
+        if self._functions is None:
+            return f"local e{self.i} = algorithms.{self.name}.charge(h{self.i},{','.join(arguments)})\n"
+        return f"local e{self.i}\n{self._functions[1].written_out(self._fields, arguments, [f'e{self.i}'])}"
+
+
+@lru_cache(maxsize=64)
+def _functions_in(text: str) -> tuple[Function, Function] | None:
+    """``evaluate`` and ``charge`` of an algorithm's Lua, if both can be written out."""
+    try:
+        functions = Function.found_in(text, "evaluate"), Function.found_in(text, "charge")
+        anything = dict.fromkeys(("key", "window", "count", "cost", "burst", "max_delay", "shadow", "algorithm"), "1")
+        for function in functions:
+            function.written_out(anything, [], ["x"])
+    except CannotBeWrittenOut:
+        return None
+    return functions
