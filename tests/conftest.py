@@ -10,6 +10,7 @@ from flask import Flask
 from flask_multilimit import MultiLimit, RedisStorage
 from flask_multilimit.engine import Limiter, storage_from_uri
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage.redis.shapes import Shapes
 from flask_multilimit.observe import beat
 from support.clock import Clock
 from support.cluster import Cluster
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(folder in item.path.parents for folder in SLOW_FOLDERS):
             item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _learning_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test sends the scripts that it would send alone, whatever the tests before it have compiled."""
+    monkeypatch.setattr("flask_multilimit.engine.storage.redis.storage.SHAPES", Shapes())
 
 
 @pytest.fixture(scope="session")
