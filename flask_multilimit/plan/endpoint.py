@@ -174,12 +174,6 @@ class Plan:
         return self.stack is not None and self.stack.declarations[0] is stack.declarations[0]
 
     @cached_property
-    def of_view(self) -> Plan:
-        """What the decorators of the view say, alone."""
-        own = self.stack.covered if self.stack else frozenset[Declaration]()
-        return Plan(self.scope, None, tuple(each for each in self.limiters if each.declaration in own))
-
-    @cached_property
     def beside_view(self) -> Plan:
         """All but what the decorators of the view say."""
         if self.stack is None:

@@ -129,7 +129,8 @@ class AppGate:
         if record is None or not record.plan.is_reached_by(stack):
             self.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
-        self.check(record.plan.of_view if record.checked else record.plan, record)
+        if not record.admitted:  # a decorator that calls the view again does so for the same request
+            self.check(record.plan, record)
         # Also those that do not serve this method: that they do not apply is settled.
         return (record.plan.stack or stack).covered
 
@@ -250,15 +251,17 @@ class AppGate:
         """
         if record is not None:
             record.checked = True
-        if self._access is not None and self.is_allowed():
-            return None
-        try:
-            applied = plan.apply(self.subjects.resolve)
-        except ConfigurationError as error:
-            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
-        decision = self.decide(plan.scope, applied, record)
-        if decision is not None and not decision.allowed:
-            raise self.rejection(decision, applied)
+        decision = None
+        if self._access is None or not self.is_allowed():
+            try:
+                applied = plan.apply(self.subjects.resolve)
+            except ConfigurationError as error:
+                raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
+            decision = self.decide(plan.scope, applied, record)
+            if decision is not None and not decision.allowed:
+                raise self.rejection(decision, applied)
+        if record is not None:
+            record.admitted = True
         return decision
 
     def decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:

@@ -34,13 +34,15 @@ def request_if_any() -> Request | None:
 class Record:
     """What is known of one request."""
 
-    __slots__ = ("access", "checked", "decisions", "plan", "reserved")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         """What applies to its endpoint, looked up once."""
         self.checked = False
         """Whether the plan has been checked, or as much of it as the request came to."""
+        self.admitted = False
+        """Whether the request has passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks."""
         self.reserved: list[tuple[Decision, Sequence[Applied]]] = []

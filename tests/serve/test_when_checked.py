@@ -10,12 +10,13 @@ from flask import Blueprint, Flask, Response, abort, g, redirect, request
 from flask.views import MethodView
 from werkzeug.test import run_wsgi_app
 
-from flask_multilimit import LimitType, MultiLimit, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, RateLimitExceeded, rate_limiter
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from support.clock import Clock
     from support.doubles import RecordingStorage
 
 
@@ -192,7 +193,7 @@ class TestUsersThatAreFoundOnTheWay:
         assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
 
 
-def test_a_view_that_calls_itself_counts_what_is_not_its_own_once(app: Flask, storage: RecordingStorage) -> None:
+def test_a_view_that_calls_itself_counts_the_request_once(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="9/hour")
 
     @app.get("/")
@@ -201,7 +202,27 @@ def test_a_view_that_calls_itself_counts_what_is_not_its_own_once(app: Flask, st
         return countdown(left - 1) if left else "done"
 
     assert ask(app).text == "done"
-    assert storage.windows == [[3600, 1], [1], [1]]
+    assert storage.windows == [[3600, 1]]
+
+
+def test_who_asks_again_after_a_refusal_is_checked_again(app: Flask, storage: RecordingStorage, clock: Clock) -> None:
+    def patient(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return view(*args, **kwargs)
+            except RateLimitExceeded as error:
+                clock.advance(error.decision.retry_after)
+                return view(*args, **kwargs)
+
+        return wrapper
+
+    MultiLimit(app, storage=storage, application_limits="9/hour")
+    app.add_url_rule("/", "view", patient(rate_limiter(rules="1/second")(view())))
+
+    assert statuses(app, "/", "/") == [200, 200]
+    assert storage.windows == [[3600, 1]] * 3
+    assert ask(app).headers["RateLimit"].startswith('"application-3600s";r=6;')
 
 
 def test_a_method_of_a_class_that_is_not_reached(app: Flask, storage: RecordingStorage) -> None:
