@@ -42,7 +42,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"command_line"},
         {"limiter"},
         {"listing"},
-        {"commands"},
+        {"commands", "migrate"},
     ),
     "compat/flask_limiter/contrib": ({"util"},),
     "declare": (

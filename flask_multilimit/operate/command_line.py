@@ -20,17 +20,17 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """The group of :data:`COMMANDS`, of which a process that serves requests needs none."""
+    """The group of :data:`COMMANDS`, of which a process that serves requests needs none, and of those added to it."""
 
     def __init__(self) -> None:
         super().__init__("multilimit", help="Inspect the rate limits of the app.")
 
     def list_commands(self, context: click.Context) -> list[str]:  # noqa: ARG002
-        return sorted(COMMANDS)
+        return sorted({*COMMANDS, *self.commands})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in COMMANDS:
-            return None
+            return self.commands.get(name)
         file = import_module(f".cli.{COMMANDS[name]}", __package__)
         command: click.Command = getattr(file, f"{name}_command")
         return command

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 
 import click
-from flask import Flask
+from flask import Flask, current_app
+from flask.cli import with_appcontext
 
 
 class Commands(click.Group):
@@ -21,10 +22,20 @@ class Commands(click.Group):
         return _loaded("commands", "cli").get_command(context, name)
 
 
+@click.command("migrate", help="Print, for each limit of the app's Limiter, the declaration to write in its place.")
+@with_appcontext
+def migrate() -> None:
+    """What ``flask multilimit migrate`` is."""
+    import_module(".migrate", __package__).migrate(current_app)
+
+
 def add_commands(app: Flask) -> None:
     """Once for each app."""
     if "limiter" not in app.cli.commands:
         app.cli.add_command(Commands())
+    ours = app.cli.commands.get("multilimit")
+    if isinstance(ours, click.Group):
+        ours.add_command(migrate)
 
 
 def _loaded(file: str, name: str) -> click.Group:

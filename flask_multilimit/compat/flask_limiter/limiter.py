@@ -93,7 +93,7 @@ class Limiter:
         self._auto_check = auto_check
         self.registry = Registry(self._is_decorated)
         self._latest: InForce | None = None
-        self._filters: list[Callable[[], bool]] = []
+        self.filters: list[Callable[[], bool]] = []
         self._options = Options(
             default_limits=_bound(self, default_limits),
             default=Common(
@@ -258,7 +258,7 @@ class Limiter:
 
     def request_filter(self, fn: F) -> F:
         """Let requests pass for which ``fn()`` returns true."""
-        self._filters.append(fn)
+        self.filters.append(fn)
         return fn
 
     def decorate(self, limit: RouteLimit, target: Any) -> Any:
@@ -376,7 +376,7 @@ class Limiter:
     def _passes(self, endpoint: str) -> bool:
         if not endpoint or endpoint == "static" or endpoint.endswith(".static"):
             return True
-        return bool(self._filters) and any(fn() for fn in self._filters)
+        return bool(self.filters) and any(fn() for fn in self.filters)
 
     def _after_request(self, state: InForce, response: Response) -> Response:
         progress = state.progress_if_any(_current_request())

@@ -220,6 +220,10 @@ class Registry:
     def _hinted(self, endpoint: str) -> tuple[Limit, ...]:
         return tuple(each for name in self._hints.get(endpoint, ()) for each in self.limits_of(name))
 
+    def exempted(self) -> list[str]:
+        """Names of views, and blueprints, that are exempt from anything."""
+        return [*self._exempt_names, *(f'blueprint "{name}"' for name in self._exempt_blueprints)]
+
     def declared(self) -> Iterator[tuple[str, Limit]]:
         """Every limit of a function or a blueprint, and where it stands."""
         for name, limits in self.decorated.items():
