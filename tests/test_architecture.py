@@ -98,7 +98,13 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"rate"},
         {"fixed_window", "gcra", "leaky_bucket", "sliding_window", "sliding_window_counter", "token_bucket"},
     ),
-    "engine/storage": ({"base", "tallies"}, {"memory"}, {"layers", "redis"}, {"cluster", "local"}, {"schemes"}),
+    "engine/storage": (
+        {"base", "evaluate", "tallies"},
+        {"memory"},
+        {"layers", "redis"},
+        {"cluster", "local"},
+        {"schemes"},
+    ),
     "engine/storage/layers": ({"deny_cache", "guard", "leases"}, {"stack"}),
     "engine/storage/layers/guard": (
         {"breaker", "fallback", "policy", "workers"},

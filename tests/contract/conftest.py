@@ -11,6 +11,7 @@ from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
 from support.bench import Bench
 from support.clock import Clock
 from support.compiled import CompiledStorage
+from support.pages import own_storage
 from support.servers import find_binaries
 
 if TYPE_CHECKING:
@@ -20,19 +21,28 @@ if TYPE_CHECKING:
     from support.servers import Binary, Servers
 
 
+OWN_STORAGE = own_storage()
+"""What the page "Write your own storage" shows."""
+
+
 @pytest.fixture
 def clock() -> Clock:
     """From no round number on."""
     return Clock()
 
 
-@pytest.fixture(params=["memory", "cluster", "compiled", *find_binaries()])
+@pytest.fixture(params=["memory", "own", "cluster", "compiled", *find_binaries()])
 def bench(
     request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
 ) -> Iterator[Bench]:
     """Each storage in turn, empty, under a clock of the test."""
     if request.param == "memory":
         yield Bench(Limiter(MemoryStorage(clock)), clock, None)
+        return
+    if request.param == "own":
+        own = OWN_STORAGE["SqliteStorage"](":memory:", clock)
+        yield Bench(Limiter(own), clock, None)
+        own.close()
         return
     if request.param == "cluster":
         cluster: Cluster = request.getfixturevalue("cluster")

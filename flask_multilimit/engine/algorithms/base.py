@@ -6,8 +6,9 @@ clock and no Flask. Numbers are integers: units, and microseconds of the storage
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 NEVER = -1
 """A ``retry_after`` that no waiting can reach: the cost is more than the rule could ever admit."""
@@ -49,6 +50,21 @@ COUNTED = 10**9
 def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bool:
     """For algorithms that keep no ids."""
     return False
+
+
+Unit = tuple[str, int, int, int]
+"""One unit of a key: the key, the window and the count of its rule, and the index in a reply of what remains."""
+
+
+@runtime_checkable
+class ChargesUnits(Protocol):
+    """What an algorithm may do besides: evaluate and charge hits of one unit at once, in memory."""
+
+    def charge_units(
+        self, states: Mapping[str, Any], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int], /
+    ) -> bool:
+        """Charge one unit of each key if all allow, and write into ``reply`` what then remains of each. ``False``, and
+        nothing is charged, when one refuses, or this way is not for its state. No state is later than ``now``."""
 
 
 class Algorithm(Protocol):

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 
-from .base import AHEAD, NEVER, Outcome, Quota, plain_quota
+from .base import AHEAD, NEVER, Outcome, Quota, Unit, plain_quota
 
 PARAMETERS = frozenset({"lease"})
 
@@ -28,10 +28,6 @@ TRIM = 128
 
 _ID = 16
 """Bytes of a check id."""
-
-
-Unit = tuple[str, int, int, int]
-"""One unit of a key: the key, the window and the count of its rule, and the place in a reply of what remains."""
 
 
 class Log:

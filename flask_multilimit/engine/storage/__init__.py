@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import Clocked, Inspectable, Storage, StoredKey, layers_of
 from .cluster.storage import ClusterStorage
+from .evaluate import decide, take_back
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .layers.guard.guard import GuardedStorage
 from .layers.guard.health import Health
@@ -12,13 +13,14 @@ from .layers.stack import Layers, rebuilt, with_leases
 from .local.storage import LocalStorage
 from .memory import MemoryStorage
 from .redis.storage import RedisStorage
-from .schemes import DEFAULT_TIMEOUT, is_storage, storage_from, storage_from_uri
+from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, is_storage, storage_from, storage_from_uri
 from .tallies import KeepsTallies, Tallies, Tally
 
 __all__ = [
     "DEFAULT_TIMEOUT",
     "DENY_SECONDS",
     "LONGEST_DENY_SECONDS",
+    "SCHEMES",
     "Clocked",
     "ClusterStorage",
     "DenyCache",
@@ -31,14 +33,17 @@ __all__ = [
     "LocalStorage",
     "MemoryStorage",
     "RedisStorage",
+    "Scheme",
     "Storage",
     "StoredKey",
     "Tallies",
     "Tally",
+    "decide",
     "is_storage",
     "layers_of",
     "rebuilt",
     "storage_from",
     "storage_from_uri",
+    "take_back",
     "with_leases",
 ]

@@ -22,9 +22,20 @@ class StoredKey:
 
 @runtime_checkable
 class Storage(Protocol):
-    """Keeps the state of every key. Each method raises :class:`StorageError` when it gets no answer.
+    """Keeps the state of every key, and answers each check atomically. Thread-safe.
 
-    Thread-safe. ``hits`` are never empty and have different keys (:class:`Limiter` sees to it).
+    ``hits`` are never empty and have different keys; :class:`Limiter` makes sure of that.
+
+    Every failure is a :class:`StorageError`, whatever the storage is made of, with the original error as its cause. Its
+    attributes tell the guard what to do:
+
+    - ``no_reply``: nothing came back, or too late. The guard asks once more before it opens its breaker.
+    - ``key_specific``: only checks of these keys fail. The breaker stays closed.
+    - ``check_id``: the id of the check that may have been charged, when the storage has chosen it. The guard repeats
+      the check with this id, so that it is charged once.
+    - ``remedy``: what the operator can do.
+
+    A storage that is wrapped around another one has it as its attribute ``wrapped``.
     """
 
     shared: bool
@@ -33,9 +44,9 @@ class Storage(Protocol):
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         """Evaluate all hits at one instant; charge all if all allow, else none. One round trip.
 
-        ``check_id`` is given when an earlier try may have been charged already: then it is not charged again.
-        (Recognised by algorithms that keep ids, of which one among the hits is enough; in a cluster, among those of
-        each slot.)
+        ``check_id`` is given when an earlier try may have been charged already: then it is not charged again. Only
+        algorithms that keep ids recognise it; one of them among the hits is enough (in a cluster, among those of each
+        slot).
         """
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:

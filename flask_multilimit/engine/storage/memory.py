@@ -12,15 +12,16 @@ from time import monotonic_ns
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ..algorithms import Quota, sliding_window
-from ..algorithms.sliding_window import Unit, charge_units
+from ..algorithms.base import ChargesUnits, Unit
+from ..algorithms.sliding_window import Log
 from ..clock import monotonic_microseconds
 from ..decision import NOTHING, Charge, Decision, decision_of
 from ..forks import mind_forks
-from ..hits import PEEKED, Hit, memoized, new_id
-from ..reply import ALLOWED, DELAY, NOW, head, joined, standings_of, start_of
+from ..hits import Hit, memoized, new_id
+from ..reply import NOW, head, standings_of, start_of
 from ..rules import Rule
 from .base import StoredKey
+from .evaluate import decide, take_back
 from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
@@ -58,22 +59,20 @@ class MemoryStorage:
             now = monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._first_due:
                 self._sweep(now, SWEEPS * len(hits))
-            if check_id is not None:
-                return self._check_again(hits, now, check_id.bytes)
-            plan, new = memoized(hits, _plan_of), new_id()
-            if plan.units and now >= self._latest:
-                reply = plan.reply.copy()
+            quick = memoized(hits, _quick_way)
+            if quick is not None and check_id is None and now >= self._latest:
+                new, reply = new_id(), quick.reply.copy()
                 reply[NOW] = now
-                if charge_units(self._states, plan.units, now, new, reply):
+                if quick.charge(self._states, quick.units, now, new, reply):
                     self._latest = now
                     return decision_of((new, hits, reply, "memory", NOTHING, None))
-            return self._answer(hits, now, new, charging=True)
+            return self._charged(hits, now, check_id)
         finally:
             lock.release()
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         with self._lock:
-            return self._answer(hits, self._now(), PEEKED, charging=False)
+            return decide(hits, self._states, self._now(), charging=False, decided_by="memory")
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         if ids is None:
@@ -82,9 +81,7 @@ class MemoryStorage:
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
-            now = self._now()
-            for charge in charges:
-                self._refund(charge, now, check_id.bytes)
+            take_back(self._states, check_id, charges, self._now())
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
@@ -117,7 +114,7 @@ class MemoryStorage:
         """Of each key the algorithm, and how many entries it keeps: for estimates."""
         with self._lock:
             known = [(self._rules[key], state) for key, state in self._states.items() if state is not None]
-        return [(rule.algorithm, len(state) if isinstance(state, sliding_window.Log) else 1) for rule, state in known]
+        return [(rule.algorithm, len(state) if isinstance(state, Log) else 1) for rule, state in known]
 
     def __len__(self) -> int:
         return len(self._states)
@@ -128,51 +125,15 @@ class MemoryStorage:
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
 
-    def _check_again(self, hits: tuple[Hit, ...], now: int, check_id: bytes) -> Decision:
-        if self._already_charged(hits, now, check_id):
-            return _as_allowed(self._answer(hits, now, check_id, charging=False))
-        return self._answer(hits, now, check_id, charging=True)
-
-    def _answer(self, hits: tuple[Hit, ...], now: int, check_id: bytes, *, charging: bool) -> Decision:
-        states, rules, steps = self._states, self._rules, memoized(hits, _plan_of).steps
-        reply, outcomes = head(now), []
-        for key, quota, cost, shadow, evaluate, _, _, _ in steps:
-            outcome = evaluate(states.get(key), quota, cost, now)
-            outcomes.append(outcome)
-            if (outcome[1] or outcome[2]) and not shadow:
-                reply[ALLOWED] = reply[ALLOWED] if not outcome[1] else 0
-                reply[DELAY] = max(reply[DELAY], outcome[2])
-        asking, charging = charging, charging and reply[ALLOWED] > 0
-        if charging and now > self._latest:
-            self._latest = now
-        for (key, quota, cost, _, _, charge, reset_after, rule), outcome in zip(steps, outcomes, strict=True):
-            remaining, retry_after, _, seen = outcome
-            if charging and cost and not retry_after:
-                states[key], whole_after = charge(states.get(key), quota, cost, now, seen, check_id)
-                if rules.get(key) is not rule:
-                    self._written_by(rule, key, now + whole_after)
-                reply += (remaining - cost, 0, whole_after)
-            else:
-                state = states.get(key)
-                if asking and state is not None:
-                    state = states[key] = rule.implementation.drop_future(state, quota, now)
-                reply += (remaining, retry_after, reset_after(state, quota, now, seen))
-        return Decision(check_id, hits, reply, "memory")
-
-    def _refund(self, charge: Charge, now: int, check_id: bytes) -> None:
-        hit = charge.hit
-        state = self._states.get(hit.key)
-        if state is None:
-            return
-        self._states[hit.key] = hit.rule.implementation.refund(
-            state, hit.rule.quota, hit.cost, charge.until, now, check_id
-        )
-
-    def _already_charged(self, hits: tuple[Hit, ...], now: int, check_id: bytes) -> bool:
-        return any(
-            hit.cost and hit.rule.implementation.recognise(self._states.get(hit.key), hit.rule.quota, now, check_id)
-            for hit in hits
-        )
+    def _charged(self, hits: tuple[Hit, ...], now: int, check_id: UUID | None) -> Decision:
+        decision = decide(hits, self._states, now, check_id, decided_by="memory")
+        if decision.allowed:
+            self._latest = max(self._latest, now)
+            rules = self._rules
+            for hit, (_, retry_after, reset_after) in zip(hits, standings_of(decision.reply), strict=True):
+                if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
+                    self._written_by(hit.rule, hit.key, now + reset_after)
+        return decision
 
     def _written_by(self, rule: Rule, key: str, due: int) -> None:
         if key not in self._rules:
@@ -200,38 +161,21 @@ class MemoryStorage:
         self._first_due = self._due[0][0]
 
 
-_Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Rule]
+class _QuickWay(NamedTuple):
+    """How to charge hits of one unit each, of one algorithm that can do so at once (:class:`.ChargesUnits`)."""
 
-
-class _Plan(NamedTuple):
-    """What a check needs of its hits, looked up once."""
-
-    steps: tuple[_Step, ...]
-    units: tuple[Unit, ...] | None
-    """Where each hit is one unit of a sliding window, as nearly always; else ``None``."""
+    charge: Callable[..., bool]
+    units: tuple[Unit, ...]
     reply: list[int]
-    """When the ``units`` are all charged, but for the instant and what remains."""
+    """When all are charged, except for the instant and what remains."""
 
 
-def _plan_of(hits: tuple[Hit, ...]) -> _Plan:
-    reply = [*head(0), *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
-    return _Plan(tuple(map(_step, hits)), _units(hits), reply)
-
-
-def _step(hit: Hit) -> _Step:
-    rule = hit.rule
-    algorithm = rule.implementation
-    steps = algorithm.evaluate, algorithm.charge, algorithm.reset_after
-    return (hit.key, rule.quota, hit.cost, hit.shadow, *steps, rule)
-
-
-def _units(hits: tuple[Hit, ...]) -> tuple[Unit, ...] | None:
-    if any(hit.rule.implementation is not sliding_window or hit.cost != 1 for hit in hits):
+def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay | None:
+    algorithm = hits[0].rule.implementation
+    if not isinstance(algorithm, ChargesUnits):
         return None
-    return tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(i)) for i, hit in enumerate(hits))
-
-
-def _as_allowed(decision: Decision) -> Decision:
-    """The answer to a repeated check: what was charged is allowed, also when the last unit was its own."""
-    standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(decision.reply)]
-    return decision._replace(reply=joined(decision.at, decision.reply[DELAY], standings))
+    if any(hit.rule.implementation is not algorithm or hit.cost != 1 for hit in hits):
+        return None
+    units = tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(i)) for i, hit in enumerate(hits))
+    reply = [*head(0), *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
+    return _QuickWay(algorithm.charge_units, units, reply)

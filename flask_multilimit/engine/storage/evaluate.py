@@ -1,0 +1,104 @@
+"""A check on states that Python holds: for storages whose atomic step is a lock or a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+from uuid import UUID
+
+from ..algorithms import Quota
+from ..decision import Charge, DecidedBy, Decision
+from ..hits import PEEKED, Hit, memoized, new_id
+from ..reply import ALLOWED, DELAY, head, joined, standings_of
+
+
+class States(Protocol):
+    """By key, what its algorithm keeps; a ``dict`` is one."""
+
+    def get(self, key: str, /) -> Any:
+        """``None`` when there is nothing, or ``None`` was set."""
+
+    def __setitem__(self, key: str, state: Any, /) -> None:
+        """Keep ``state``, which may be ``None``."""
+
+
+def decide(
+    hits: tuple[Hit, ...],
+    states: States,
+    now: int,
+    check_id: UUID | None = None,
+    *,
+    charging: bool = True,
+    decided_by: DecidedBy = "storage",
+) -> Decision:
+    """Evaluate all ``hits`` at ``now`` (microseconds); charge all if all allow, else none. The new states are set in
+    ``states``. Must be called within one lock or transaction for all keys of the hits.
+
+    Arguments as of :meth:`.Storage.check`; ``charging=False`` for a :meth:`.Storage.peek`.
+    """
+    if not charging:
+        return Decision(PEEKED, hits, evaluated(hits, states, now, PEEKED, charging=False), decided_by)
+    if check_id is None:
+        new = new_id()
+        return Decision(new, hits, evaluated(hits, states, now, new, charging=True), decided_by)
+    if not _is_charged(hits, states, now, check_id.bytes):
+        reply = evaluated(hits, states, now, check_id.bytes, charging=True)
+    else:
+        reply = _as_allowed(evaluated(hits, states, now, check_id.bytes, charging=False))
+    return Decision(check_id.bytes, hits, reply, decided_by)
+
+
+def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: int) -> None:
+    """Refund ``charges`` of the check ``check_id``, as :meth:`.Storage.refund`."""
+    for charge in charges:
+        hit = charge.hit
+        state = states.get(hit.key)
+        if state is not None:
+            refund = hit.rule.implementation.refund
+            states[hit.key] = refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id.bytes)
+
+
+def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool) -> list[int]:
+    """The reply, after all has been charged if ``charging`` and every hit allows."""
+    steps = memoized(hits, _steps_of)
+    reply, outcomes = head(now), []
+    for hit, quota, evaluate, _, _ in steps:
+        outcome = evaluate(states.get(hit.key), quota, hit.cost, now)
+        outcomes.append(outcome)
+        if (outcome[1] or outcome[2]) and not hit.shadow:
+            reply[ALLOWED] = reply[ALLOWED] if not outcome[1] else 0
+            reply[DELAY] = max(reply[DELAY], outcome[2])
+    asking, charging = charging, charging and reply[ALLOWED] > 0
+    for (hit, quota, _, charge, reset_after), (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
+        key, cost = hit.key, hit.cost
+        state = states.get(key)
+        if charging and cost and not retry_after:
+            states[key], whole_after = charge(state, quota, cost, now, seen, check_id)
+            reply += (remaining - cost, 0, whole_after)
+            continue
+        if asking and state is not None:
+            state = states[key] = hit.rule.implementation.drop_future(state, quota, now)
+        reply += (remaining, retry_after, reset_after(state, quota, now, seen))
+    return reply
+
+
+_Step = tuple[Hit, Quota, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+
+
+def _steps_of(hits: tuple[Hit, ...]) -> tuple[_Step, ...]:
+    """What a check needs of its hits, looked up once."""
+    each = [(hit, hit.rule.implementation) for hit in hits]
+    return tuple((hit, hit.rule.quota, by.evaluate, by.charge, by.reset_after) for hit, by in each)
+
+
+def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes) -> bool:
+    return any(
+        hit.cost and hit.rule.implementation.recognise(states.get(hit.key), hit.rule.quota, now, check_id)
+        for hit in hits
+    )
+
+
+def _as_allowed(reply: list[int]) -> list[int]:
+    """Of a repeated check: what was charged is allowed, also when the last unit was its own."""
+    standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(reply)]
+    return joined(reply[0], reply[DELAY], standings)

@@ -1,0 +1,79 @@
+"""The page "Write your own storage", followed to the letter. (The contract suite runs over its class, too.)"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit import Limiter, StorageError, hits_for, storage_from_uri
+from flask_multilimit.engine.storage import SCHEMES
+from support.pages import files_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FILES = files_on("how-to/own-storage.md")
+
+
+@pytest.fixture(autouse=True)
+def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    before = dict(SCHEMES)
+    yield
+    SCHEMES.clear()
+    SCHEMES.update(before)
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def shown(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def test_it_takes_fewer_than_60_lines() -> None:
+    lines = [line for line in FILES["sqlite_storage.py"].splitlines() if line.strip()]
+
+    assert len(lines) < 60
+
+
+def test_an_app_uses_it() -> None:
+    client = shown("app").app.test_client()
+
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_it_gets_a_uri_of_its_own(tmp_path: Path) -> None:
+    shown("schemes")
+    limiter = Limiter(storage_from_uri(f"sqlite://{tmp_path}/quotas.db"))
+
+    assert [limiter.check(hits_for("1/minute", scope="x")).allowed for _ in range(2)] == [True, False]
+
+
+def test_processes_share_the_file_and_nothing_stays(tmp_path: Path) -> None:
+    now = 1_000_000
+    make = shown("sqlite_storage").SqliteStorage
+    one, other = (Limiter(make(tmp_path / "quotas.db", lambda: now)) for _ in range(2))
+    hits = hits_for("1/minute", scope="x")
+
+    assert [one.check(hits).allowed, other.check(hits).allowed] == [True, False]
+    now += 120_000_000
+    assert other.check(hits_for("1/minute", scope="y")).allowed
+    rows = one.storage._db.execute("SELECT key FROM quotas").fetchall()  # type: ignore[attr-defined]
+    assert [key for (key,) in rows] == ["rate_limit:{y}:default::sliding_window:60000"]
+
+
+def test_a_database_that_is_locked_is_an_error_to_ask_once_more(tmp_path: Path) -> None:
+    make = shown("sqlite_storage").SqliteStorage
+    holding, waiting = make(tmp_path / "quotas.db"), make(tmp_path / "quotas.db")
+
+    with holding._transaction(), pytest.raises(StorageError) as caught:
+        waiting.check(hits_for("1/minute", scope="x"))
+
+    assert caught.value.no_reply
