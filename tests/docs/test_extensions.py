@@ -1,0 +1,126 @@
+"""The pages about other extensions say what is so."""
+
+# mypy: disable-error-code="import-untyped"
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from flask_socketio import SocketIO
+
+from flask_multilimit import MultiLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Run = Callable[..., dict[str, Any]]
+
+
+def statuses(app: Flask, path: str, times: int, headers: Mapping[str, str]) -> list[int]:
+    return [app.test_client().get(path, headers=headers).status_code for _ in range(times)]
+
+
+class TestUsersOfExtensions:
+    PAGE = "docs/how-to/users-of-extensions.md"
+
+    def expect_a_quota_each(self, app: Flask, ann: Mapping[str, str], bob: Mapping[str, str], prefix: str = "") -> None:
+        for who in (ann, bob):
+            assert statuses(app, f"{prefix}/inbox", 3, who) == [200, 200, 429]
+            assert statuses(app, f"{prefix}/profile", 4, who) == [200, 200, 200, 429]
+
+    def test_flask_jwt_extended(self, run: Run) -> None:
+        app: Flask = run(self.PAGE, "jwt")["app"]
+        tokens = {name: app.test_client().post(f"/login/{name}").get_json()["token"] for name in ("ann", "bob")}
+        headers = {name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}
+
+        self.expect_a_quota_each(app, headers["ann"], headers["bob"])
+        assert statuses(app, "/profile", 4, {}) == [401, 401, 401, 429], "by address"
+        assert statuses(app, "/profile", 4, {"Authorization": "Bearer nonsense"}) == [422] * 4
+
+    def test_flask_httpauth(self, run: Run) -> None:
+        app: Flask = run(self.PAGE, "httpauth")["app"]
+
+        def basic(name: str, password: str) -> Mapping[str, str]:
+            return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+        self.expect_a_quota_each(app, basic("ann", "secret of ann"), basic("bob", "secret of bob"))
+        assert statuses(app, "/profile", 4, basic("ann", "guessed")) == [401, 401, 401, 429]
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_flask_appbuilder(self, run: Run) -> None:
+        namespace = run(self.PAGE, "appbuilder")
+        app: Flask = namespace["app"]
+        security = namespace["appbuilder"].sm
+        headers = {}
+        for name in ("ann", "bob"):
+            with app.app_context():
+                role = security.find_role("Admin")
+                security.add_user(name, name, name, f"{name}@example.com", role, "secret")
+            answer = app.test_client().post(
+                "/api/v1/security/login", json={"username": name, "password": "secret", "provider": "db"}
+            )
+            headers[name] = {"Authorization": f"Bearer {answer.get_json()['access_token']}"}
+
+        self.expect_a_quota_each(app, headers["ann"], headers["bob"], "/api/v1/messages")
+
+
+class TestSocketIO:
+    PAGE = "docs/how-to/flask-socketio.md"
+
+    def test_events(self, run: Run) -> None:
+        namespace = run(self.PAGE, "events")
+        app, socketio = namespace["app"], namespace["socketio"]
+        client, other, refused = (socketio.test_client(app) for _ in range(3))
+        assert [each.is_connected() for each in (client, other, refused)] == [True, True, False]
+
+        for _ in range(4):
+            client.emit("message", "hello")
+
+        received = client.get_received()
+        assert [each["name"] for each in received] == ["echo", "echo", "echo", "refused"]
+        assert 59 < received[3]["args"][0]["retry_after"] <= 60
+
+    def test_handshakes(self, run: Run) -> None:
+        app: Flask = run(self.PAGE, "handshakes")["app"]
+        client = app.test_client()
+
+        answers = [client.get("/socket.io/?EIO=4&transport=polling") for _ in range(6)]
+
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert answers[-1].headers["Retry-After"] == "60"
+        assert client.get("/socket.io/?EIO=4&transport=polling&sid=x").status_code == 400, "of engine.io"
+
+    def test_limits_of_the_app_do_not_count_handshakes(self) -> None:
+        app = Flask("chat")
+        MultiLimit(app, application_limits="1/minute", unmatched_limits="1/minute")
+        SocketIO(app, async_mode="threading")
+
+        assert statuses(app, "/socket.io/?EIO=4&transport=polling", 3, {}) == [200] * 3
+
+
+BOTH_AT_ONCE = """
+from gevent import monkey; monkey.patch_all()
+import asyncio, gevent, logging
+from flask import Flask
+app = Flask("bare")
+logging.disable()
+@app.get("/")
+async def view():
+    await asyncio.sleep(0.1)
+    return "ok"
+asked = [gevent.spawn(lambda: app.test_client().get("/").status_code) for _ in range(2)]
+gevent.joinall(asked)
+print(sorted(each.value for each in asked))
+"""
+
+
+def test_async_views_of_bare_flask_do_not_work_under_gevent() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BOTH_AT_ONCE], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout == "[200, 500]\n"
