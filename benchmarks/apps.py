@@ -6,6 +6,7 @@ Where they are to refuse, one request may pass and none after it.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -44,13 +45,22 @@ def ours(url: str = "", *, refusing: bool = False, deny_cache: float = 1) -> Fla
 
 def theirs(url: str = "", *, refusing: bool = False, fields: bool = True) -> Flask:
     """With or without the header ``fields`` that ours has: they cost them further questions to the server."""
-    from flask_limiter import Limiter  # noqa: PLC0415 - a peer
-    from flask_limiter.util import get_remote_address  # noqa: PLC0415
+    return _with_names_of("flask_limiter", url, refusing=refusing, fields=fields)
 
-    app = Flask("theirs")
+
+def bridge(url: str = "", *, refusing: bool = False, fields: bool = True) -> Flask:
+    """Their app after one changed import."""
+    return _with_names_of("flask_multilimit.compat.flask_limiter", url, refusing=refusing, fields=fields)
+
+
+def _with_names_of(library: str, url: str, *, refusing: bool, fields: bool) -> Flask:
+    names, util = import_module(library), import_module(f"{library}.util")
+    app = Flask(library)
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = PATIENCE
+    app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "raise"
     storage: Any = url or os.environ["STORAGE_URI"]
-    limiter = Limiter(
-        get_remote_address, app=app, storage_uri=storage, strategy="moving-window", headers_enabled=fields
+    limiter = names.Limiter(
+        util.get_remote_address, app=app, storage_uri=storage, strategy="moving-window", headers_enabled=fields
     )
     count = 1 if refusing else MANY
     each = limiter.limit(f"{count}/600seconds;{2 * count}/6000seconds")

@@ -17,6 +17,7 @@ from .setting import Setting
 PART = "flask"
 BARE = Variant("bare view", "admitted")
 THEIRS = "Flask-Limiter, with header fields"
+BRIDGE = "the bridge from it, with header fields"
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -27,6 +28,8 @@ def measure(setting: Setting) -> Iterator[Figure]:
             Variant(OURS, "admitted"): _request(apps.ours(url)),
             Variant(THEIRS, "admitted"): _request(apps.theirs(url)),
             Variant("Flask-Limiter, without", "admitted"): _request(apps.theirs(url, fields=False)),
+            Variant(BRIDGE, "admitted"): _request(apps.bridge(url)),
+            Variant("the bridge from it, without", "admitted"): _request(apps.bridge(url, fields=False)),
         }
         server.client().flushall()
         samples = in_turn(variants, rounds=setting.rounds(300), server=server.pid)
@@ -38,6 +41,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
                 apps.ours(url, refusing=True, deny_cache=0), "429"
             ),
             Variant(THEIRS, "refused"): _request(apps.theirs(url, refusing=True), "429"),
+            Variant(BRIDGE, "refused"): _request(apps.bridge(url, refusing=True), "429"),
         }
         refusals = in_turn(refused, rounds=setting.rounds(300), server=server.pid)
     yield from figures_of(PART, samples)

@@ -24,6 +24,7 @@ PROGRAMS = {
         "import flask, redis, pydantic\nclass Model(pydantic.BaseModel): field: int"
     ),
     "Flask-Limiter": "import flask, redis, flask_limiter",
+    "the bridge from it": "import flask, redis, flask_multilimit.compat.flask_limiter",
     "throttled-py": "import flask, redis, throttled",
     "pyrate-limiter": "import flask, redis, pyrate_limiter",
 }

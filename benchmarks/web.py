@@ -36,8 +36,11 @@ APPS = {
     Variant(OURS, "admitted"): "ours()",
     Variant("Flask-Limiter, with header fields", "admitted"): "theirs()",
     Variant("Flask-Limiter, without", "admitted"): "theirs(fields=False)",
+    Variant("the bridge from it, with header fields", "admitted"): "bridge()",
+    Variant("the bridge from it, without", "admitted"): "bridge(fields=False)",
     Variant(OURS, "refused"): "ours(refusing=True)",
     Variant("Flask-Limiter, with header fields", "refused"): "theirs(refusing=True)",
+    Variant("the bridge from it, with header fields", "refused"): "bridge(refusing=True)",
 }
 
 

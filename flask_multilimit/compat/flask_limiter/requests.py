@@ -125,6 +125,8 @@ class Answer:
     """Seconds since the epoch."""
     told: int | None = None
     """How many of the asked anybody hears of; ``None``: all."""
+    _read: tuple[Decision, tuple[RuleStatus, ...]] | None = None
+    """The statuses of the decision as it stands."""
 
     @property
     def allowed(self) -> bool:
@@ -160,8 +162,12 @@ class Answer:
         return status.remaining + limit.limit.amount - status.rule.count < cost
 
     def _status(self, number: int) -> RuleStatus | None:
-        place = self.question.places[number]
-        return None if place is None or self.decision is None else self.decision.statuses[place]
+        place, decision = self.question.places[number], self.decision
+        if place is None or decision is None:
+            return None
+        if self._read is None or self._read[0] is not decision:
+            self._read = (decision, decision.statuses)
+        return self._read[1][place]
 
 
 class RequestLimit:
