@@ -9,7 +9,10 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2"
-nox.options.sessions = ["tests", "oldest", "lint", "workflows", "types", "docs", "examples", "userproject", "newcomer"]
+nox.options.sessions = [
+    *("tests", "oldest", "lint", "workflows", "types", "docs"),
+    *("examples", "userproject", "newcomer", "bridge"),
+]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
 
@@ -95,7 +98,7 @@ def workflows(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types, and that all that is public has one."""
-    session.install(".[test]", "basedpyright", "mypy", "nox")
+    session.install(".[test]", "basedpyright", "mypy", "nox", "types-jsonschema")
     session.run("mypy", *session.posargs)
     session.run("basedpyright", "--verifytypes", "flask_multilimit", "--ignoreexternal")
 

@@ -18,11 +18,11 @@ exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [
     # Other projects' names, and aliases that a signature spells out: there is no page here to link to.
-    ("py:.*", r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|typing)\..*"),
+    ("py:.*", r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|logging|typing)\..*"),
     ("py:.*", r"(Any|Flask|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)"),
     ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|T|U)"),
     ("py:.*", r"flask_multilimit\.\w+\..*"),
-    ("py:.*", r"wire\.Wire|count_workers"),  # rooms of the engine that docstrings name, and that are not public
+    ("py:.*", r"wire\.Wire|count_workers|memoized"),  # not public, but named in docstrings
 ]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "fieldlist"]

@@ -14,7 +14,7 @@ CI = (ROOT / ".ci" / "run").read_text()
 
 def _listed(name: str, text: str) -> list[str]:
     """The words of the list that follows ``name``."""
-    found = re.search(rf"{re.escape(name)} ?[\[(](.*?)[\])]", text, re.DOTALL)
+    found = re.search(rf"{re.escape(name)} ?\[(.*?)\]", text, re.DOTALL)
     assert found is not None, name
     return re.findall(r"[\w.]+", found[1])
 
