@@ -24,6 +24,8 @@ from .util import get_qualified_name
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
 DEFAULT_PREFIX = "rate_limit:"
+LONGEST_PREFIX = 29
+"""Characters, so that there is room for the number of a Limiter."""
 PLACES_REMEMBERED = 4096
 
 
@@ -40,7 +42,7 @@ class InForce:
         self._registry = registry
         self._multilimit = multilimit
         self._memory = Engine() if settings.in_memory_fallback else None
-        self._place_of_progress = f"{__name__}.{id(self)}"
+        self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
         self._known: dict[tuple[Place, str | None], tuple[int, Applicable]] = {}
         self._views: dict[tuple[str, str], tuple[int, bool]] = {}
         self._started = False
@@ -141,13 +143,14 @@ class InForce:
         return Place(endpoint, asked.blueprint, asked.method)
 
     def progress(self, asked: Request) -> Progress:
-        known: Progress | None = asked.environ.get(self._place_of_progress)
+        """It lies in the request object: an environment may run twice."""
+        known = self.progress_if_any(asked)
         if known is None:
-            known = asked.environ[self._place_of_progress] = Progress()
+            known = asked.__dict__[self._name_of_progress] = Progress()
         return known
 
     def progress_if_any(self, asked: Request) -> Progress | None:
-        return asked.environ.get(self._place_of_progress)
+        return asked.__dict__.get(self._name_of_progress)
 
     def before(self, place: Place) -> Applicable:
         """What is checked before the view is called."""
@@ -193,7 +196,7 @@ def _prefix_of(app: Flask, settings: Settings) -> str:
     """What keys begin with. In Flask-Limiter each Limiter has a memory of its own."""
     prefix: str = app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
     others = len(app.extensions.get(EXTENSION, ()))
-    return f"{prefix}{others}:" if others and settings.is_in_memory else prefix
+    return f"{prefix[:LONGEST_PREFIX]}{others}:" if others and settings.is_in_memory else prefix
 
 
 def _keep(known: dict[Any, Any], where: Any, value: Any) -> None:

@@ -102,7 +102,7 @@ class Phase:
         self._strike(refused)
         before = self._progress.before
         if is_view and before is not None and before.decision is not None:
-            self._state.give_back(before.decision)
+            before.decision = self._state.give_back(before.decision)
         raise RateLimitExceeded(refused[0], response=response, decision=answer.decision)
 
     def _react(

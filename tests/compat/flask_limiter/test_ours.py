@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask, abort
+from flask import Flask, Response, abort
+from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import (
     Decision,
@@ -201,3 +202,27 @@ def test_a_view_with_the_name_of_a_limited_function_is_none(app: Flask) -> None:
 
     assert codes(app, 2, "/limited") == [200, 429]
     assert codes(app, 4, "/other") == [200, 200, 200, 429]
+
+
+def test_an_environment_that_runs_twice_is_two_requests(app: Flask) -> None:
+    limiter = Limiter(get_remote_address, app=app, application_limits=["1/hour"])
+    app.get("/")(limiter.limit("9/hour")(named("twice")))
+    environ = EnvironBuilder(path="/").get_environ()
+
+    statuses = [Response.from_app(app, environ).status_code for _ in range(2)]
+
+    assert statuses == [200, 429]
+
+
+def test_charges_of_the_app_that_wait_for_the_response_are_given_back_once(app: Flask) -> None:
+    limiter = Limiter(
+        get_remote_address,
+        app=app,
+        application_limits=["3/hour"],
+        application_limits_deduct_when=lambda response: response.status_code == 200,
+    )
+    app.get("/")(limiter.limit("1/hour")(named("first")))
+    app.get("/other", endpoint="other")(named("second"))
+
+    assert codes(app, 3) == [200, 429, 429]
+    assert codes(app, 3, "/other") == [200, 200, 429]
