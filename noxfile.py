@@ -11,7 +11,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.sessions = [
     *("tests", "oldest", "lint", "workflows", "types", "docs"),
-    *("examples", "userproject", "newcomer", "bridge"),
+    *("examples", "userproject", "newcomer", "apps", "bridge"),
 ]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = "CI" in os.environ
@@ -32,6 +32,27 @@ SCHEMAS = {
     "github-issue-forms": [GITHUB / "ISSUE_TEMPLATE" / "bug.yml", GITHUB / "ISSUE_TEMPLATE" / "feature.yml"],
     "github-workflows": sorted((GITHUB / "workflows").glob("*.yml")),
     "readthedocs": [Path(".readthedocs.yaml")],
+}
+
+# Apps whose own tests run with the extension: what the tests need beside it, and their arguments. Tests that need a
+# server are left out.
+APPS = {
+    "httpbin==0.10.4": (["pytest"], ["tests"]),
+    "ihatemoney==7.2.1": (["pytest", "pytest-flask", "setuptools<81"], ["ihatemoney/tests"]),
+    "flask-admin==2.2.1": (
+        [
+            "flask-admin[azure-blob-storage,export,images,rediscli,s3,sqlalchemy-lite,sqlalchemy-with-utils,translation]",
+            *("beautifulsoup4", "flask-login", "flask-wtf", "flask[async]", "moto", "pytest"),
+            *("sqlalchemy<2.1", "wtforms<3.3"),
+        ],
+        [
+            "flask_admin/tests",
+            *(f"--ignore=flask_admin/tests/{folder}" for folder in ("geoa", "mongoengine", "peeweemodel", "pymongo")),
+            "--ignore=flask_admin/tests/sqla/test_postgres.py",
+            "--ignore=flask_admin/tests/fileadmin/test_fileadmin_azure.py",
+            *("-k", "not azure and not Azure and not postgres"),
+        ],
+    ),
 }
 
 RUN_EXAMPLE = """
@@ -161,6 +182,22 @@ def bridge(session: nox.Session, app: str) -> None:
     session.install(str(wheel))
     session.install("--force-reinstall", "--no-deps", str(wheel))
     session.run("python", "tests/compat/frameworks/compare.py", app)
+
+
+@nox.session
+@nox.parametrize("app", list(APPS))
+def apps(session: nox.Session, app: str) -> None:
+    """Run the tests of other people's apps without the extension and with it: the results are the same."""
+    needs, arguments = APPS[app]
+    session.install(".", app, *needs)
+    sources = Path(session.create_tmp()).resolve()
+    shutil.rmtree(sources)
+    name = app.partition("=")[0]
+    session.run("python", "-m", "pip", "download", "-q", "--no-deps", "--no-binary", name, "--dest", str(sources), app)
+    (sdist,) = sources.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, sources)
+    (source,) = (path for path in sources.iterdir() if path.is_dir())
+    session.run("python", "tests/apps/same_results.py", str(source), *arguments)
 
 
 def build_wheel(session: nox.Session, folder: Path) -> Path:

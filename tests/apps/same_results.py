@@ -1,0 +1,55 @@
+"""Runs the tests of a project without the extension and with it, and compares the result of each test.
+
+usage: python same_results.py FOLDER [ARGUMENTS OF PYTEST]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).parent
+FEWEST = 50
+"""Tests that a suite has at least: fewer, and it was not found."""
+
+
+def main() -> None:
+    folder, *arguments = sys.argv[1:]
+    without, with_limits = results(folder, arguments), results(folder, ["-p", "multilimit_everywhere", *arguments])
+    differing = sorted(name for name in without | with_limits if without.get(name) != with_limits.get(name))
+    for name in differing:
+        sys.stdout.write(f"{name}: {without.get(name)} without the extension, {with_limits.get(name)} with it\n")
+    passed = sum(result == "passed" for result in without.values())
+    sys.stdout.write(f"{len(without)} tests, {passed} passed without the extension; with it, {len(differing)} differ\n")
+    sys.exit(1 if differing or passed < FEWEST else 0)
+
+
+def results(folder: str, arguments: list[str]) -> dict[str, str]:
+    """What became of each test."""
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+        path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        run = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False)
+        if not report.exists():
+            sys.exit(f"pytest ended with {run.returncode} and left no report")
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    if "multilimit_everywhere" in arguments and run.returncode and not any(map(_failed, cases)):
+        sys.exit("no request was checked")
+    return {f"{case.get('classname')}::{case.get('name')}": _result(case) for case in cases}
+
+
+def _failed(case: ElementTree.Element) -> bool:
+    return _result(case) in {"failure", "error"}
+
+
+def _result(case: ElementTree.Element) -> str:
+    return next((child.tag for child in case if child.tag in {"failure", "error", "skipped"}), "passed")
+
+
+if __name__ == "__main__":
+    main()
