@@ -6,6 +6,7 @@ from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .engine import (
     ClusterStorage,
+    Concurrent,
     ConfigurationError,
     ConfigurationWarning,
     Decision,
@@ -55,6 +56,7 @@ __all__ = [
     "USER",
     "AccessDenied",
     "ClusterStorage",
+    "Concurrent",
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",

@@ -64,6 +64,9 @@ class Settings(BaseModel):
     headers_on: Literal["always", "refusals"] = "always"
     """Whether all responses have these header fields, or only refusals."""
 
+    slot_retry_after: int = Field(1, ge=1, le=3600)
+    """Seconds in ``Retry-After`` where a ``Concurrent`` rule refuses, for nobody knows when a slot is free."""
+
     retry_after: Literal["seconds", "date"] = "seconds"
     """Whether ``Retry-After`` contains seconds to wait, or the date (by the clock of this machine)."""
 

@@ -12,7 +12,7 @@ from flask import Flask, current_app, request
 
 from .config import PREFIX, Settings
 from .declare.data import LimitsFile, read_limits
-from .declare.decorators import EXTENSION, GATE
+from .declare.decorators import EXTENSION, GATE, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter
@@ -187,7 +187,9 @@ class MultiLimit:
             one, unless ``type`` is ``DEFAULT``. Any text.
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals tell of it like of any
-        check. Returns the :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
+        check. Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that
+        asks ends; elsewhere until :meth:`release`. Returns the :class:`Decision`, whether or not it is ``allowed``; see
+        :meth:`limit`.
         """
         options = {
             "type": type,
@@ -206,13 +208,18 @@ class MultiLimit:
 
         Parameters as for :meth:`check`, and those of :func:`rate_limiter` that make sense here. Raises
         :exc:`RateLimitExceeded`, which outside of a request is an exception like any other and carries the
-        ``decision``.
+        ``decision``. Slots of :class:`.Concurrent` rules are held until the end of the block.
         """
         gate, subject = _gate(), options.pop("subject", None)
-        decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
+        held: list[Decision] = []
+        with holding(held):
+            decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
             raise gate.rejection(decision, applied)
-        yield decision
+        try:
+            yield decision
+        finally:
+            gate.release(held)
 
     def check_hits(self, hits: Hits, *, scope: str, subjects: Mapping[str, str]) -> Decision:
         """Check hits that an extension of yours has made with :func:`hits_for`, all or nothing; one round trip.
@@ -258,6 +265,11 @@ class MultiLimit:
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
         return _gate().refund(decision, hits)
+
+    def release(self, decision: Decision) -> None:
+        """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
+        :meth:`Limiter.release`."""
+        _gate().release([decision])
 
     def close(self) -> None:
         """Close the limiter of every app that this object serves: units of leases are given back, the thread that asks

@@ -9,13 +9,13 @@ from flask import Flask
 
 from flask_multilimit import MultiLimit, RedisStorage
 from flask_multilimit.engine import Limiter, storage_from_uri
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis.shapes import Shapes
 from flask_multilimit.observe import beat
 from support.clock import Clock
 from support.cluster import Cluster
 from support.doubles import RecordingStorage
 from support.folders import TESTS
+from support.rates import RATES
 from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_binaries
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def limiter(server: Server, redis_client: redis.Redis) -> Iterator[Limiter]:
     redis_client.flushall()
 
 
-@pytest.fixture(params=ALGORITHMS)
+@pytest.fixture(params=RATES)
 def algorithm(request: pytest.FixtureRequest) -> str:
     """Each algorithm in turn."""
     return str(request.param)

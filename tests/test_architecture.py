@@ -46,7 +46,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "compat/flask_limiter/contrib": ({"util"},),
     "declare": (
-        {"networks", "unwrap"},
+        {"networks", "reserve", "unwrap"},
         {"subjects"},
         {"limiter", "who"},
         {"data", "decorators", "dynamic"},
@@ -62,7 +62,12 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"flushing", "log", "reading"},
         {"observer"},
     ),
-    "serve": ({"access", "audience", "headers", "messages", "record", "workers"}, {"refusal"}, {"gate"}, {"here"}),
+    "serve": (
+        {"access", "audience", "headers", "messages", "record", "workers"},
+        {"refusal", "slots"},
+        {"gate"},
+        {"here"},
+    ),
     "operate": (
         {"console", "simulate"},
         {"listing", "standing"},
@@ -91,12 +96,14 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"hits"},
         {"decision"},
         {"storage"},
+        {"slots"},
         {"limiter"},
     ),
     "engine/algorithms": (
         {"base"},
         {"rate"},
         {"fixed_window", "gcra", "leaky_bucket", "sliding_window", "sliding_window_counter", "token_bucket"},
+        {"concurrency"},
     ),
     "engine/storage": (
         {"base", "evaluate", "tallies"},

@@ -264,6 +264,10 @@ class WrittenLimiter(_Written):
     """What becomes of it when storage gives no answer."""
     wait: float = Field(0, ge=0, le=LONGEST_WAIT)
     """Seconds that a request may sleep in its worker instead of being refused."""
+    reserve: dict[Text, Annotated[float, Field(gt=0, lt=1)]] | None = Field(None, examples=[{"critical": 0.2}])
+    """The part of each count that is kept for requests of a priority."""
+    priority: ImportPath | None = None
+    """module:function, which returns the priority of the current request; goes with reserve."""
     message: str | None = None
     """What a refused client is told."""
     on_rejected: ImportPath | None = None
@@ -288,7 +292,7 @@ class WrittenLimiter(_Written):
     def _check_exempt(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(network_from(each)) for each in value)
 
-    @field_validator("type", "rules", "cost", "exempt_when", "charge_when", "on_rejected")
+    @field_validator("type", "rules", "cost", "exempt_when", "charge_when", "on_rejected", "priority")
     @classmethod
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
         if info.context and not info.context.get("imports", True):
@@ -324,7 +328,7 @@ class WrittenLimiter(_Written):
             options["type"] = type_of(self.type)
         if "rules" in options:
             options["rules"] = _imported(str(self.rules)) if _is_import_path(self.rules) else rules_of(self.rules)
-        for name in ("cost", "exempt_when", "charge_when", "on_rejected"):
+        for name in ("cost", "exempt_when", "charge_when", "on_rejected", "priority"):
             if _is_import_path(options.get(name)):
                 options[name] = _imported(options[name])
         if self.exempt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, 
 
 from flask import Blueprint, Flask, current_app
 
-from ..engine import ConfigurationError
+from ..engine import ConfigurationError, Decision
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
@@ -31,6 +31,7 @@ from .limiter import (
     reject_shared_keys,
     warn_of_idle_rules,
 )
+from .reserve import Priority
 from .subjects import LimitType, SubjectType
 from .unwrap import attributes_of, full_name_of, functions_below
 
@@ -58,6 +59,11 @@ class Stack:
     declarations: tuple[Declaration, ...]
 
     @functools.cached_property
+    def may_hold_slots(self) -> bool:
+        """Whether a call may have to release something at its end."""
+        return any(callable(each.rules) or any(rule.holds_slots for rule in each.rules) for each in self.declarations)
+
+    @functools.cached_property
     def covered(self) -> frozenset[Declaration]:
         """What is settled once the stack has been checked: also those that do not serve the method."""
         return frozenset(self.declarations)
@@ -67,7 +73,12 @@ class Gate(Protocol):
     """What the advice asks: the extension's state for one app."""
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
-        """Return all declarations that this was the check of, if the call may pass; raise if not."""
+        """Return all declarations that this was the check of, if the call may pass; raise if not.
+
+        What a service function holds is put into :data:`held_by_this_call`."""
+
+    def release(self, decisions: Iterable[Decision]) -> None:
+        """Give back the slots that these hold."""
 
 
 class RateLimiter:
@@ -113,6 +124,8 @@ def rate_limiter(
     shadow: bool = False,
     on_storage_error: OnStorageError | None = None,
     wait: float = 0,
+    reserve: Mapping[str, float] | None = None,
+    priority: Priority | None = None,
     message: Message | None = None,
     on_rejected: Reaction | None = None,
     with_defaults: bool = False,
@@ -143,6 +156,9 @@ def rate_limiter(
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
     :param wait: seconds that a request may spend asleep in its worker until it can pass, instead of being
         refused, or until its turn in a ``leaky_bucket`` queue; the worker serves nobody else meanwhile.
+    :param reserve: the part of each count that is kept for requests of a priority, the most important first:
+        ``{"critical": 0.2}`` keeps the last fifth for the critical. Further ones share what the first leave.
+    :param priority: a callable that returns the priority of the current request; goes with ``reserve``.
     :param message: what a refused client is told, or a callable of the :class:`Decision` that returns it.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns is the response.
     :param with_defaults: let the default limits apply beside it.
@@ -215,6 +231,8 @@ def limiter_above(function: object) -> str | None:
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 """The app itself: each attribute of the proxy would look for it again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
+held_by_this_call: ContextVar[list[Decision] | None] = ContextVar("multilimit_held", default=None)
+"""Decisions that hold slots until the service function ends that is called now."""
 _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
 
@@ -261,12 +279,66 @@ def _advise(function: Any, stack: Stack) -> Any:
                 _covered.reset(token)
             return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
 
+    if stack.may_hold_slots:
+        advised = _releasing(advised, stack)
     setattr(advised, _MARK, stack)
     setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
     for limited in functions_below(function):
         with suppress(TypeError):  # it cannot be hashed, or not be referred to weakly
             _limited[limited] = stack.where
     return advised
+
+
+def _releasing(advised: Any, stack: Stack) -> Any:
+    """``advised``; at the end of a call, the slots that it holds are released."""
+    if inspect.iscoroutinefunction(advised):
+
+        @functools.wraps(advised)
+        async def releasing(*args: Any, **kwargs: Any) -> Any:
+            with _held(stack):
+                return await advised(*args, **kwargs)
+
+    else:
+
+        @functools.wraps(advised)
+        def releasing(*args: Any, **kwargs: Any) -> Any:
+            with _held(stack) as held:
+                result = advised(*args, **kwargs)
+                if not isinstance(result, CoroutineType):
+                    return result
+                until_awaited, held[:] = held.copy(), []
+            return _released(result, stack, until_awaited)
+
+    return releasing
+
+
+@contextmanager
+def holding(held: list[Decision]) -> Iterator[None]:
+    """Put into ``held`` what is checked meanwhile and holds slots, instead of leaving it to the response."""
+    token = held_by_this_call.set(held)
+    try:
+        yield
+    finally:
+        held_by_this_call.reset(token)
+
+
+@contextmanager
+def _held(stack: Stack) -> Iterator[list[Decision]]:
+    held: list[Decision] = []
+    try:
+        with holding(held):
+            yield held
+    finally:
+        if held:
+            _gate(stack).release(held)
+
+
+async def _released(coroutine: CoroutineType[Any, Any, Any], stack: Stack, held: list[Decision]) -> Any:
+    try:
+        return await coroutine
+    finally:
+        if held:
+            _gate(stack).release(held)
 
 
 def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:

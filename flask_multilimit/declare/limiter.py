@@ -17,6 +17,7 @@ from ..engine.errors import brief
 from ..engine.hits import OnStorageError, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
+from .reserve import Priority, check_reserve
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
 
@@ -58,6 +59,8 @@ class Declaration:
     shadow: bool = False
     on_storage_error: OnStorageError | None = None
     wait: float = 0
+    reserve: Mapping[str, float] | None = None
+    priority: Priority | None = None
     message: Message | None = None
     on_rejected: Reaction | None = None
     with_defaults: bool = False
@@ -103,7 +106,7 @@ class Declaration:
     @property
     def always_applies(self) -> bool:
         """Whether every call is charged, and charged the same."""
-        conditions = (self.exempt_when, self.charge_when, self.methods)
+        conditions = (self.exempt_when, self.charge_when, self.methods, self.priority)
         return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
 
     def serves(self, method: str) -> bool:
@@ -260,6 +263,8 @@ def _validate(declaration: Declaration) -> None:
         check_callable("exempt_when", declaration.exempt_when)
     if declaration.charge_when is not None:
         check_callable("charge_when", declaration.charge_when, "the response")
+        _reject_slots_by_response(declaration)
+    _check_reserve(declaration)
     if declaration.on_rejected is not None:
         check_callable("on_rejected", declaration.on_rejected, "the Decision")
     if declaration.on_storage_error is not None:
@@ -270,6 +275,25 @@ def _validate(declaration: Declaration) -> None:
         raise ConfigurationError(f"message={brief(declaration.message)}: give text, or a callable of the Decision")
     if callable(declaration.message):
         check_callable("message", declaration.message, "the Decision")
+
+
+def _check_reserve(declaration: Declaration) -> None:
+    if (declaration.reserve is None) != (declaration.priority is None):
+        raise ConfigurationError(
+            "reserve and priority belong together: reserve says which part of each count is kept for which priority, "
+            "priority is a callable that returns that of the current request"
+        )
+    if declaration.reserve is not None:
+        check_callable("priority", declaration.priority)
+        check_reserve(declaration.reserve, declaration.fixed_rules)
+
+
+def _reject_slots_by_response(declaration: Declaration) -> None:
+    if any(rule.holds_slots for rule in declaration.fixed_rules):
+        raise ConfigurationError(
+            "charge_when has no meaning for a Concurrent rule, whose slots are given back whatever the response; put "
+            "the rule on a limiter of its own"
+        )
 
 
 def _check_scope(scope: object) -> None:

@@ -6,7 +6,7 @@ from .decision import Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
-from .rules import Rule
+from .rules import Concurrent, Rule
 from .storage import (
     ClusterStorage,
     DenyCache,
@@ -22,6 +22,7 @@ from .storage import (
 
 __all__ = [
     "ClusterStorage",
+    "Concurrent",
     "ConfigurationError",
     "ConfigurationWarning",
     "Decision",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Literal, NamedTuple, cast
 from uuid import UUID
 
+from .algorithms import NEVER, UNKNOWN
 from .hits import PEEKED, Hit
 from .reply import ALLOWED, DELAY, NOW, Reply, reset_afters, retry_afters, standings_of
 from .rules import Rule
@@ -40,9 +41,10 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
     """Units left now: after the charge when the check was allowed, as they were when it was not."""
     retry_after: float
     """Until this hit would be allowed if nobody else comes: refused at any instant before, allowed at it.
-    0 when allowed, ``inf`` when its cost is more than the rule ever admits."""
+    0 when allowed, ``inf`` when no time can be named: its cost is more than the rule ever admits, or
+    :attr:`waits_for_slot`."""
     reset_after: float
-    """Until the quota is whole again if nobody comes."""
+    """Until the quota is whole again if nobody comes; of a :class:`.Concurrent` rule, at most."""
 
     @property
     def name(self) -> str:
@@ -51,6 +53,11 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
     @property
     def rule(self) -> Rule:
         return self.hit.rule
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether a :class:`.Concurrent` rule refuses until somebody's work is done, which nobody can know."""
+        return not self.allowed and self.rule.holds_slots and self.hit.cost <= self.rule.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +167,29 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def retry_after(self) -> float:
-        """The largest of all rules, seconds: refused at any instant before, allowed at it, if nobody else comes."""
-        answers = zip(self.hits, retry_afters(self.reply), strict=True)
-        waits = [wait for hit, wait in answers if wait and not hit.shadow]
+        """The largest of all rules, seconds: refused at any instant before, allowed at it, if nobody else comes.
+
+        ``inf`` when no time can be named: a cost is more than a rule ever admits, or :attr:`waits_for_slot`.
+        """
+        waits = self._waits
         return math.inf if waits and min(waits) < 0 else max(waits, default=0) / _MICROSECONDS
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether a :class:`.Concurrent` rule refuses, and waiting helps: as soon as somebody's work is done and
+        :attr:`refused_for` is over."""
+        waits = self._waits
+        return UNKNOWN in waits and NEVER not in waits
+
+    @property
+    def refused_for(self) -> float:
+        """Seconds for which the check is certain to be refused again: those of the rules that can name a time."""
+        return max(0, *self._waits, 0) / _MICROSECONDS
+
+    @property
+    def _waits(self) -> list[int]:
+        answers = zip(self.hits, retry_afters(self.reply), strict=True)
+        return [wait for hit, wait in answers if wait and not hit.shadow]
 
     @property
     def reset_after(self) -> float:

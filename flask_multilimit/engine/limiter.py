@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from threading import Lock
 from typing import Any
@@ -14,10 +16,22 @@ from .decision import NOTHING, Decision
 from .errors import ConfigurationError
 from .forks import tell_child
 from .hits import Hit, Hits
-from .storage import GuardedStorage, Health, Layers, Storage, is_storage, layers_of, storage_from, with_leases
+from .slots import KEEPER, slots_of, that_keeps_slots
+from .storage import (
+    GuardedStorage,
+    Health,
+    Layers,
+    Storage,
+    is_storage,
+    layers_of,
+    storage_from,
+    with_leases,
+)
 
 MOST_REFUNDS = 10_000
 """Checks whose refunds a limiter remembers; beyond, it forgets the oldest."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+"""Seconds between two questions whether a slot is free, at first and at last."""
 
 
 class Limiter:
@@ -120,11 +134,15 @@ class Limiter:
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
         """:meth:`acquire` from a first ``decision`` on."""
         deadline = self._monotonic() + timeout
-        while not decision.allowed and isfinite(decision.retry_after):
-            if self._monotonic() + decision.retry_after > deadline:
+        pauses = _pauses()
+        while not decision.allowed:
+            left, pause = deadline - self._monotonic(), decision.retry_after
+            if decision.waits_for_slot:  # whoever asks first when it is free has it
+                pause = max(decision.refused_for, min(next(pauses), left))
+            if not isfinite(pause) or pause > left or left <= 0:
                 break
-            self._sleep(decision.retry_after)
-            decision = self._storage.check(decision.hits)
+            self._sleep(pause)
+            decision = self.check(decision.hits)
         if decision.delay and self._monotonic() + decision.delay <= deadline:
             self._sleep(decision.delay)
         return decision
@@ -143,7 +161,35 @@ class Limiter:
         before, after = self._refunds.add(decision.check_id, [charge.hit.key for charge in charges])
         if charges := [charge for charge in charges if charge.hit.key not in before]:
             self._storage.refund(decision.id, charges)
+            if any(charge.hit.rule.holds_slots for charge in charges):
+                KEEPER.forget(decision)
         return decision.after_refund(after)
+
+    @contextmanager
+    def slot(self, hits: Iterable[Hit]) -> Iterator[Decision]:
+        """:meth:`check` at the beginning of a block, :meth:`hold`, and :meth:`release` at its end.
+
+        The block runs in any case: look whether the decision is ``allowed``.
+        """
+        decision = self.check(hits)
+        self.hold(decision)
+        try:
+            yield decision
+        finally:
+            self.release(decision)
+
+    def hold(self, decision: Decision) -> None:
+        """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
+        :meth:`release`; without, they expire after their ``timeout``. Raises :class:`ConfigurationError` where the
+        storage keeps no slots."""
+        KEEPER.hold(self._storage, decision)
+
+    def release(self, decision: Decision) -> None:
+        """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules; what other rules were charged
+        stays. One round trip; none where it has taken none. What cannot be given back is tried again in the background,
+        and expires after its ``timeout``."""
+        if not KEEPER.release(decision) and (slots := slots_of(decision)):
+            that_keeps_slots(self._storage).release(slots)
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Make the quotas of ``hits`` whole again, at once and for everyone who shares them."""
@@ -155,8 +201,18 @@ class Limiter:
 
     def close(self) -> None:
         """Give back units of leases, end the thread that asks whether the storage is back, and close the connections
-        that were opened here; those of a client object stay its owner's."""
+        that were opened here; those of a client object stay its owner's. Slots that are still held
+        expire."""
+        KEEPER.forget_all(self._storage)
         self._storage.close()
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between two questions whether a slot is free: ever longer, and not the same for all who wait."""
+    pause = SHORTEST_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1)
+        pause = min(pause * 2, LONGEST_PAUSE)
 
 
 class _Refunds:

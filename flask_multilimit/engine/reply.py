@@ -5,7 +5,8 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
     now, allowed, delay, then for each hit: remaining, retry_after, reset_after
 
 ``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
-``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help.
+``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help, :data:`.UNKNOWN` that
+nobody can know how long it takes.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ LONGEST = 400 * 86_400
 MAX_COUNT = 10**9
 SHORTEST_LEASED = 1
 LONGEST_LEASE_MS = 1000
+SHORTEST_TIMEOUT = 1
+LONGEST_TIMEOUT = 86_400
 
 UNITS = {
     "second": 1,
@@ -32,6 +34,9 @@ UNITS = {
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
 
 _TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*")
+_AT_ONCE = re.compile(r"\s*(?P<count>\S+?)\s+at\s+once\s*", re.IGNORECASE)
+LONGEST_COUNT = 4000
+"""Digits: Python reads no more."""
 NAME = re.compile(r"[A-Za-z0-9_.:*/-]{1,64}")
 
 
@@ -89,10 +94,13 @@ class Rule(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
             reasons = "; ".join(_reason(problem) for problem in error.errors())
-            arguments = ", ".join(f"{key}={brief(value)}" for key, value in shown.items())
-            raise ConfigurationError(f"Rule({arguments}): {reasons}") from None
+            raise ConfigurationError(f"{self._call(given)}: {reasons}") from None
+
+    @staticmethod
+    def _call(given: dict[str, Any]) -> str:
+        shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
+        return f"Rule({_arguments(shown)})"
 
     @field_validator("time", "max_delay", mode="before")
     @classmethod
@@ -131,17 +139,20 @@ class Rule(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """The one rule that ``text`` writes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``.
+        """The one rule that ``text`` writes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``,
+        ``"5 at once"``.
 
         Units: second, minute, hour, day, week, month (30 days), year (365 days), singular or plural.
         """
+        at_once = _AT_ONCE.fullmatch(text)
+        if at_once is not None:
+            return Concurrent(_count(text, at_once["count"]))
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ConfigurationError(f'rule {brief(text)}: write it as "100/minute" or "10 per 20 seconds"')
-        if not (match["count"].isascii() and match["count"].isdigit()):
             raise ConfigurationError(
-                f"rule {brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {match['count']!r}"
+                f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds" or "5 at once"'
             )
+        count = _count(text, match["count"])
         unit = match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
@@ -150,7 +161,7 @@ class Rule(BaseModel):
                 f"use one of {', '.join(UNITS)}{_nearest(unit, UNITS)}"
             )
         try:
-            return cls(time=int(match["many"] or 1) * seconds, count=int(match["count"]))
+            return cls(time=int(match["many"] or 1) * seconds, count=count)
         except (ConfigurationError, ValueError) as error:
             raise ConfigurationError(f"rule {brief(text)}: {error}") from None
 
@@ -164,6 +175,8 @@ class Rule(BaseModel):
             raise ValueError(f"burst={self.burst} would need more than {LONGEST} seconds (400 days) to come back")
         if self.lease is not None:
             self._check_terms_of_lease(self.lease)
+        if self.holds_slots and not SHORTEST_TIMEOUT <= self.time <= LONGEST_TIMEOUT:
+            raise ValueError(f"timeout must be between {SHORTEST_TIMEOUT} and {LONGEST_TIMEOUT} (a day) seconds")
         return self
 
     def _check_terms_of_lease(self, lease: int) -> None:
@@ -216,14 +229,23 @@ class Rule(BaseModel):
         """The algorithm in Python."""
         return ALGORITHMS[self.algorithm]
 
+    @cached_property
+    def holds_slots(self) -> bool:
+        """Whether its units are in use until they are released: :class:`Concurrent`."""
+        return hasattr(self.implementation, "renew")
+
     def __str__(self) -> str:
+        if self.holds_slots:
+            return f"{self.count} at once"
         algorithm = "" if self.algorithm == "sliding_window" else f" by {self.algorithm}"
         lease = "" if self.lease is None else f", lease of {self.lease}"
         return f"{self.count} per {self.window}{algorithm}{lease}"
 
     @property
     def window(self) -> str:
-        """The window in words short enough for a name: ``50s``, ``1500ms``."""
+        """The window in words short enough for a name: ``50s``, ``1500ms``, ``at-once``."""
+        if self.holds_slots:
+            return "at-once"
         return f"{self.time}s" if isinstance(self.time, int) else f"{self.window_ms}ms"
 
 
@@ -231,6 +253,31 @@ _REMEDY_FOR_MAPPING = 'a rule is no mapping here; give Rule(time=60, count=5), o
 
 NOTHING = Rule.model_construct(time=60, count=0)
 """The rule by which nothing passes. It is only ever meant: a count of 0 that somebody writes is an error."""
+
+
+class Concurrent(Rule):
+    """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and given back when
+    the work is done.
+
+    A view's work is done when its response is closed, after the last byte of a stream or when the client hangs up; a
+    function's, or that of ``with multilimit.limit(...)``, when it ends. ``timeout`` seconds (1 s to a day) after a
+    worker died its slots are free again; work that lasts longer renews its slots in the background.
+
+    ``count`` is 1 to 10**9. In text: ``"5 at once"``. When it refuses, nobody can know for how long: ``retry_after`` is
+    ``inf``, and ``waits_for_slot`` true. Raises :class:`ConfigurationError`.
+    """
+
+    def __init__(self, count: int, timeout: float | timedelta = 60, *, name: str | None = None) -> None:
+        super().__init__(timeout, count, algorithm="concurrency", name=name)
+
+    @staticmethod
+    def _call(given: dict[str, Any]) -> str:
+        return f"Concurrent({_arguments({'count': given['count'], 'timeout': given['time']})})"
+
+    def __repr__(self) -> str:
+        name = "" if self.name is None else f", name={self.name!r}"
+        return f"Concurrent({self.count}, timeout={self.time}{name})"
+
 
 Rules = Rule | str | Iterable[Rule | str]
 """Wherever rules are taken: one, several, or text with several joined by ``;`` or ``,``."""
@@ -257,6 +304,18 @@ def _rules_of(item: Any) -> list[Rule]:
     if isinstance(item, Mapping):
         raise ConfigurationError(f"rules: {brief(item)}: {_REMEDY_FOR_MAPPING}")
     raise ConfigurationError(f'rules: {brief(item)} is not a rule; give a Rule or text such as "100/minute"')
+
+
+def _arguments(shown: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={brief(value)}" for key, value in shown.items())
+
+
+def _count(text: str, count: str) -> int:
+    if not (count.isascii() and count.isdigit()) or len(count) > LONGEST_COUNT:
+        raise ConfigurationError(
+            f"rule {brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {brief(count)}"
+        )
+    return int(count)
 
 
 _DEFAULTS = {name: field.default for name, field in Rule.model_fields.items()}

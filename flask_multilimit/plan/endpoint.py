@@ -12,6 +12,7 @@ from flask import Flask
 from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_scattered_keys, reject_shared_keys
+from ..declare.reserve import rule_for
 from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule
 from ..engine.hits import Hits
@@ -33,18 +34,22 @@ class PlannedLimiter:
     """Each with its name; empty when they depend on the request."""
     dynamic: DynamicRules | None
 
-    def hits(self, subject: Subject, cost: int, *, asking: bool = True) -> tuple[Hit, ...]:
+    def hits(self, subject: Subject, cost: int, *, priority: str | None = None, asking: bool = True) -> tuple[Hit, ...]:
         """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
         escaped = escape_subject(subject.value)
         if self.dynamic is None:
-            return _remembered_hits(self, subject.type, escaped, cost)
+            return _remembered_hits(self, subject.type, escaped, cost, priority)
         known = f"{subject.type}:{escaped}"
         rules = self.dynamic(known) if asking else self.dynamic.of(known)
-        return self.make_hits(
-            tuple((_name(self.declaration, rule), rule) for rule in rules), subject.type, escaped, cost
-        )
+        named = tuple((_name(self.declaration, rule), rule) for rule in rules)
+        return self.make_hits(named, subject.type, escaped, cost, priority)
 
-    def make_hits(self, rules: Iterable[tuple[str, Rule]], type_name: str, subject: str, cost: int) -> tuple[Hit, ...]:
+    def make_hits(
+        self, rules: Iterable[tuple[str, Rule]], type_name: str, subject: str, cost: int, priority: str | None
+    ) -> tuple[Hit, ...]:
+        reserve = self.declaration.reserve
+        if reserve is not None:
+            rules = [(name, rule_for(priority, reserve, rule)) for name, rule in rules]
         stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
         return tuple(
             Hit(
@@ -60,8 +65,10 @@ class PlannedLimiter:
 
 
 @lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # a cost of True or 1.0 is none, though equal to 1
-def _remembered_hits(limiter: PlannedLimiter, type_name: str, subject: str, cost: int) -> tuple[Hit, ...]:
-    return limiter.make_hits(limiter.rules, type_name, subject, cost)
+def _remembered_hits(
+    limiter: PlannedLimiter, type_name: str, subject: str, cost: int, priority: str | None
+) -> tuple[Hit, ...]:
+    return limiter.make_hits(limiter.rules, type_name, subject, cost, priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,8 @@ class AppliedLimits(tuple[Applied, ...]):
     """Those whose charge depends on the response."""
     may_wait: bool
     """Whether any of them may keep a request asleep."""
+    holds_slots: bool
+    """Whether what it charges is in use until it is released."""
     has_answers: bool
     """Whether any of them has a message or a reaction of its own."""
 
@@ -94,6 +103,7 @@ class AppliedLimits(tuple[Applied, ...]):
         hits = hits_of(applied)
         made = super().__new__(cls, applied)
         made.hits = _hits_at(scope, hits) if hits else ()
+        made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
@@ -107,6 +117,7 @@ class AppliedLimits(tuple[Applied, ...]):
         made = super().__new__(cls, asked_here)
         hits.memory[scope_of] = scope
         made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
+        made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         return made
 
     def longest_wait(self, decision: Decision) -> float:
@@ -189,7 +200,10 @@ class Plan:
     def is_steady(self) -> bool:
         """Whether the subjects are all that it asks of a request."""
         return not any(
-            limiter.dynamic or limiter.declaration.exempt_when or callable(limiter.declaration.cost)
+            limiter.dynamic
+            or limiter.declaration.exempt_when
+            or limiter.declaration.priority
+            or callable(limiter.declaration.cost)
             for limiter in self.limiters
         )
 
@@ -230,7 +244,9 @@ class Plan:
             subject = resolved[place]
             if subject is not None:
                 cost = declared.cost if not callable(declared.cost) else declared.cost() if conditions else 1
-                applied.append(Applied(declared, subject, limiter.hits(subject, cost, asking=conditions)))
+                priority = declared.priority() if conditions and declared.priority is not None else None
+                hits = limiter.hits(subject, cost, priority=priority, asking=conditions)
+                applied.append(Applied(declared, subject, hits))
         return applied
 
 

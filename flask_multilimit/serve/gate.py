@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, cast
 from flask import Flask, Request, Response, has_request_context, request
 
 from ..config import Settings
-from ..declare.decorators import Stack, gate_of_app
+from ..declare.decorators import Stack, gate_of_app, held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import Subject, Subjects
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Hit, Limiter, StorageDenied, StorageError
@@ -26,6 +26,7 @@ from .audience import check_aloud
 from .headers import describe
 from .record import NO_PLAN, Record, Records, request_if_any
 from .refusal import RateLimitExceeded, Refusals
+from .slots import RequestSlots
 from .workers import warn_of_several_processes, warn_where_no_threads_run
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
@@ -65,6 +66,7 @@ class AppGate:
         self.started = False
         self._starting = Lock()
         self._records = Records(app)
+        self._slots = RequestSlots(app, self._records, self.release)
         self._refusals = Refusals(app, on_rejected=on_rejected)
 
     # The hooks
@@ -129,6 +131,8 @@ class AppGate:
         if record is None or not record.plan.is_reached_by(stack):
             self.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
+        if stack.may_hold_slots:
+            held_by_this_call.set(None)  # what the view holds, the response does
         if not record.admitted:  # a decorator that calls the view again does so for the same request
             self.check(record.plan, record)
         # Also those that do not serve this method: that they do not apply is settled.
@@ -285,6 +289,8 @@ class AppGate:
         record.decisions.append(decision)
         if applied.reserved and decision.allowed:
             record.reserved.append((decision, applied.reserved))
+        if applied.holds_slots and decision.allowed:
+            self._hold(decision, record)
         self._tell(decision, scope, applied)
         return decision
 
@@ -303,7 +309,23 @@ class AppGate:
         """What to raise for a ``decision`` that refuses."""
         return self._refusals.too_many(decision, applied, self.settings)
 
-    # Refunds
+    # Slots and refunds
+
+    def _hold(self, decision: Decision, record: Record) -> None:
+        """Until the end of the function or the block that was limited, or until the response is closed."""
+        held = held_by_this_call.get()
+        if held is not None:
+            held.append(decision)
+        elif request_if_any() is not None:
+            self._slots.hold(decision, record)
+        else:  # only the caller knows when it ends; without a release it expires
+            return
+        self.limiter.hold(decision)
+
+    def release(self, decisions: Iterable[Decision]) -> None:
+        """Give back the slots that ``decisions`` hold."""
+        for decision in decisions:
+            self.limiter.release(decision)
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.refund`; the record of this request has the result in place of ``decision``."""

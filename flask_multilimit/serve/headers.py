@@ -24,6 +24,9 @@ from ..engine.reply import standings_of
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
 
+CONCURRENT_REQUESTS = "concurrent-requests"
+"""Quota unit of draft-ietf-httpapi-ratelimit-headers for what is in progress."""
+
 _NEVER = -1
 """A ``retry_after`` that says that waiting does not help, as in a reply."""
 
@@ -36,7 +39,7 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
     refusal = _latest_refusal(decisions)
     if refusal is not None and response.status_code == 429:
         response.headers.set("Cache-Control", "no-store")
-        _add_retry_after(response.headers, refusal, settings.retry_after)
+        _add_retry_after(response.headers, refusal, settings)
     dialects = DIALECTS[settings.headers]
     if not dialects or (refusal is None and settings.headers_on != "always"):
         return
@@ -54,12 +57,15 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
     return None
 
 
-def _add_retry_after(headers: Headers, decision: Decision, form: str) -> None:
-    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never earlier than the truth."""
+def _add_retry_after(headers: Headers, decision: Decision, settings: Settings) -> None:
+    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never earlier than the truth, where that is known."""
     retry_after = decision.retry_after
+    if decision.waits_for_slot:
+        retry_after = max(decision.refused_for, settings.slot_retry_after)
     if math.isfinite(retry_after):
         seconds = math.ceil(retry_after)
-        headers.set("Retry-After", str(seconds) if form == "seconds" else http_date(math.ceil(time.time()) + seconds))
+        as_seconds = settings.retry_after == "seconds"
+        headers.set("Retry-After", str(seconds) if as_seconds else http_date(math.ceil(time.time()) + seconds))
 
 
 # What is shown
@@ -113,6 +119,8 @@ def standard(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
     """draft-ietf-httpapi-ratelimit-headers, from 08 on. ``t`` is the time until this request would pass, of a rule that
     refuses; else until the quota is full again."""
     lasting = memoized(hits, _lasting)
+    if lasting.untimed:
+        standings = [_without_times(each) if i in lasting.untimed else each for i, each in enumerate(standings)]
     items = []
     for start, (remaining, retry_after, reset_after) in zip(lasting.starts, standings, strict=True):
         wait, left = retry_after or reset_after, remaining if remaining > 0 else 0
@@ -121,17 +129,28 @@ def standard(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
     return ("RateLimit-Policy", lasting.policy), ("RateLimit", ", ".join(items))
 
 
+def _without_times(standing: Standing) -> Standing:
+    return standing[0], _NEVER, _NEVER
+
+
 class _Lasting(NamedTuple):
     """What :func:`standard` says of hits, whatever their standings."""
 
     policy: str
     starts: tuple[str, ...]
     """Of the items of ``RateLimit``."""
+    untimed: frozenset[int]
+    """The places of rules that limit what is in progress: nobody knows when there is more left."""
 
 
 def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
-    policies = [f'"{hit.name}";q={hit.rule.count};w={math.ceil(hit.rule.time)}' for hit in hits]
-    return _kept_once(_Lasting(", ".join(policies), tuple([f'"{hit.name}";r=' for hit in hits])))
+    policies = [f'"{hit.name}";q={hit.rule.count};{_unit(hit)}' for hit in hits]
+    untimed = frozenset(place for place, hit in enumerate(hits) if hit.rule.holds_slots)
+    return _kept_once(_Lasting(", ".join(policies), tuple([f'"{hit.name}";r=' for hit in hits]), untimed))
+
+
+def _unit(hit: Hit) -> str:
+    return f'qu="{CONCURRENT_REQUESTS}"' if hit.rule.holds_slots else f"w={math.ceil(hit.rule.time)}"
 
 
 @lru_cache(maxsize=1024)
@@ -142,7 +161,7 @@ def _kept_once(lasting: _Lasting) -> _Lasting:
 
 def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
     """The drafts up to 06: the tightest rule, and the policies of all."""
-    policies = ", ".join([f"{hit.rule.count};w={math.ceil(hit.rule.time)}" for hit in hits])
+    policies = ", ".join([f"{hit.rule.count};{_unit(hit)}" for hit in hits])
     return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
 
 

@@ -23,6 +23,7 @@ class Messages:
     wait_one: str
     wait_many: str
     never: str
+    slot: str
 
     def wait(self, seconds: int) -> str:
         """When to come back."""
@@ -37,6 +38,7 @@ MESSAGES = {
         wait_one="You can try again in 1 second.",
         wait_many="You can try again in {seconds} seconds.",
         never="Waiting does not help: the request asks for more than the limit ever admits.",
+        slot="You can try again when a request that is in progress has finished.",
     ),
     "zh": Messages(
         too_many="访问过于频繁,请稍候再试",
@@ -45,6 +47,7 @@ MESSAGES = {
         wait_one="请在 1 秒后重试。",
         wait_many="请在 {seconds} 秒后重试。",
         never="等待无济于事:此请求所需超过了限额。",
+        slot="请在正在处理的请求完成后重试。",
     ),
 }
 """By language."""

@@ -34,7 +34,7 @@ def request_if_any() -> Request | None:
 class Record:
     """What is known of one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved", "slots")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -48,6 +48,8 @@ class Record:
         self.reserved: list[tuple[Decision, Sequence[Applied]]] = []
         """Charges that depend on the response."""
         self.access: Access = "unknown"
+        self.slots: SlotsInUse | None = None
+        """What is released when the response is closed."""
 
     def unwanted_charges(self, response: Response) -> Iterator[tuple[Decision, Iterable[Hit]]]:
         """What was charged for responses of another kind than ``response``."""
@@ -55,6 +57,15 @@ class Record:
             unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
             if unwanted:
                 yield decision, chain.from_iterable(unwanted)
+
+
+class SlotsInUse:
+    """Decisions that hold slots until the response is closed."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+        self.body_is_out = False
+        """Whether the server has got a body, which it will close."""
 
 
 class Records:

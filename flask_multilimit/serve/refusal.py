@@ -22,6 +22,7 @@ from ..engine import Decision, MultiLimitError, StorageDenied, StorageError
 from ..engine.reply import retry_afters
 from ..plan.endpoint import AppliedLimits
 from .access import Listed
+from .headers import CONCURRENT_REQUESTS
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages, messages_for
 from .record import request_if_any
 
@@ -91,6 +92,8 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
 
     def _wait(self) -> str:
         seconds = self.decision.retry_after
+        if self.decision.waits_for_slot:
+            return self._messages.slot
         return self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else self._messages.never
 
 
@@ -148,16 +151,21 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
     return _problem(error.description, _violations(error.decision))
 
 
-_Violation = tuple[str, int, float, int | None]
-"""A rule that refuses, as a problem describes it: name, count, time, and seconds to wait, rounded up (``None``: waiting
-does not help)."""
+_Violation = tuple[str, int, float | None, int | None]
+"""A rule that refuses, as a problem describes it: name, count, time (``None``: it limits what is in progress), and
+seconds to wait, rounded up (``None``: waiting does not help, or nobody knows how long)."""
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
     """Those of ``decision.violated``, without making statuses, which would take most of the time."""
     return tuple(
         [
-            (hit.name, hit.rule.count, hit.rule.time, -(-wait // 1_000_000) if wait > 0 else None)
+            (
+                hit.name,
+                hit.rule.count,
+                None if hit.rule.holds_slots else hit.rule.time,
+                -(-wait // 1_000_000) if wait > 0 else None,
+            )
             for hit, wait in zip(decision.hits, retry_afters(decision.reply), strict=True)
             if wait and not hit.shadow
         ]
@@ -177,7 +185,8 @@ def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str
 
 def _told_of(violation: _Violation) -> dict[str, Any]:
     name, count, window, wait = violation
-    told = {"policy": name, "limit": count, "window": window}
+    told: dict[str, Any] = {"policy": name, "limit": count}
+    told |= {"unit": CONCURRENT_REQUESTS} if window is None else {"window": window}
     return told if wait is None else told | {"retry-after": wait}
 
 

@@ -12,6 +12,7 @@ from flask_multilimit.engine import ConfigurationError, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import exhaust, hits, rule
 from support.clock import microseconds
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
@@ -23,9 +24,7 @@ ROOMY = 1000
 def one_of_each(*, tight: str, cost: int = 1) -> tuple[Hit, ...]:
     """A plan of every algorithm, with room in all but ``tight``, which admits 2 units."""
     return tuple(
-        hit
-        for name in ALGORITHMS
-        for hit in hits(rule(name, count=2 if name == tight else ROOMY), scope=name, cost=cost)
+        hit for name in RATES for hit in hits(rule(name, count=2 if name == tight else ROOMY), scope=name, cost=cost)
     )
 
 
@@ -348,7 +347,7 @@ def test_a_lowered_count_is_waited_for_exactly(bench: Bench, algorithm: str) -> 
 
 
 def test_rules_of_different_windows_and_algorithms_have_histories_of_their_own(bench: Bench) -> None:
-    plans = [hits(rule(name, seconds)) for name in ALGORITHMS for seconds in (10, 20)]
+    plans = [hits(rule(name, seconds)) for name in RATES for seconds in (10, 20)]
 
     for plan in plans:
         assert exhaust(bench.limiter, plan) == 5

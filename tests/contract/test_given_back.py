@@ -12,6 +12,7 @@ from flask_multilimit.engine import Decision
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import exhaust, hits, rule
 from support.clock import microseconds
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from support.bench import Bench
@@ -225,7 +226,7 @@ def test_a_refused_check_is_asked_anew_when_repeated(bench: Bench, algorithm: st
 
 @keeps_ids
 def test_one_rule_that_keeps_ids_speaks_for_all_others(bench: Bench, algorithm: str) -> None:
-    others = [rule(name, 60, 9) for name in ALGORITHMS if name not in REMEMBERING]
+    others = [rule(name, 60, 9) for name in RATES if name not in REMEMBERING]
     plan = hits([*others, rule("sliding_window", 10, 5), rule(algorithm, 20, 9)])
     check_id = uuid4()
     first = bench.limiter.check(plan, check_id=check_id)

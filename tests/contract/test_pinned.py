@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from flask_multilimit.engine import Rule, hits_for
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import Bench, bare, hits
 from support.clock import SECOND
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ KEYS = (
 
 def test_the_keys_of_each_algorithm() -> None:
     assert tuple(hit.key for hit in THREE) == KEYS
-    for name in ALGORITHMS:
+    for name in RATES:
         (hit,) = hits_for(Rule(2, 3, algorithm=name), scope="mail out", type="user", subject="ada:1", prefix="x:")
         assert hit.key == f"x:{{mail%20out}}:user:ada%3A1:{name}:2000"
     (tagged,) = hits_for(Rule(2, 3), scope="mail", type="user", subject="ada", hash_tag="subject")
@@ -143,7 +143,7 @@ def test_what_goes_over_the_wire(recorder: Recorder) -> None:
     ]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_what_comes_back(bench: Bench, algorithm: str) -> None:
     start, burst = bench.clock.now, 2 if algorithm in {"gcra", "token_bucket", "leaky_bucket"} else None
     both = hits([Rule(10, 2, algorithm=algorithm, burst=burst), Rule(100, 9)])

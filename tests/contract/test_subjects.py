@@ -9,8 +9,8 @@ import pytest
 from redis.crc import key_slot
 
 from flask_multilimit.engine import ConfigurationError, hits_for
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import exhaust, hits, rule
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
@@ -64,7 +64,7 @@ def test_scope_type_and_subject_cannot_be_shifted_into_each_other() -> None:
 
 @pytest.mark.parametrize("scope", SUBJECTS, ids=lambda text: ascii(text)[:20])
 def test_all_keys_of_a_scope_are_short_and_lie_in_one_slot(scope: str) -> None:
-    rules = [rule(name, seconds, 10**9) for name in ALGORITHMS for seconds in (0.001, 400 * 86_400)]
+    rules = [rule(name, seconds, 10**9) for name in RATES for seconds in (0.001, 400 * 86_400)]
     keys = [
         hit.key.encode()
         for subject in SUBJECTS

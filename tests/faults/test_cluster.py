@@ -17,10 +17,10 @@ import pytest
 from redis.crc import key_slot
 
 from flask_multilimit.engine import Decision, GuardedStorage, Limiter, StorageError, storage_from_uri
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import hits, rule
 from support.cluster import Cluster
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
@@ -33,7 +33,7 @@ LONG = 30.0
 """Seconds for which a test waits for what must come about."""
 
 
-@pytest.fixture(params=ALGORITHMS)
+@pytest.fixture(params=RATES)
 def algorithm(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

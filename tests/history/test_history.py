@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import retry_afters
 from flask_multilimit.engine.storage.redis import scripts
 from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
@@ -18,6 +17,7 @@ from history import worker
 from history.broken import DEFECTS, GENERIC_ONLY, OF_THE_COMPILED, TREMBLING
 from history.checker import violations
 from history.operations import History
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ def assert_it_could_have_gone_wrong(history: History) -> None:
     assert min(kinds[kind] for kind in ("check", "repeat", "peek", "refund")) > 20
     checks = [operation for operation in history.operations if operation.kind == "check"]
     assert sum(check.allowed for check in checks) > len(checks) / 10
-    for algorithm in ALGORITHMS:
+    for algorithm in RATES:
         assert any(refused_by(algorithm, check) for check in checks)
     assert any(len(check.charged) < len(check.hits) and check.charged for check in checks)
     assert overlapping(history.operations) > len(history.operations) / 10
@@ -137,7 +137,7 @@ def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect,
 
 @pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
 def test_a_broken_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
-    assert scripts.script(defect.driver, frozenset(ALGORITHMS)).text.count(defect.text) == 1
+    assert scripts.script(defect.driver, frozenset(RATES)).text.count(defect.text) == 1
 
 
 @pytest.mark.parametrize("defect", OF_THE_COMPILED.values(), ids=list(OF_THE_COMPILED))

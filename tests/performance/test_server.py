@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine import DenyCache, Limiter, Rule, hits_for
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.hits import Hits
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def calls_during(client: redis.Redis, action: Callable[[], object]) -> tuple[lis
 
 
 @pytest.mark.parametrize("number", [1, 3, 10])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_a_decision_is_one_command_whatever_the_number_of_rules(
     limiter: Limiter, redis_client: redis.Redis, algorithm: str, number: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_rule_of_a_sliding_window_is_three_calls_and_the_clock_is_read_once(
     assert sorted(called) == sorted(["TIME", *["ZCOUNT", "ZADD", "ZCARD"] * number])
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "sliding_window"])
+@pytest.mark.parametrize("algorithm", [name for name in RATES if name != "sliding_window"])
 def test_a_rule_of_any_other_algorithm_is_two_calls(
     limiter: Limiter, redis_client: redis.Redis, algorithm: str
 ) -> None:

@@ -7,7 +7,7 @@ import os
 from flask import Flask, request
 
 from flask_multilimit import MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine.algorithms import ALGORITHMS
+from support.rates import RATES
 
 app = Flask(__name__)
 app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
@@ -19,7 +19,7 @@ def who() -> str:
 
 
 @app.get("/")
-@rate_limiter(type=who, name="who", rules=[Rule(1, 5, algorithm=name) for name in ALGORITHMS])
+@rate_limiter(type=who, name="who", rules=[Rule(1, 5, algorithm=name) for name in RATES])
 def limited() -> str:
     return "ok"
 

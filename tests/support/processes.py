@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = ROOT / "examples"
 
-ADDRESS = re.compile(r"(?:Listening at:|Running on) http://127\.0\.0\.1:(\d+)")
+ADDRESS = re.compile(
+    r"(?:(?:Listening at:|Running on|Serving on) http://|uwsgi socket \d+ bound to TCP address )127\.0\.0\.1:(\d+)"
+)
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 REPLY_SECONDS = 20.0
@@ -51,7 +53,7 @@ class Program:
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self._command = [sys.executable, "-m", *arguments]
+        self._command = [sys.executable, "-m", *arguments] if arguments[0] != "uwsgi" else list(arguments)
         foreign = {name: value for name, value in os.environ.items() if not name.startswith(("FLASK_", "GUNICORN_"))}
         self._environment = {**foreign, "PYTHONUNBUFFERED": "1", **(environment or {})}
 

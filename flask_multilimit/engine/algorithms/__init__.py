@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
-from .base import NEVER, Algorithm, Outcome, Quota
+from . import concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
+from .base import NEVER, UNKNOWN, Algorithm, Outcome, Quota
 
 ALGORITHMS: dict[str, Algorithm] = {
     "sliding_window": sliding_window,
@@ -12,8 +12,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "token_bucket": token_bucket,
     "leaky_bucket": leaky_bucket,
     "gcra": gcra,
+    "concurrency": concurrency,
 }
 """Every algorithm by its name. A further one is a pair of files and a line here; or, from outside the package, a
 module with its ``NAME.lua`` beside it, and ``ALGORITHMS["NAME"] = module`` before the first rule that uses it."""
 
-__all__ = ["ALGORITHMS", "NEVER", "Algorithm", "Outcome", "Quota"]
+__all__ = ["ALGORITHMS", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota"]

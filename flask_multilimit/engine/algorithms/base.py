@@ -13,6 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 NEVER = -1
 """A ``retry_after`` that no waiting can reach: the cost is more than the rule could ever admit."""
 
+UNKNOWN = -2
+"""A ``retry_after`` that nobody can know: it ends when somebody's work does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -112,3 +115,10 @@ class Algorithm(Protocol):
 
     def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
         """Whether ``check_id`` was charged here, and still counts. Asked only where ``REMEMBERS_IDS``."""
+
+
+class HoldsSlots(Algorithm, Protocol):
+    """An algorithm whose units are slots, in use until they are refunded. Having :meth:`renew` tells it apart."""
+
+    def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> bool:
+        """Let the slots of ``check_id`` count from ``now`` on, if they still do; whether they did."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision
@@ -66,6 +66,24 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Give back connections this storage has opened itself."""
+
+
+class Slot(NamedTuple):
+    """What a check has taken of a :class:`.Concurrent` rule, as many units as the hit costs."""
+
+    check_id: bytes
+    hit: Hit
+
+
+@runtime_checkable
+class KeepsSlots(Protocol):
+    """A storage that :class:`.Concurrent` rules can be asked of."""
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        """Give back slots, of any number of checks, in one round trip; those that are gone already, too."""
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        """Let slots count from now on, if they still do, in one round trip."""
 
 
 @runtime_checkable

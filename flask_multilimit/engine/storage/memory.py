@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from threading import Lock
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from ..algorithms.base import ChargesUnits, Unit
+from ..algorithms.base import ChargesUnits, HoldsSlots, Unit
 from ..algorithms.sliding_window import Log
 from ..clock import monotonic_microseconds
 from ..decision import NOTHING, Charge, Decision, decision_of
@@ -20,7 +20,7 @@ from ..forks import mind_forks
 from ..hits import Hit, memoized, new_id
 from ..reply import NOW, head, standings_of, start_of
 from ..rules import Rule
-from .base import StoredKey
+from .base import Slot, StoredKey
 from .evaluate import decide, take_back
 from .tallies import Tallies, TalliesInMemory, Tally
 
@@ -82,6 +82,20 @@ class MemoryStorage:
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
             take_back(self._states, check_id, charges, self._now())
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        with self._lock:
+            now = self._now()
+            for slot in slots:
+                take_back(self._states, UUID(bytes=slot.check_id), (Charge(slot.hit, now),), now)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        with self._lock:
+            now = self._now()
+            for check_id, hit in slots:
+                state, algorithm = self._states.get(hit.key), cast("HoldsSlots", hit.rule.implementation)
+                if state is not None and algorithm.renew(state, hit.rule.quota, hit.cost, now, check_id):
+                    self._latest = max(self._latest, now)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:

@@ -13,13 +13,14 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.algorithms.base import AHEAD
 from flask_multilimit.engine.reply import RESET_AFTER, RETRY_AFTER
 from support.bench import exhaust, hits
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from engine.algorithms.conftest import Fresh
     from support.bench import Bench
 
 COUNTERS = ["sliding_window", "fixed_window", "sliding_window_counter"]
-RATES = ["token_bucket", "leaky_bucket"]
+BUCKETS = ["token_bucket", "leaky_bucket"]
 
 
 def bucket(algorithm: str, count: int = 10, burst: int | None = None, max_delay: float | None = None) -> Rule:
@@ -39,7 +40,7 @@ def test_where_units_are_counted_a_changed_count_applies_to_the_units_used(bench
     assert not bench.limiter.check(hits(Rule(10, 3, algorithm=algorithm))).allowed
 
 
-@pytest.mark.parametrize("algorithm", RATES)
+@pytest.mark.parametrize("algorithm", BUCKETS)
 def test_where_a_rate_is_kept_a_changed_count_leaves_the_time_until_all_has_come_back(
     bench: Bench, algorithm: str
 ) -> None:
@@ -59,7 +60,7 @@ def test_where_a_rate_is_kept_a_changed_count_with_the_burst_kept_leaves_the_tim
     assert (faster.remaining, faster.reset_after) == (6, 2)  # 2 s are now four units
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_a_cost_of_nothing_is_allowed_also_when_more_is_used_than_a_lowered_count_admits(
     bench: Bench, algorithm: str
 ) -> None:
@@ -70,7 +71,7 @@ def test_a_cost_of_nothing_is_allowed_also_when_more_is_used_than_a_lowered_coun
     assert bench.limiter.check(lowered).allowed
 
 
-@pytest.mark.parametrize("algorithm", RATES)
+@pytest.mark.parametrize("algorithm", BUCKETS)
 def test_what_is_left_of_a_microsecond_is_not_more_of_one_after_the_count_was_lowered(
     bench: Bench, algorithm: str
 ) -> None:
@@ -85,14 +86,14 @@ def test_what_is_left_of_a_microsecond_is_not_more_of_one_after_the_count_was_lo
 # Burst
 
 
-@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_a_raised_burst_is_there_at_once(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(bucket(algorithm, burst=5), cost=5))
 
     assert bench.limiter.check(hits(bucket(algorithm, burst=8), cost=3)).allowed
 
 
-@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_a_raised_burst_is_kept_for_as_long_as_it_takes_to_come_back(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(bucket(algorithm, burst=1)))
     bench.limiter.check(hits(bucket(algorithm, burst=10), cost=9))
@@ -103,7 +104,7 @@ def test_a_raised_burst_is_kept_for_as_long_as_it_takes_to_come_back(bench: Benc
     assert bench.limiter.peek(hits(bucket(algorithm, burst=10))).remaining == 2
 
 
-@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_a_lowered_burst_applies_to_a_backlog_it_could_hold(bench: Bench, algorithm: str) -> None:
     bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
 
@@ -111,7 +112,7 @@ def test_a_lowered_burst_applies_to_a_backlog_it_could_hold(bench: Bench, algori
     assert bench.limiter.peek(hits(bucket(algorithm, burst=4))).remaining == 0
 
 
-@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_a_burst_lowered_below_the_backlog_starts_afresh_so_that_nobody_is_locked_out(
     bench: Bench, algorithm: str
 ) -> None:
@@ -122,7 +123,7 @@ def test_a_burst_lowered_below_the_backlog_starts_afresh_so_that_nobody_is_locke
     assert exhaust(bench.limiter, lowered) == 3
 
 
-@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_a_burst_lowered_below_the_backlog_by_very_little_waits_for_that_little(bench: Bench, algorithm: str) -> None:
     """It may be a clock that stepped back a little."""
     bench.limiter.check(hits(bucket(algorithm, burst=10), cost=4))
@@ -159,8 +160,8 @@ def test_a_queue_that_becomes_a_shorter_meter_starts_afresh(bench: Bench) -> Non
 # Algorithm and window
 
 
-@pytest.mark.parametrize("after", ALGORITHMS)
-@pytest.mark.parametrize("before", ALGORITHMS)
+@pytest.mark.parametrize("after", RATES)
+@pytest.mark.parametrize("before", RATES)
 def test_another_algorithm_starts_afresh_and_finds_the_first_as_it_was_when_it_returns(
     bench: Bench, before: str, after: str
 ) -> None:
@@ -172,7 +173,7 @@ def test_another_algorithm_starts_afresh_and_finds_the_first_as_it_was_when_it_r
     assert not bench.limiter.check(first).allowed
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_another_window_starts_afresh(bench: Bench, algorithm: str) -> None:
     exhaust(bench.limiter, hits(Rule(10, 5, algorithm=algorithm)))
 
@@ -195,7 +196,7 @@ changes = st.lists(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=changes)
 def test_a_rule_may_change_at_any_time_and_keeps_its_promises(
@@ -282,7 +283,7 @@ def test_a_step_back_within_a_window_makes_it_that_much_longer(bench: Bench, alg
 
 
 @pytest.mark.usefixtures("_never_forgetting")
-@pytest.mark.parametrize("algorithm", [*RATES, "gcra"])
+@pytest.mark.parametrize("algorithm", [*BUCKETS, "gcra"])
 def test_a_step_back_takes_back_what_had_come_back_but_never_more_than_there_was(bench: Bench, algorithm: str) -> None:
     plan = hits(bucket(algorithm, count=10, burst=10))
     bench.limiter.check(hits(bucket(algorithm, count=10, burst=10), cost=4))

@@ -11,8 +11,8 @@ from flask import Flask
 
 from engine.algorithms import workers
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import bare, hits
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
 
     commands = commands_during(watcher, redis_client, lambda: limiter.check(workers.mixed))
 
-    assert {hit.rule.algorithm for hit in workers.mixed} == set(ALGORITHMS)
+    assert {hit.rule.algorithm for hit in workers.mixed} == set(RATES)
     assert commands == ["EVALSHA"]
 
 

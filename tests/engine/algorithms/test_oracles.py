@@ -14,6 +14,7 @@ from engine.algorithms.oracles import FOR_EVER, Answer, Oracle, answer, oracle_f
 from flask_multilimit.engine import Decision, Hit, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY, RESET_AFTER, RETRY_AFTER, standings_of
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from engine.algorithms.conftest import Fresh
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 LONGEST = 400 * 86_400
-SHAPES = [*ALGORITHMS, "leaky_queue"]
+SHAPES = [*RATES, "leaky_queue"]
 """The leaky bucket is two: a meter, and with ``max_delay`` a queue."""
 
 properties = settings(

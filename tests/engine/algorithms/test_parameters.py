@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit.engine import ConfigurationError, Rule
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from support.bench import exhaust, hits
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from support.bench import Bench
@@ -20,7 +20,7 @@ TAKERS = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize("parameter", TAKERS)
 def test_a_parameter_is_taken_by_its_algorithms_and_by_no_other(algorithm: str, parameter: str) -> None:
     given: dict[str, Any] = {parameter: 5}
@@ -147,5 +147,5 @@ def test_an_unknown_algorithm_is_an_error_that_names_all_and_the_nearest(given: 
     with pytest.raises(ConfigurationError) as caught:
         Rule(1, 5, algorithm=given)
 
-    assert all(name in str(caught.value) for name in ALGORITHMS)
+    assert all(name in str(caught.value) for name in RATES)
     assert f"did you mean {meant!r}?" in str(caught.value)

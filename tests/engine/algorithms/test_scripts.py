@@ -95,7 +95,7 @@ def test_a_server_is_sent_one_script_for_each_set_of_algorithms_and_no_more(clie
         for names in SUBSETS:
             assert limiter.check(plan_of(names)).allowed
 
-    assert cached_scripts(client) == len(SUBSETS) == 63
+    assert cached_scripts(client) == len(SUBSETS) == 127
 
 
 def test_counts_costs_subjects_orders_and_numbers_of_rules_need_no_script_of_their_own(client: redis.Redis) -> None:

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
 from flask_multilimit.engine.storage.redis.compiled import shape_of
 from support.clock import Clock
 from support.compiled import CompiledStorage
 from support.oracle import Oracle
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +82,8 @@ def counts() -> st.SearchStrategy[int]:
 @st.composite
 def rules(draw: st.DrawFn, algorithms: Sequence[str]) -> Rule:
     time, count, algorithm = draw(windows()), draw(counts()), draw(st.sampled_from(algorithms))
+    if algorithm not in RATES:
+        return Concurrent(count, max(min(time, 86_400), 1))
     more: dict[str, Any] = {}
     if "lease" in ALGORITHMS[algorithm].PARAMETERS and time >= 1 and count >= 2 and draw(st.booleans()):
         more["lease"] = 2

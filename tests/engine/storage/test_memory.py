@@ -16,6 +16,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.hits import Hit, Hits
 from support.bench import exhaust, hits, rule
 from support.clock import Clock
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 MANY = 5_000
 MINUTE = Rule(60, 5)
 
-each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+each_algorithm = pytest.mark.parametrize("algorithm", RATES)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_a_healthy_server(on_server: Command, server: Server) -> None:
     kind, version = server.binary.name.split("-", 1)
     told = " ".join(run.out.split())  # where a line ends depends on how long the path of the socket is
     assert f"ok storage {kind.capitalize()} {version} at unix://" in told
-    assert "ok script Loads and runs: 6 rules checked, charged and reset," in told
+    assert "ok script Loads and runs: 7 rules checked, charged and reset," in told
     assert run.out.endswith("\nNo problems found.\n")
     assert server.client().dbsize() == 0
 

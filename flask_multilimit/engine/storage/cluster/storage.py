@@ -24,7 +24,7 @@ from ...decision import Charge, Decision
 from ...errors import StorageError
 from ...hits import Hit, Hits, memoized
 from ...reply import DELAY, Standing, joined, standing_of
-from ..base import StoredKey
+from ..base import Slot, StoredKey
 from ..redis.failures import code_of
 from ..redis.storage import RedisStorage, remembers_ids
 from ..tallies import Tallies, Tally
@@ -128,6 +128,20 @@ class ClusterStorage:
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.begin()
         self._refund(check_id, charges)
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        self._deadline.begin()
+        self._each(slots, RedisStorage.release)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        self._deadline.begin()
+        self._each(slots, RedisStorage.renew)
+
+    def _each(self, slots: Sequence[Slot], do: Callable[[RedisStorage, Sequence[Slot]], None]) -> None:
+        def ask(slot: int, together: Sequence[Slot]) -> None:
+            self._ask(slot, lambda server, _: do(server, together))
+
+        _each_slot(slots, lambda slot: slot.hit.key, ask)
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.begin()

@@ -14,15 +14,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import cast
 from uuid import UUID
 
+from ...algorithms import NEVER
 from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError
 from ...forks import tell_child
 from ...hits import Hit, memoized, new_id
 from ...reply import aged, passing_times, retry_afters
-from ..base import HoldsUnits, Storage, layers_of
+from ..base import HoldsUnits, KeepsSlots, Slot, Storage, layers_of
 
 DENY_SECONDS = 1.0
 """For which a refusal is believed at most, unless another number is given."""
@@ -132,6 +134,13 @@ class DenyCache:
         finally:  # an error may mean that only the answer was lost
             self.forget([charge.hit.key for charge in charges])
 
+    def release(self, slots: Sequence[Slot]) -> None:
+        """What slots refuse is not remembered, so there is nothing to forget."""
+        cast("KeepsSlots", self.wrapped).release(slots)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        cast("KeepsSlots", self.wrapped).renew(slots)
+
     def reset(self, keys: Sequence[str]) -> None:
         try:
             self.wrapped.reset(keys)
@@ -182,9 +191,9 @@ def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
 
 
 def _longest_refusal(decision: Decision) -> tuple[float, str]:
-    """Microseconds, and the key."""
+    """Microseconds, and the key. What nobody knows may be over at once."""
     return max(
-        (math.inf if retry_after < 0 else retry_after, hit.key)
+        (math.inf if retry_after == NEVER else max(retry_after, 0), hit.key)
         for hit, retry_after in zip(decision.hits, retry_afters(decision.reply), strict=True)
         if retry_after and not hit.shadow
     )

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import cast
 from uuid import UUID
 
 from ...clock import monotonic_microseconds
@@ -29,7 +30,7 @@ from ...forks import tell_child
 from ...hits import Hit, Hits, memoized, new_id
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
-from ..base import Storage
+from ..base import KeepsSlots, Slot, Storage
 
 MOST_LEASES = 1024
 """Quotas of which a process has leases; for another it gives back the one that was renewed longest ago."""
@@ -202,6 +203,12 @@ class LeasingStorage:
             late = [charge for charge in charges if not self._put_back(charge)]
         if late:
             self.wrapped.refund(check_id, late)
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        cast("KeepsSlots", self.wrapped).release(slots)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        cast("KeepsSlots", self.wrapped).renew(slots)
 
     def reset(self, keys: Sequence[str]) -> None:
         """Leases that other processes have stay."""

@@ -13,7 +13,7 @@ from uuid import UUID
 from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
 from ...hits import Hit
-from ..base import StoredKey
+from ..base import Slot, StoredKey
 from ..redis.storage import RedisStorage
 from ..redis.uri import redacted
 from ..tallies import Tallies, Tally
@@ -74,6 +74,12 @@ class LocalStorage:
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._ask(self._redis.refund, check_id, charges)
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        self._ask(self._redis.release, slots)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        self._ask(self._redis.renew, slots)
 
     def reset(self, keys: Sequence[str]) -> None:
         self._ask(self._redis.reset, keys)

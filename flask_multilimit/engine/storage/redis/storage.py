@@ -20,7 +20,7 @@ from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, memoized, memorize, new_id
 from ...reply import is_well_formed
-from ..base import StoredKey
+from ..base import Slot, StoredKey
 from ..tallies import Tallies, Tally
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
@@ -119,6 +119,17 @@ class RedisStorage:
         self._deadline.start()
         arguments = [b"%d" % len(keys), *[key.encode() for key in keys]]
         return tallies_of(self._evaluate(lone_script("tallies"), arguments), len(keys))
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        self._run_slots(b"release", slots)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        self._run_slots(b"renew", slots)
+
+    def _run_slots(self, mode: bytes, slots: Sequence[Slot]) -> None:
+        self._deadline.start()
+        ids = b"".join([slot.check_id for slot in slots])
+        self._run("slots", tuple([slot.hit for slot in slots]), mode, ids)
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()

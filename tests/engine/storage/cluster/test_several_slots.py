@@ -21,13 +21,13 @@ from flask_multilimit.engine import (
     hits_for,
     storage_from_uri,
 )
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import Charge, Decision
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
 from support.bench import bare, exhaust, hits, rule
 from support.clock import Clock
 from support.cluster import Cluster
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
@@ -121,7 +121,7 @@ def test_whatever_is_asked_the_answer_is_that_of_one_storage(cluster: Cluster, s
     everything = [
         hit
         for scope in (*SCOPES, "a", "b")
-        for name in sorted(set(ALGORITHMS) - {"sliding_window_counter"})
+        for name in sorted(set(RATES) - {"sliding_window_counter"})
         for shadow in (False, True)
         for hit in hits_for(rule(name, 10, dice.randint(2, 9)), scope=scope, shadow=shadow, subject=str(shadow))
     ]

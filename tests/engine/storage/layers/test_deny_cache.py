@@ -23,11 +23,11 @@ from flask_multilimit.engine import (
     StorageError,
     hits_for,
 )
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.storage.layers import deny_cache as denials
 from support.bench import hits, rule
 from support.clock import SECOND, Clock
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,7 +117,7 @@ def bench(clock: Clock) -> Bench:
 # What is refused without asking, and how
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_a_refused_check_is_not_asked_again(bench: Bench, algorithm: str) -> None:
     wanted = hits(rule(algorithm))
     bench.refused(wanted)
@@ -125,7 +125,7 @@ def test_a_refused_check_is_not_asked_again(bench: Bench, algorithm: str) -> Non
     assert bench.asked(lambda: [bench.limiter.check(wanted) for _ in range(10)]) == []
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_it_is_refused_at_the_last_instant_and_admitted_at_the_next(bench: Bench, algorithm: str) -> None:
     wanted = hits(rule(algorithm))
     wait = bench.refused(wanted).retry_after
@@ -550,7 +550,7 @@ class Step(NamedTuple):
 
 
 PLANS = 6
-EACH_ALGORITHM = [*((name, None) for name in ALGORITHMS), ("leaky_bucket", 2.0)]
+EACH_ALGORITHM = [*((name, None) for name in RATES), ("leaky_bucket", 2.0)]
 histories = settings(
     max_examples=150, deadline=None, derandomize="CI" in os.environ, suppress_health_check=list(HealthCheck)
 )

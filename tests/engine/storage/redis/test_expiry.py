@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 from flask_multilimit.engine import Limiter, RedisStorage
-from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.algorithms.sliding_window import TRIM
 from support.bench import Bench, dies_at, exhaust, hits, rule
 from support.clock import Clock
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def is_sent(line: dict[str, str]) -> bool:
 
 
 def ten_rules(count: int) -> tuple[Hit, ...]:
-    names = list(ALGORITHMS)
+    names = list(RATES)
     return tuple(hit for n in range(10) for hit in hits(rule(names[n % len(names)], 60 + n, count)))
 
 

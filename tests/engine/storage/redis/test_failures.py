@@ -25,6 +25,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis.failures import NOBODY_THERE, TOO_LATE
 from support.bench import bare, hits, rule
+from support.rates import RATES
 from support.servers import Server
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def distant(client: redis.Redis, proxy: Proxy) -> Iterator[Limiter]:
     """A limiter whose connection goes through the proxy; it has been used once, and the server is empty."""
     assert client.dbsize() == 0
     limiter = Limiter(storage_from_uri(proxy.url, timeout=10))
-    for name in ALGORITHMS:
+    for name in RATES:
         limiter.check(hits(rule(name), subject="warm"))
-    limiter.check(hits([rule(name) for name in ALGORITHMS], subject="warm"))
+    limiter.check(hits([rule(name) for name in RATES], subject="warm"))
     client.flushdb()
     yield limiter
     limiter.close()

@@ -7,16 +7,19 @@ itself. Of a key that was not heard of, half is supposed to have been used elsew
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
+from ....algorithms import UNKNOWN
 from ....clock import monotonic_microseconds
 from ....decision import Decision
 from ....hits import Hit, memoized
 from ....reply import DELAY, Standing, head, reset_afters, standing_of, standings_of
-from ....rules import LONGEST, Rule
+from ....rules import LONGEST, Concurrent, Rule
+from ...base import Slot
 from ...memory import SWEEPS, MemoryStorage
 
 REMEMBERED = 8192
@@ -55,6 +58,8 @@ class Fallback:
         self._older: dict[str, Known] = {}
         self._by_key: dict[str, Known] = {}
         self._gathered_at: int | None = None
+        self._freed: Counter[str] = Counter()
+        """Slots that the storage had charged, and that became free while it was away, by key."""
         self._unsettled = False
         self._has_news = False
 
@@ -65,6 +70,7 @@ class Fallback:
         """From now on the storage answers nobody."""
         self._away_since = self.now()
         self._gathered_at = None
+        self._freed.clear()
 
     def end(self) -> None:
         """It answers, and knows what was before."""
@@ -107,13 +113,15 @@ class Fallback:
         if not local:
             return _decision(check_id, hits, head(self.now()), {}), None
         for hit in local:
-            self._take_what_is_known(hit)
-        shares = tuple(_share_of(hit, self.workers) for hit in local)
+            if not hit.rule.holds_slots:
+                self._take_what_is_known(hit)
+        shares = tuple(self._share_of(hit) for hit in local)
         answer = self._memory.check(shares) if charging else self._memory.peek(shares)
         standings: dict[str, Standing] = dict(zip((hit.key for hit in local), standings_of(answer.reply), strict=True))
         for hit in local:
-            if _share_of_rule(hit.rule, self.workers) is None:
-                standings[hit.key] = (0, COME_BACK if hit.cost else 0, 0)
+            if self._has_no_share(hit):
+                wait = UNKNOWN if hit.rule.holds_slots else COME_BACK
+                standings[hit.key] = (0, wait if hit.cost else 0, 0)
         self._unsettled = True
         return _decision(
             check_id, hits, head(answer.at, answer.reply[DELAY], allowed=answer.allowed), standings
@@ -125,6 +133,17 @@ class Fallback:
         self._memory.refund(local.id, charges)
         return local.after_refund(keys)
 
+    def slot_is_free(self, hit: Hit) -> None:
+        """The storage has charged ``hit`` before it failed, and its work is done now: whoever else comes here may have
+        the slot."""
+        self._freed[hit.key] += hit.cost
+
+    def renew(self, local: Decision) -> Decision:
+        """Let the slots that :meth:`decide` has taken count from now on; return what they count as."""
+        slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
+        self._memory.renew(slots)
+        return local._replace(reply=[self.now(), *local.reply[1:]])
+
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``, and what was known of them."""
         self._memory.reset(keys)
@@ -134,6 +153,28 @@ class Fallback:
                 if any(hit.key in forgotten for hit in known.decision.hits):
                     del remembered[place]
         self._gathered_at = None
+
+    def _share_of(self, hit: Hit) -> Hit:
+        if not hit.rule.holds_slots:
+            return _share_of(hit, self.workers)
+        return _share_of_slots(hit, self._slots_left(hit))
+
+    def _has_no_share(self, hit: Hit) -> bool:
+        if hit.rule.holds_slots:
+            return not self._slots_left(hit)
+        return _share_of_rule(hit.rule, self.workers) is None
+
+    def _slots_left(self, hit: Hit) -> int:
+        """This process's share of what was left when the storage was last heard of, and what has become free here
+        since. Nobody tells what has become free elsewhere, until all that was in use then has expired."""
+        since, whole = self._away_since, hit.rule.count
+        if since is None or self.now() >= since + hit.rule.quota.window:
+            return whole // self.workers
+        known = self._known().get(hit.key)
+        left = whole if known is None else _standing(known.decision, hit.key)[0]
+        if self.workers > 1:
+            left = left // 2 if known is None else left - self._taken_unseen(hit.key, known)
+        return min(max(left, 0) // self.workers + self._freed[hit.key], whole)
 
     def _take_what_is_known(self, hit: Hit) -> None:
         """Charge what others have taken, so that no more is left here than our share of what was left there."""
@@ -238,7 +279,17 @@ def _share_of(hit: Hit, workers: int) -> Hit:
     share = _share_of_rule(hit.rule, workers)
     if share is not None:
         return Hit(hit.key, share, hit.cost, hit.name, hit.shadow)
-    return Hit(hit.key, Rule(hit.rule.time, 1, algorithm="fixed_window"), min(hit.cost, 1) * 2, hit.name, hit.shadow)
+    return _more_than_ever(hit, Rule(hit.rule.time, 1, algorithm="fixed_window"))
+
+
+def _share_of_slots(hit: Hit, left: int) -> Hit:
+    if not left:
+        return _more_than_ever(hit, Concurrent(1, hit.rule.time))
+    return Hit(hit.key, Concurrent(left, hit.rule.time), hit.cost, hit.name, hit.shadow)
+
+
+def _more_than_ever(hit: Hit, least: Rule) -> Hit:
+    return Hit(hit.key, least, min(hit.cost, 1) * 2, hit.name, hit.shadow)
 
 
 @lru_cache(maxsize=1024)

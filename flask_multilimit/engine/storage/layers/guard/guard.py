@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID, uuid4
 
 from ....clock import monotonic_microseconds
@@ -20,7 +20,7 @@ from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError
 from ....forks import mind_forks
 from ....hits import PEEKED, Hit, OnStorageError
-from ...base import Storage
+from ...base import KeepsSlots, Slot, Storage
 from .breaker import Breaker, State
 from .fallback import Fallback
 from .health import Health
@@ -148,6 +148,40 @@ class GuardedStorage:
             if later or admitted is not None:
                 return
         self.wrapped.refund(check_id, charges)
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        """While the storage is away, what it keeps is released later."""
+        with self._lock:
+            now = [slot for slot in slots if not self._release_here(slot)]
+        if now:
+            cast("KeepsSlots", self.wrapped).release(now)
+
+    def _release_here(self, slot: Slot) -> bool:
+        check_id, charges = UUID(bytes=slot.check_id), (Charge(slot.hit, 0),)
+        admitted = self._pending.find(check_id)
+        if admitted is not None:
+            admitted.local = self._fallback.refund(admitted.local, frozenset((slot.hit.key,)))
+            if not admitted.carried:
+                return True
+        elif self._breaker.state is not _OPEN:
+            return False
+        else:
+            self._fallback.slot_is_free(slot.hit)
+        self._pending.keep_refund(check_id, charges)
+        return True
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        """While the storage is away, only what was admitted meanwhile can be renewed."""
+        elsewhere = []
+        with self._lock:
+            for slot in slots:
+                admitted = self._pending.find(UUID(bytes=slot.check_id))
+                if admitted is None:
+                    elsewhere.append(slot)
+                else:
+                    admitted.local = self._fallback.renew(admitted.local)
+        if elsewhere and self._breaker.state is not _OPEN:
+            cast("KeepsSlots", self.wrapped).renew(elsewhere)
 
     def reset(self, keys: Sequence[str]) -> None:
         """Raises :class:`StorageError` while the storage is away: the caller must know."""

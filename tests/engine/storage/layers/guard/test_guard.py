@@ -34,6 +34,7 @@ from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
 from flask_multilimit.engine.storage.layers.guard.workers import count_workers
 from support.bench import hits, rule
 from support.clock import Clock
+from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -282,7 +283,7 @@ def test_of_whom_a_worker_has_not_heard_half_is_supposed_to_be_used(
     assert workers.admitted(hits("60/minute"), 61) == [{1: 60, 2: 30, 4: 15, 40: 1, 61: 0}[many]] * many
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize("used", [0, 10, 30, 45, 60])
 @pytest.mark.parametrize("many", [2, 4])
 def test_whom_one_worker_has_served_alone_gets_no_more_unless_he_had_used_more_than_half(
@@ -374,7 +375,7 @@ def test_together_they_admit_no_more_than_the_rule_in_any_window(
 
 
 @pytest.mark.parametrize("many", [1, 2, 3])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", RATES)
 def test_an_outage_is_no_fresh_quota(make: Callable[..., Workers], algorithm: str, many: int) -> None:
     plan = hits(rule(algorithm, 10, 12))
     workers = make(many)

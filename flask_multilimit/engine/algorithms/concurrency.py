@@ -1,0 +1,55 @@
+"""Concurrency: at most ``count`` units *in progress*. O(units in progress) memory.
+
+A unit is a slot: taken when the check passes, given back (:func:`refund`) when the work is done, renewed
+(:func:`renew`) while it goes on. One that is neither expires ``window`` after it was taken or renewed: its worker has
+died. So the state is the log of a sliding window, of which entries leave early; when they leave, nobody can know, and
+a refusal says so. Twin of ``concurrency.lua``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from . import sliding_window
+from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
+from .sliding_window import Log, charge, drop_future, recognise, refund, reset_after
+
+PARAMETERS: frozenset[str] = NO_PARAMETERS
+
+MAX_COST = 1000
+"""Each unit is one entry, which is renewed as long as the work goes on."""
+
+REMEMBERS_IDS = True
+INCLUDES = ()
+
+quota = plain_quota
+
+__all__ = [
+    "INCLUDES",
+    "MAX_COST",
+    "PARAMETERS",
+    "REMEMBERS_IDS",
+    "charge",
+    "drop_future",
+    "evaluate",
+    "quota",
+    "recognise",
+    "refund",
+    "renew",
+    "reset_after",
+]
+
+
+def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Seen: the range of slots in progress, as a pair of indices."""
+    remaining, retry_after, delay, seen = sliding_window.evaluate(log, quota, cost, now)
+    return remaining, UNKNOWN if retry_after > 0 else retry_after, delay, seen
+
+
+def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:
+    """Let the slots of ``check_id`` start anew at ``now``; whether they were still there."""
+    if not log.remove(check_id, cost, bisect_right(log.times, now - quota.window, log.head), len(log.times)):
+        return False
+    log.add(bisect_right(log.times, now, log.head), now, check_id, cost)
+    log.lasts_until = 0
+    return True

@@ -1,0 +1,220 @@
+"""The slots of ``Concurrent`` rules that this process holds: renewed while their work goes on, then released.
+
+One thread a process renews whatever is held for long, of each storage in one command; it runs while slots are held.
+Slots that are released at the same time leave together: while one thread gives back, others put theirs into a queue, and
+the next one takes all of them along.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import cast
+
+from .decision import Decision
+from .errors import ConfigurationError, StorageError
+from .forks import tell_child
+from .storage import KeepsSlots, Slot, Storage, layers_of
+
+RENEWALS = 3
+"""Times that a slot is renewed within its timeout: two of them may fail."""
+RETRY_SECONDS = 1.0
+"""After which a release that failed is tried again, until the slots expire by themselves."""
+
+_log = logging.getLogger("flask_multilimit")
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one check holds."""
+
+    storage: KeepsSlots
+    slots: tuple[Slot, ...]
+    timeout: float
+    due: float
+    """When it is renewed; of one whose release failed, released."""
+    expires: float
+    releasing: bool = False
+    """Whether a release has failed, and is tried again."""
+    failing: bool = False
+    """Whether the last renewal has failed."""
+
+
+class Keeper:
+    """Holds the slots of one process. Thread-safe, fork-safe: slots of the parent stay the parent's."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._begin()
+        tell_child(self)
+
+    def _begin(self) -> None:
+        self._held: dict[bytes, _Held] = {}
+        self._queue: deque[_Held] = deque()
+        self._late: deque[Callable[[], None]] = deque()
+        self._releasing = threading.Lock()
+        self._wake = threading.Condition()
+        self._wakes_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def _after_fork_in_child(self) -> None:
+        self._begin()
+
+    def hold(self, storage: Storage, decision: Decision) -> None:
+        """Renew what ``decision`` has taken until it is released. Raises :class:`ConfigurationError` where ``storage``
+        keeps no slots."""
+        slots = slots_of(decision)
+        if not slots:
+            return
+        timeout = min(slot.hit.rule.time for slot in slots)
+        now = self._clock()
+        held = _Held(that_keeps_slots(storage), slots, timeout, now + timeout / RENEWALS, now + timeout)
+        self._held[decision.check_id] = held
+        if self._thread is None or held.due < self._wakes_at:
+            self._see_to_it(held.due)
+
+    def release(self, decision: Decision) -> bool:
+        """Give back what ``decision`` has taken; whether this process held it."""
+        held = self._held.pop(decision.check_id, None)
+        if held is None:
+            return False
+        self._queue.append(held)
+        with self._releasing:  # meanwhile another thread may have taken it along
+            self._release_queued()
+        return True
+
+    def forget(self, decision: Decision) -> None:
+        """Its slots were refunded."""
+        self._held.pop(decision.check_id, None)
+
+    def forget_all(self, storage: Storage) -> None:
+        """Nobody uses ``storage`` any more."""
+        for check_id, held in list(self._held.items()):
+            if held.storage is cast("KeepsSlots", storage):
+                self._held.pop(check_id, None)
+
+    def later(self, release: Callable[[], None]) -> None:
+        """Call ``release`` soon, in the thread of the keeper."""
+        self._late.append(release)
+        self._see_to_it(self._clock())
+
+    def __len__(self) -> int:
+        """Checks whose slots are held."""
+        return len(self._held)
+
+    def _release_queued(self) -> None:
+        leaving = []
+        while self._queue:
+            leaving.append(self._queue.popleft())
+        for storage, together in _by_storage(leaving):
+            try:
+                storage.release([slot for held in together for slot in held.slots])
+            except StorageError as error:  # noqa: PERF203 - one storage must not take the others with it
+                self._release_later(together, error)
+
+    def _release_later(self, together: list[_Held], error: StorageError) -> None:
+        now = self._clock()
+        for held in together:
+            if not held.releasing:
+                held.releasing = True
+                _log.warning(
+                    "Slots of %s could not be released: %s. Trying again; they expire in %d s.",
+                    held.slots[0].hit.key,
+                    error,
+                    max(held.expires - now, 0),
+                )
+            held.due = now + RETRY_SECONDS
+            if held.due < held.expires:
+                self._held[held.slots[0].check_id] = held
+                self._see_to_it(held.due)
+
+    # The thread
+
+    def _see_to_it(self, due: float) -> None:
+        with self._wake:
+            if self._thread is None:
+                self._wakes_at = due
+                thread = threading.Thread(target=self._run, name="flask_multilimit slots", daemon=True)
+                self._thread = thread
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the interpreter is shutting down, or there are too many threads
+                    self._thread = None
+                    _log.warning("Could not start the thread that renews slots: %s", error)
+            elif due < self._wakes_at:
+                self._wakes_at = due
+                self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while (left := self._wakes_at - self._clock()) > 0:
+                    self._wake.wait(left)
+                held = list(self._held.values())
+                if not held and not self._late:
+                    self._thread = None
+                    if not self._held and not self._late:  # whoever comes later starts another
+                        return
+                    self._thread = threading.current_thread()
+                    continue
+                self._wakes_at = min((each.due for each in held), default=self._clock() + RETRY_SECONDS)
+            self.renew_due()
+
+    def renew_due(self) -> None:
+        """Renew, or try again to release, what is due."""
+        while self._late:
+            self._late.popleft()()
+        now = self._clock()
+        due = [held for held in list(self._held.values()) if held.due <= now]
+        for held in [held for held in due if held.releasing]:
+            if self._held.pop(held.slots[0].check_id, None) is not None:
+                self._queue.append(held)
+        with self._releasing:
+            self._release_queued()
+        for storage, together in _by_storage(held for held in due if not held.releasing):
+            self._renew(storage, together, now)
+
+    def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
+        try:
+            storage.renew([slot for held in together for slot in held.slots])
+        except StorageError as error:
+            if not all(held.failing for held in together):
+                _log.warning("%d slots could not be renewed: %s. Trying again until they expire.", len(together), error)
+            for held in together:
+                held.failing = True
+                held.due = now + min(RETRY_SECONDS, held.timeout / RENEWALS)
+            return
+        for held in together:
+            held.due, held.expires, held.failing = now + held.timeout / RENEWALS, now + held.timeout, False
+
+
+def slots_of(decision: Decision) -> tuple[Slot, ...]:
+    """What ``decision`` has taken of rules that hold slots."""
+    check_id = decision.check_id
+    return tuple(Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots)
+
+
+def _by_storage(held: Iterable[_Held]) -> list[tuple[KeepsSlots, list[_Held]]]:
+    found: dict[int, tuple[KeepsSlots, list[_Held]]] = {}
+    for each in held:
+        found.setdefault(id(each.storage), (each.storage, []))[1].append(each)
+    return list(found.values())
+
+
+def that_keeps_slots(storage: Storage) -> KeepsSlots:
+    """``storage`` itself. Raises :class:`ConfigurationError` where a layer of it keeps no slots."""
+    layer = next((layer for layer in layers_of(storage) if not isinstance(layer, KeepsSlots)), None)
+    if layer is None:
+        return cast("KeepsSlots", storage)
+    raise ConfigurationError(
+        f"a {type(layer).__name__} keeps no slots, so Concurrent rules cannot be asked of it: it has no release(slots) "
+        "and renew(slots)"
+    )
+
+
+KEEPER = Keeper()
+"""Of this process."""

@@ -1,0 +1,317 @@
+"""Concurrent rules over every storage: at most so many in progress, each given back once, none lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flask_multilimit import Concurrent, ConfigurationError, Limiter, Rule
+from flask_multilimit.engine.slots import slots_of
+from flask_multilimit.engine.storage import KeepsSlots, Slot
+from support.bench import hits
+from support.clock import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flask_multilimit import Decision
+    from support.bench import Bench
+
+TIMEOUT = 60
+THREE = hits(Concurrent(3, TIMEOUT))
+
+
+@pytest.fixture
+def bench(bench: Bench) -> Bench:
+    if not isinstance(bench.limiter.storage, KeepsSlots):
+        pytest.skip("slots are an optional capability, which the storage of the documentation does not have")
+    return bench
+
+
+def used(bench: Bench, asked: Any = THREE) -> int:
+    (status,) = bench.limiter.peek(asked).statuses
+    return int(status.rule.count - status.remaining)
+
+
+def renew(bench: Bench, *decisions: Decision) -> None:
+    storage: Any = bench.limiter.storage
+    storage.renew([slot for decision in decisions for slot in slots_of(decision)])
+
+
+def test_no_more_than_the_count_are_in_progress(bench: Bench) -> None:
+    taken = [bench.limiter.check(THREE) for _ in range(5)]
+
+    assert [decision.allowed for decision in taken] == [True, True, True, False, False]
+    assert [decision.remaining for decision in taken] == [2, 1, 0, 0, 0]
+    bench.limiter.release(taken[1])
+    assert bench.limiter.check(THREE).allowed
+    assert not bench.limiter.check(THREE).allowed
+
+
+def test_a_refusal_names_no_time_and_takes_nothing(bench: Bench) -> None:
+    for _ in range(3):
+        bench.limiter.check(THREE)
+
+    refused = bench.limiter.check(THREE)
+
+    assert (refused.allowed, refused.waits_for_slot, refused.refused_for) == (False, True, 0)
+    assert refused.retry_after == float("inf")
+    (status,) = refused.violated
+    assert status.waits_for_slot
+    bench.limiter.release(refused)
+    assert used(bench) == 3
+
+
+def test_what_can_never_pass_waits_for_no_slot(bench: Bench) -> None:
+    refused = bench.limiter.check(hits(Concurrent(3), cost=4))
+
+    assert (refused.allowed, refused.waits_for_slot) == (False, False)
+
+
+def test_rates_and_slots_are_charged_together_or_not_at_all(bench: Bench) -> None:
+    both = hits([Rule(60, 4), Concurrent(2)])
+    for _ in range(2):
+        bench.limiter.check(both)
+
+    refused = bench.limiter.check(both)
+    assert [status.remaining for status in refused.statuses] == [2, 0]
+    assert (refused.waits_for_slot, refused.refused_for) == (True, 0)
+    for _ in range(2):
+        bench.limiter.check(hits(Rule(60, 4)))
+    refused = bench.limiter.check(both)
+    assert [status.allowed for status in refused.statuses] == [False, False]
+    assert (refused.waits_for_slot, refused.refused_for) == (True, 60)
+
+
+def test_a_release_leaves_what_rates_were_charged(bench: Bench) -> None:
+    both = hits([Rule(60, 4), Concurrent(2)])
+    decision = bench.limiter.check(both)
+
+    bench.limiter.release(decision)
+    bench.limiter.release(decision)
+
+    assert [status.remaining for status in bench.limiter.peek(both).statuses] == [3, 2]
+
+
+def test_a_slot_that_nobody_gives_back_is_free_after_the_timeout(bench: Bench) -> None:
+    for _ in range(3):
+        bench.limiter.check(THREE)
+
+    bench.clock.now += TIMEOUT * SECOND - 1
+    assert not bench.limiter.check(THREE).allowed
+    bench.clock.now += 1
+    assert bench.limiter.check(THREE).allowed
+    assert used(bench) == 1
+
+
+def test_a_slot_that_is_renewed_counts_from_then_on(bench: Bench) -> None:
+    kept, left = bench.limiter.check(THREE), bench.limiter.check(THREE)
+
+    bench.clock.advance(TIMEOUT - 1)
+    renew(bench, kept)
+    bench.clock.advance(TIMEOUT - 1)
+    assert used(bench) == 1
+    renew(bench, kept, left)
+    bench.clock.advance(TIMEOUT - 1)
+    assert used(bench) == 1
+    bench.clock.advance(1)
+    assert used(bench) == 0
+
+
+def test_what_was_released_is_not_taken_again_by_a_renewal(bench: Bench) -> None:
+    decision = bench.limiter.check(THREE)
+
+    bench.limiter.release(decision)
+    renew(bench, decision)
+
+    assert used(bench) == 0
+
+
+def test_a_repeated_check_takes_its_slot_once(bench: Bench) -> None:
+    check_id = uuid4()
+
+    first, again = (bench.limiter.check(THREE, check_id=check_id) for _ in range(2))
+
+    assert first.allowed
+    assert again.allowed
+    assert used(bench) == 1
+    bench.limiter.release(again)
+    assert used(bench) == 0
+
+
+def test_a_heavy_check_takes_and_gives_back_several(bench: Bench) -> None:
+    heavy = bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2))
+    assert used(bench) == 2
+    assert not bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2)).allowed
+
+    bench.clock.advance(TIMEOUT - 1)
+    renew(bench, heavy)
+    bench.clock.advance(1)
+    assert used(bench) == 2
+    bench.limiter.release(heavy)
+    assert used(bench) == 0
+
+
+def test_the_count_may_change_while_slots_are_in_use(bench: Bench) -> None:
+    taken = [bench.limiter.check(THREE) for _ in range(3)]
+    two = hits(Concurrent(2, TIMEOUT))
+
+    assert bench.limiter.peek(two).remaining == 0
+    assert not bench.limiter.check(two).allowed
+    bench.limiter.release(taken[0])
+    assert not bench.limiter.check(two).allowed
+    bench.limiter.release(taken[1])
+    assert bench.limiter.check(two).allowed
+
+
+def test_slots_of_several_checks_and_subjects_are_released_together(bench: Bench) -> None:
+    taken = [bench.limiter.check(hits(Concurrent(3, TIMEOUT), subject=who)) for who in ("ada", "bo", "ada")]
+
+    storage: Any = bench.limiter.storage
+    storage.release([slot for decision in taken for slot in slots_of(decision)])
+
+    assert used(bench, hits(Concurrent(3, TIMEOUT), subject="ada")) == 0
+    assert used(bench, hits(Concurrent(3, TIMEOUT), subject="bo")) == 0
+
+
+def test_keys_have_a_time_to_live_and_vanish_when_nothing_is_in_progress(bench: Bench) -> None:
+    taken = [bench.limiter.check(hits([Concurrent(3, TIMEOUT)])) for _ in range(3)]
+    if bench.client is not None:
+        (key,) = bench.client.scan_iter()
+        assert bench.client.pttl(key) > TIMEOUT * 1000
+
+    for decision in taken:
+        bench.limiter.release(decision)
+
+    assert bench.stored() == {}
+    assert used(bench) == 0
+
+
+def test_a_reset_ends_all(bench: Bench) -> None:
+    decision = bench.limiter.check(THREE)
+
+    bench.limiter.reset(THREE)
+    assert used(bench) == 0
+    bench.limiter.release(decision)
+    assert used(bench) == 0
+
+
+def test_a_block_holds_its_slot(bench: Bench) -> None:
+    with bench.limiter.slot(THREE) as decision:
+        assert decision.allowed
+        assert used(bench) == 1
+    assert used(bench) == 0
+    with pytest.raises(RuntimeError), bench.limiter.slot(THREE):
+        raise RuntimeError
+    assert used(bench) == 0
+
+
+def test_who_waits_is_let_in_when_a_slot_is_free(bench: Bench) -> None:
+    taken = [bench.limiter.check(THREE) for _ in range(3)]
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        bench.clock.advance(seconds)
+        if len(pauses) == 4:
+            bench.limiter.release(taken[0])
+
+    waiting = Limiter(bench.limiter.storage, sleep=sleep, monotonic=lambda: bench.clock.now / SECOND)
+
+    assert waiting.acquire(THREE, timeout=10).allowed
+    assert len(pauses) == 4
+    assert pauses[0] < pauses[3] <= 0.25
+    pauses.clear()
+    assert not waiting.acquire(THREE, timeout=2).allowed
+    assert sum(pauses) == pytest.approx(2, abs=0.01)
+
+
+def test_a_storage_that_keeps_no_slots_says_so() -> None:
+    class Plain:
+        shared = False
+
+        def __getattr__(self, name: str) -> Any:
+            if name in {"release", "renew", "wrapped"}:
+                raise AttributeError(name)
+            return lambda *_: Limiter().check(THREE)
+
+    storage: Any = Plain()
+    assert not isinstance(storage, KeepsSlots)
+    with pytest.raises(ConfigurationError, match="keeps no slots"), Limiter(storage).slot(THREE):
+        pass
+
+
+# Random traffic against a definition
+
+
+@dataclass
+class Model:
+    """Slots by their definition: a slot counts for the timeout after it was taken or renewed, until it is released."""
+
+    count: int
+    slots: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    """Since when, and how many units."""
+
+    def used(self, now: int) -> int:
+        return sum(units for since, units in self.slots.values() if since > now - TIMEOUT * SECOND)
+
+    def check(self, now: int, id_: Any, cost: int) -> bool:
+        if cost and self.used(now) + cost > self.count:
+            return False
+        if cost:
+            self.slots[id_] = (now, cost)
+        return True
+
+    def renew(self, now: int, id_: Any) -> None:
+        since, units = self.slots.get(id_, (-(10**18), 0))
+        if since > now - TIMEOUT * SECOND:
+            self.slots[id_] = (now, units)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["check", "check", "check", "release", "renew", "wait"]),
+        st.integers(0, 5),
+        st.sampled_from([1, 1, 1, 2, 3, 0]),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(steps=steps, count=st.integers(1, 4))
+def test_random_traffic_is_answered_by_the_definition(
+    bench: Bench, steps: Sequence[tuple[str, int, int]], count: int
+) -> None:
+    bench.limiter.reset(hits(Concurrent(count, TIMEOUT)))
+    model, taken = Model(count), list[Any]()
+    for kind, which, cost in steps:
+        if kind == "wait":
+            bench.clock.advance([0.000001, 1, 29, TIMEOUT - 1, TIMEOUT, 3 * TIMEOUT][which])
+        elif kind == "check":
+            decision = bench.limiter.check(hits(Concurrent(count, TIMEOUT), cost=cost))
+            assert decision.allowed == model.check(bench.clock.now, decision.check_id, cost)
+            if decision.charges:
+                taken.append(decision)
+        elif taken and kind == "release":
+            decision = taken.pop(which % len(taken))
+            bench.limiter.release(decision)
+            model.slots.pop(decision.check_id, None)
+        elif taken:
+            decision = taken[which % len(taken)]
+            renew(bench, decision)
+            model.renew(bench.clock.now, decision.check_id)
+        assert used(bench, hits(Concurrent(count, TIMEOUT))) == min(model.used(bench.clock.now), count)
+
+
+def test_a_slot_says_of_which_check_it_is(bench: Bench) -> None:
+    decision = bench.limiter.check(hits([Rule(60, 5), Concurrent(2)]))
+
+    assert slots_of(decision) == (Slot(decision.check_id, decision.hits[1]),)

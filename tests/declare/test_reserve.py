@@ -1,0 +1,139 @@
+"""A part of each count is kept for requests of a priority."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine.algorithms import ALGORITHMS
+
+COUNTING = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]
+RULES = [
+    *(Rule(60, 10, algorithm=name) for name in COUNTING if name != "concurrency"),
+    Rule(60, 10, lease=5),
+    Concurrent(10),
+]
+
+
+def app_with(**options: Any) -> Flask:
+    app = Flask(__name__)
+    MultiLimit(app)
+
+    @app.get("/")
+    @rate_limiter(priority=lambda: request.args.get("p"), **options)
+    def index() -> str:
+        return "ok"
+
+    return app
+
+
+class Client:
+    """Keeps what it gets, so that slots stay in use."""
+
+    def __init__(self, app: Flask) -> None:
+        self._client, self._kept = app.test_client(), list[Any]()
+
+    def admitted(self, priority: str, most: int = 20) -> int:
+        for times in range(most):
+            response = self._client.get("/", query_string={"p": priority})
+            self._kept.append(response)
+            if response.status_code == 429:
+                return times
+        raise AssertionError("all were admitted")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_the_last_fifth_is_for_the_critical(rule: Rule) -> None:
+    client = Client(app_with(rules=rule, reserve={"critical": 0.2}))
+
+    assert client.admitted("normal") == 8
+    assert client.admitted("critical") == 2
+    assert client.admitted("normal") == 0
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_the_critical_may_use_all(rule: Rule) -> None:
+    client = Client(app_with(rules=rule, reserve={"critical": 0.2}))
+
+    assert client.admitted("critical") == 10
+    assert client.admitted("normal") == 0
+
+
+def test_each_priority_may_use_what_those_before_it_leave() -> None:
+    client = Client(app_with(rules="100/minute", reserve={"payments": 0.1, "users": 0.3}))
+
+    assert client.admitted("crawler", 200) == 60
+    assert client.admitted("users", 200) == 30
+    assert client.admitted("payments", 200) == 10
+
+
+def test_a_request_without_priority_is_one_of_the_rest() -> None:
+    app = app_with(rules="10/minute", reserve={"critical": 0.5})
+
+    assert sum(app.test_client().get("/").status_code == 200 for _ in range(10)) == 5
+
+
+def test_header_fields_tell_what_the_request_may_use() -> None:
+    app = app_with(rules="10/minute", reserve={"critical": 0.2})
+
+    assert app.test_client().get("/").headers["RateLimit-Policy"] == '"default-60s";q=8;w=60'
+    assert app.test_client().get("/?p=critical").headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
+
+
+def test_a_part_is_meant_as_it_is_written() -> None:
+    client = Client(app_with(rules="10/minute", reserve={"a": 0.1, "b": 0.2}))
+
+    assert client.admitted("other") == 7
+
+
+def test_rules_by_request_have_it_too() -> None:
+    client = Client(app_with(rules=lambda: "10/minute", reserve={"critical": 0.2}))
+
+    assert client.admitted("normal") == 8
+    assert client.admitted("critical") == 2
+
+
+@pytest.mark.parametrize(
+    ("reserve", "told"),
+    [
+        ({"critical": 0}, "a part is above 0 and below 1, not 0"),
+        ({"critical": 1}, "a part is above 0 and below 1, not 1"),
+        ({"critical": "0.2"}, "a part is above 0 and below 1, not '0.2'"),
+        ({"critical": True}, "a part is above 0 and below 1, not True"),
+        ({"a": 0.5, "b": 0.5}, "together below 1, or nothing is left for others"),
+        ({"": 0.5}, "a priority is text, not ''"),
+        ({7: 0.5}, "a priority is text, not 7"),
+        ({}, "give parts by priority"),
+        (0.2, "give parts by priority"),
+        ({"critical": 0.95}, r"leaves nothing of Rule\(10 per 60s\) for others; reserve less, or raise its count"),
+    ],
+)
+def test_what_is_wrong_is_an_error_where_it_is_declared(reserve: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        app_with(rules="10/minute", reserve=reserve)
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(COUNTING)))
+def test_buckets_reserve_nothing(algorithm: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"reserve is taken by sliding_window.*, not by {algorithm}"):
+        app_with(rules=Rule(60, 10, algorithm=algorithm), reserve={"critical": 0.2})
+
+
+@pytest.mark.parametrize("options", [{"reserve": {"critical": 0.2}}, {"priority": lambda: "critical"}])
+def test_one_without_the_other_is_an_error(options: Any) -> None:
+    with pytest.raises(ConfigurationError, match="reserve and priority belong together"):
+        rate_limiter(rules="10/minute", **options)(lambda: "ok")
+
+
+def test_a_priority_that_is_no_text_is_an_error() -> None:
+    app = app_with(rules="10/minute", reserve={"critical": 0.2})
+    app.testing = True
+    number: Any = lambda: 3  # noqa: E731
+    limiter = rate_limiter(rules="10/minute", reserve={"critical": 0.2}, priority=number)
+    app.view_functions["index"] = limiter(lambda: "ok")
+
+    with pytest.raises(ConfigurationError, match="priority returned 3: return text, or None"):
+        app.test_client().get("/")

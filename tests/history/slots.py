@@ -1,0 +1,162 @@
+"""One process of a run that takes and gives back slots at random, and the checker of what all have written down.
+
+All processes of a machine share one monotonic clock. A slot is held for certain from the return of its check until its
+release is called, and perhaps from the call of the check until the release has returned. So
+
+- never are more units held for certain than the count ("too many");
+- a refused check has met an instant at which, perhaps, too few were free ("refused for nothing").
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flask_multilimit.engine import Concurrent, Limiter, Rule, hits_for, storage_from_uri
+from history.broken import scripts_of_this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from multiprocessing.synchronize import Barrier
+    from pathlib import Path
+
+    from flask_multilimit.engine import Hit
+    from history.broken import Defect
+
+COUNT, TIMEOUT = 6, 1
+LONGEST_WORK = 0.01
+COSTS = (1, 1, 1, 2)
+SOON = 0.3
+"""Seconds of work that outlives no timeout; some takes longer, and is renewed."""
+
+_barrier: Any = None
+
+
+def meet_at(barrier: Barrier) -> None:
+    """Called once in each process: where all wait until all are ready."""
+    global _barrier  # noqa: PLW0603 - the way in which a pool hands something to its processes
+    _barrier = barrier
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One check, and what came of it; nanoseconds."""
+
+    cost: int
+    asked: int
+    answered: int
+    allowed: bool
+    ending: int
+    """When its release was called; of a refused check, when it was answered."""
+    ended: int
+    """When that had returned."""
+
+    def __str__(self) -> str:
+        return f"{self.cost} {self.asked} {self.answered} {self.allowed:d} {self.ending} {self.ended}"
+
+    @classmethod
+    def read(cls, line: str) -> Work:
+        cost, asked, answered, allowed, ending, ended = map(int, line.split())
+        return cls(cost, asked, answered, bool(allowed), ending, ended)
+
+
+def plan(cost: int) -> tuple[Hit, ...]:
+    rates = Rule(0.05, 12)
+    return hits_for([rates, Concurrent(COUNT, TIMEOUT)], scope="slots", cost=cost)
+
+
+def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, longest: float) -> list[Work]:
+    """So many checks of each thread; the work of some raises, that of a few takes ``longest``."""
+    with scripts_of_this_process(are_compiled=seed % 2 == 0 and defect is None, defect=defect):
+        limiter = Limiter(storage_from_uri(url, timeout=30))
+        limiter.peek(plan(1))
+        _barrier.wait()
+        with ThreadPoolExecutor(threads) as pool:
+            seeds = [random.Random(f"{seed} {n}") for n in range(threads)]
+            done = list(pool.map(lambda dice: work(limiter, dice, times, longest), seeds))
+        limiter.close()
+    return [each for together in done for each in together]
+
+
+def work(limiter: Limiter, dice: random.Random, times: int, longest: float) -> list[Work]:
+    done = []
+    for _ in range(times):
+        cost, asked = dice.choice(COSTS), time.monotonic_ns()
+        ending = answered = 0
+        allowed = False
+        try:
+            with limiter.slot(plan(cost)) as decision:
+                answered, allowed = time.monotonic_ns(), decision.allowed
+                if allowed:
+                    time.sleep(longest if dice.random() < 0.02 else dice.random() * LONGEST_WORK)
+                    ending = time.monotonic_ns()
+                    if dice.random() < 0.2:
+                        raise RuntimeError("the work fails")
+        except RuntimeError:
+            pass
+        ended = time.monotonic_ns()
+        if allowed or not any(status.rule.algorithm != "concurrency" for status in decision.violated):
+            done.append(Work(cost, asked, answered, allowed, ending or answered, ended))
+        time.sleep(dice.random() * LONGEST_WORK / 2)
+    return done
+
+
+def run_until_killed(url: str, seed: int, journal: Path) -> None:
+    """Write down what is taken, at once; then die with slots in hand."""
+    limiter, dice = Limiter(storage_from_uri(url, timeout=30)), random.Random(seed)
+    _barrier.wait()
+    with journal.open("w", buffering=1) as lines:
+        for _ in range(20):
+            asked = time.monotonic_ns()
+            with limiter.slot(hits_for(Concurrent(COUNT, TIMEOUT), scope="slots")) as decision:
+                answered = time.monotonic_ns()
+                if decision.allowed and dice.random() < 0.2:
+                    killed = time.monotonic_ns()
+                    lines.write(f"{Work(1, asked, answered, True, killed, killed + 2 * TIMEOUT * 10**9)}\n")
+                    os.kill(os.getpid(), signal.SIGKILL)
+                ending = time.monotonic_ns()
+            lines.write(f"{Work(1, asked, answered, decision.allowed, ending, time.monotonic_ns())}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def violations(history: Sequence[Work], count: int = COUNT) -> set[str]:
+    """What of the contract ``history`` breaks."""
+    held = [each for each in history if each.allowed]
+    found = set()
+    if _most(held, lambda each: (each.answered, each.ending)) > count:
+        found.add("too many")
+    perhaps = _steps(held, lambda each: (each.asked, each.ended))
+    for each in history:
+        if not each.allowed and _most_during(perhaps, each.asked, each.answered) + each.cost <= count:
+            found.add("refused for nothing")
+    return found
+
+
+def _steps(held: Iterable[Work], span: Callable[[Work], tuple[int, int]]) -> list[tuple[int, int]]:
+    """Instants, and the units held from then on."""
+    changes = sorted(change for each in held for change in ((span(each)[0], each.cost), (span(each)[1], -each.cost)))
+    steps, units = [], 0
+    for at, change in changes:
+        units += change
+        steps.append((at, units))
+    return steps
+
+
+def _most(held: Iterable[Work], span: Callable[[Work], tuple[int, int]]) -> int:
+    return max((units for _, units in _steps(held, span)), default=0)
+
+
+def _most_during(steps: Sequence[tuple[int, int]], start: int, end: int) -> int:
+    before = 0
+    most = 0
+    for at, units in steps:
+        if at <= start:
+            before = units
+        elif at <= end:
+            most = max(most, units)
+    return max(most, before)

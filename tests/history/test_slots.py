@@ -1,0 +1,158 @@
+"""Processes and threads that take and give back slots: never more than the count at any instant, and none is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
+from history import slots
+from history.broken import Defect
+from history.slots import COUNT, TIMEOUT, Work, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+    from support.servers import Server
+
+pytestmark = pytest.mark.slow
+
+PROCESSES, THREADS, TIMES = 8, 4, 40
+PATIENCE = 120
+
+DEFECTS = {
+    "admits one too many": (Defect("hit.count - used", "hit.count + 1 - used", "too many"), "too many"),
+    "forgets slots early": (
+        Defect("now - hit.window + 1, now +", "now - 3000, now +", "too many"),
+        "too many",
+    ),
+    "keeps what is given back": (
+        Defect("call('ZREM', hit.key, unpack(members(hit, id)))", "", "refused", "slots"),
+        "refused for nothing",
+    ),
+    "takes a slot when it refuses": (
+        Defect("local charging = allowed and not", "local charging = not", "refused"),
+        "refused for nothing",
+    ),
+    "gives back one unit of a heavy check": (
+        Defect("unpack(members(hit, id))", "id", "refused", "slots"),
+        "refused for nothing",
+    ),
+}
+"""Scripts that break the contract in one place, and what the checker must find."""
+
+
+class Processes:
+    """Several, which run together again and again."""
+
+    def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
+        self._pool, self._server, self.client = pool, server, client
+
+    def run(self, seed: int, times: int, defect: Defect | None = None, longest: float = slots.SOON) -> list[Work]:
+        self.client.flushall()
+        calls = [
+            self._pool.submit(slots.run, self._server.url, 100 * seed + n, THREADS, times, defect, longest)
+            for n in range(PROCESSES)
+        ]
+        return [work for call in calls for work in call.result(PATIENCE)]
+
+    def in_use(self) -> int:
+        return sum(self.client.zcard(key) for key in self.client.scan_iter("*:concurrency:*"))
+
+
+@pytest.fixture(scope="module")
+def processes(server: Server) -> Iterator[Processes]:
+    context: Any = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
+    with (
+        server.client() as client,
+        ProcessPoolExecutor(PROCESSES, context, slots.meet_at, (barrier,)) as pool,
+    ):
+        yield Processes(pool, server, client)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_never_more_than_the_count_are_in_progress_and_none_is_lost(processes: Processes, seed: int) -> None:
+    history = processes.run(seed, TIMES)
+
+    assert not violations(history)
+    assert sum(work.allowed for work in history) > len(history) / 20
+    assert any(not work.allowed for work in history)
+    assert processes.in_use() == 0
+
+
+def test_work_that_outlives_the_timeout_keeps_its_slot(processes: Processes) -> None:
+    history = processes.run(2, TIMES // 2, longest=2.5 * TIMEOUT)
+
+    assert not violations(history)
+    assert any(work.ending - work.answered > 2 * TIMEOUT * 10**9 for work in history)
+    assert processes.in_use() == 0
+
+
+def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
+    """Nothing is asked while it stalls but what has waited; so what is late is late for all."""
+    calls = [
+        processes._pool.submit(slots.run, processes._server.url, n, THREADS, TIMES, None, slots.SOON)
+        for n in range(PROCESSES)
+    ]
+    for _ in range(3):
+        time.sleep(0.1)
+        processes.client.client_pause(150)
+
+    history = [work for call in calls for work in call.result(PATIENCE)]
+
+    assert not violations(history)
+    assert processes.in_use() == 0
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_checker_finds_a_broken_script(processes: Processes, name: str) -> None:
+    defect, clause = DEFECTS[name]
+
+    assert clause in violations(processes.run(0, 2 * TIMES, defect))
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_broken_script_is_the_shipped_one_but_for_one_place(name: str) -> None:
+    from flask_multilimit.engine.storage.redis import scripts
+
+    defect, _ = DEFECTS[name]
+    names = frozenset({"concurrency"})
+
+    assert scripts.script(defect.driver, names).text.count(defect.text) == 1
+
+
+def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> None:
+    context: Any = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(4, timeout=PATIENCE)
+    with server.client() as client:
+        client.flushall()
+        running = [context.Process(target=_killed, args=(barrier, server.url, n, tmp_path / str(n))) for n in range(4)]
+        for each in running:
+            each.start()
+        for each in running:
+            each.join(PATIENCE)
+
+        history = [Work.read(line) for journal in tmp_path.iterdir() for line in journal.read_text().splitlines()]
+        assert not violations(history)
+        assert any(work.ended - work.ending > TIMEOUT * 10**9 for work in history)
+
+        limiter = Limiter(storage_from_uri(server.url))
+        deadline = time.monotonic() + 3 * TIMEOUT
+        asked = hits_for(Concurrent(COUNT, TIMEOUT), scope="slots")
+        while limiter.peek(asked).remaining < COUNT and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert limiter.peek(asked).remaining == COUNT
+        limiter.close()
+
+
+def _killed(barrier: Any, url: str, seed: int, journal: Path) -> None:
+    slots.meet_at(barrier)
+    slots.run_until_killed(url, seed, journal)

@@ -1,0 +1,46 @@
+"""Streams that go on until the client hangs up, one at once for each client; and how many are under way."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, Response, request
+
+from flask_multilimit import MultiLimit, rate_limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+app = Flask(__name__)
+multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])
+
+SECONDS = 20.0
+"""After which a stream ends by itself."""
+
+
+@app.get("/")
+@rate_limiter(rules="2 at once")
+def stream() -> Any:
+    def parts() -> Iterator[bytes]:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            yield b"x" * 1000
+            time.sleep(0.02)
+
+    seconds = float(request.args.get("seconds", SECONDS))
+    return Response(parts(), mimetype="text/plain")
+
+
+@app.get("/raises")
+@rate_limiter(rules="2 at once", scope="stream")
+def raises() -> str:
+    raise RuntimeError("broken")
+
+
+@app.get("/in-use")
+def in_use() -> str:
+    decision = multilimit.peek("stream", everyone=True)
+    assert decision is not None
+    return str(2 - decision.remaining)

@@ -1,0 +1,363 @@
+"""Slots of Concurrent rules: taken by the check, given back when the response is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, abort, send_file, stream_with_context
+from flask.views import MethodView
+
+from flask_multilimit import (
+    Concurrent,
+    ConfigurationError,
+    MultiLimit,
+    RateLimitExceeded,
+    current_decision,
+    rate_limiter,
+)
+from flask_multilimit.engine.slots import KEEPER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from werkzeug.test import TestResponse
+
+two_at_once = rate_limiter(rules="2 at once")
+
+
+@pytest.fixture
+def app() -> Flask:
+    app = Flask(__name__)
+    app.extensions["ours"] = MultiLimit(app)
+    return app
+
+
+def in_use(app: Flask, endpoint: str) -> int:
+    with app.app_context():
+        decision = app.extensions["ours"].peek(endpoint, everyone=True)
+    assert decision is not None
+    (status,) = decision.statuses
+    return int(status.rule.count - status.remaining)
+
+
+def get(app: Flask, path: str = "/", **options: Any) -> TestResponse:
+    return app.test_client().get(path, **options)
+
+
+def test_a_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
+    @app.get("/")
+    @two_at_once
+    def index() -> str:
+        return "ok"
+
+    first, second, third = get(app), get(app), get(app)
+
+    assert [first.status_code, second.status_code, third.status_code] == [200, 200, 429]
+    assert in_use(app, "index") == 2
+    first.close()
+    assert in_use(app, "index") == 1
+    assert get(app, buffered=True).status_code == 200
+    assert in_use(app, "index") == 1
+    second.close()
+    second.close()
+    assert in_use(app, "index") == 0
+    assert len(KEEPER) == 0
+
+
+@contextmanager
+def answer(app: Flask, path: str = "/", **options: Any) -> Iterator[TestResponse]:
+    with closing(get(app, path, **options)) as response:
+        yield response
+
+
+def test_a_stream_holds_it_to_the_last_byte_or_until_the_client_hangs_up(app: Flask) -> None:
+    @app.get("/")
+    @two_at_once
+    def index() -> Any:
+        return stream_with_context(iter("ab"))
+
+    with answer(app) as whole:
+        assert in_use(app, "index") == 1
+        assert whole.text == "ab"
+        assert in_use(app, "index") == 1
+    assert in_use(app, "index") == 0
+    with answer(app):
+        assert in_use(app, "index") == 1
+    assert in_use(app, "index") == 0
+
+
+def _raise() -> str:
+    raise RuntimeError("broken")
+
+
+def _abort() -> str:
+    abort(404)
+
+
+def _send() -> Any:
+    return send_file(io.BytesIO(b"x" * 100_000), mimetype="text/plain")
+
+
+async def _wait() -> str:
+    await asyncio.sleep(0)
+    return "ok"
+
+
+@pytest.mark.parametrize(
+    ("view", "status"), [(_raise, 500), (_abort, 404), (_send, 200), (_wait, 200), (lambda: ("", 204), 204)]
+)
+def test_whatever_the_view_does_it_is_given_back(app: Flask, view: Any, status: int) -> None:
+    app.add_url_rule("/", "index", two_at_once(view))
+
+    for _ in range(5):
+        with answer(app) as response:
+            assert response.status_code == status
+            assert in_use(app, "index") == 1
+        assert in_use(app, "index") == 0
+
+
+def test_of_a_view_that_raises_to_the_server(app: Flask) -> None:
+    app.testing = True
+    app.add_url_rule("/", "index", two_at_once(_raise))
+
+    for _ in range(5):
+        with pytest.raises(RuntimeError, match="broken"):
+            get(app)
+
+    assert in_use(app, "index") == 0
+
+
+def test_of_a_response_that_nobody_is_given_to_send(app: Flask) -> None:
+    class Upgraded(app.response_class):  # type: ignore[name-defined,misc]
+        """As that of a websocket, which has the connection to itself."""
+
+        def __call__(self, _: Any, start_response: Any) -> list[bytes]:
+            start_response("101 Switching Protocols", [])
+            return []
+
+    app.add_url_rule("/", "index", two_at_once(lambda: Upgraded()))  # noqa: PLW0108 - a class is no view
+
+    assert [get(app).status_code for _ in range(5)] == [101] * 5
+    assert in_use(app, "index") == 0
+
+
+def test_of_a_response_that_a_later_hook_has_replaced() -> None:
+    app = Flask(__name__)
+
+    @app.after_request
+    def replace(response: Any) -> Any:  # runs after ours, which was registered later
+        return app.response_class("other", headers=response.headers)
+
+    app.extensions["ours"] = MultiLimit(app)
+    app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+
+    for _ in range(5):
+        with answer(app) as response:
+            assert response.text == "other"
+            assert in_use(app, "index") == 1
+    assert in_use(app, "index") == 0
+
+
+def test_a_response_that_is_dropped_without_being_closed_gives_it_back_soon(app: Flask) -> None:
+    app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+    given_back = threading.Event()
+
+    response = get(app)
+    with app.app_context():
+        limiter = app.extensions["ours"].limiter
+    release = limiter.release
+
+    def releases(decision: Any) -> None:
+        release(decision)
+        given_back.set()
+
+    limiter.release = releases
+    del response
+
+    assert given_back.wait(10)
+    assert in_use(app, "index") == 0
+
+
+def test_a_refused_request_holds_nothing(app: Flask) -> None:
+    @app.get("/")
+    @rate_limiter(rules=["2/minute", "2 at once"])
+    def index() -> str:
+        return "ok"
+
+    held = [get(app) for _ in range(2)]
+    refused = [get(app) for _ in range(3)]
+    for response in [*held, *refused]:
+        response.close()
+
+    assert [response.status_code for response in refused] == [429] * 3
+    with app.app_context():
+        decision = app.extensions["ours"].peek("index", everyone=True)
+    assert [status.remaining for status in decision.statuses] == [0, 2]
+    assert len(KEEPER) == 0
+
+
+def test_rates_and_slots_are_one_check(app: Flask) -> None:
+    @app.get("/")
+    @rate_limiter(rules=["100/minute", Concurrent(1)])
+    def index() -> str:
+        return "ok"
+
+    with answer(app) as first, answer(app) as second:
+        assert (first.status_code, second.status_code) == (200, 429)
+    with app.app_context():
+        decision = app.extensions["ours"].peek("index", everyone=True)
+    assert [status.remaining for status in decision.statuses] == [99, 1]
+
+
+def test_methods_of_class_based_views(app: Flask) -> None:
+    class Report(MethodView):
+        @two_at_once
+        def get(self) -> str:
+            return "ok"
+
+        def post(self) -> str:
+            return "ok"
+
+    app.add_url_rule("/", view_func=Report.as_view("index"))
+
+    with answer(app):
+        assert in_use(app, "index") == 1
+        with app.test_client().post("/"):
+            assert in_use(app, "index") == 1
+    assert in_use(app, "index") == 0
+
+
+def test_a_function_holds_it_until_it_returns(app: Flask) -> None:
+    inside: list[int] = []
+
+    @rate_limiter(rules="1 at once", scope="export")
+    def export(*, again: bool) -> None:
+        assert len(KEEPER) == 1
+        inside.append(1)
+        if again:
+            with pytest.raises(RateLimitExceeded):
+                export(again=False)
+
+    with app.app_context():
+        export(again=True)
+        export(again=False)
+
+    assert len(inside) == 2
+    assert len(KEEPER) == 0
+
+
+def test_an_async_function_holds_it_until_it_was_awaited(app: Flask) -> None:
+    @rate_limiter(rules="1 at once", scope="export")
+    async def export() -> int:
+        await asyncio.sleep(0)
+        return len(KEEPER)
+
+    def plain() -> Any:
+        return export()
+
+    limited = rate_limiter(rules="1 at once", scope="outer")(plain)
+
+    async def run() -> list[int]:
+        return [await export(), await export(), await limited(), await limited()]
+
+    with app.app_context():
+        assert asyncio.run(run()) == [1, 1, 2, 2]
+    assert len(KEEPER) == 0
+
+
+def test_a_function_that_a_view_calls_gives_it_back_before_the_view_ends(app: Flask) -> None:
+    @rate_limiter(rules="1 at once", scope="export")
+    def export() -> None: ...
+
+    @app.get("/")
+    def index() -> str:
+        export()
+        export()
+        return str(len(KEEPER))
+
+    assert get(app).text == "0"
+
+
+def test_a_block_holds_it_to_its_end(app: Flask) -> None:
+    limit = app.extensions["ours"].limit
+
+    with app.app_context():
+        with limit("1 at once", scope="export"), pytest.raises(RateLimitExceeded):
+            limit("1 at once", scope="export").__enter__()
+        with pytest.raises(RuntimeError), limit("1 at once", scope="export"):
+            raise RuntimeError
+        with limit("1 at once", scope="export"):
+            pass
+
+
+def test_a_check_in_a_view_holds_it_until_the_response_is_closed_or_it_is_released(app: Flask) -> None:
+    ours = app.extensions["ours"]
+
+    @app.get("/<how>")
+    def index(how: str) -> str:
+        decision = ours.check("1 at once", scope="export")
+        if how == "early":
+            ours.release(decision)
+        return str(decision.allowed)
+
+    with answer(app, "/late") as first, answer(app, "/late") as second:
+        assert (first.text, second.text) == ("True", "False")
+    with answer(app, "/early") as first, answer(app, "/early") as second:
+        assert (first.text, second.text) == ("True", "True")
+
+
+def test_what_a_client_is_told(app: Flask) -> None:
+    app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+
+    with answer(app) as admitted, answer(app), answer(app, headers={"Accept": "application/json"}) as refused:
+        assert admitted.headers["RateLimit-Policy"] == '"default-at-once";q=2;qu="concurrent-requests"'
+        assert admitted.headers["RateLimit"] == '"default-at-once";r=1'
+        assert refused.headers["RateLimit"] == '"default-at-once";r=0'
+        assert refused.headers["Retry-After"] == "1"
+        assert refused.json is not None
+        assert refused.json["violations"] == [{"policy": "default-at-once", "limit": 2, "unit": "concurrent-requests"}]
+
+
+def test_the_decision_names_no_time(app: Flask) -> None:
+    @app.errorhandler(429)
+    def refuse(error: RateLimitExceeded) -> Any:
+        decision = error.decision
+        return {"waits": decision.waits_for_slot, "known": decision.refused_for, "after": str(decision.retry_after)}
+
+    app.add_url_rule("/", "index", rate_limiter(rules=["1 at once", "2/minute"])(lambda: "ok"))
+
+    with answer(app), answer(app) as refused:
+        assert refused.json == {"waits": True, "known": 0.0, "after": "inf"}
+
+
+def test_charge_when_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="charge_when has no meaning for a Concurrent rule"):
+
+        @rate_limiter(rules="1 at once", charge_when=lambda _: False)
+        def index() -> str:
+            return "ok"
+
+
+def test_a_heavy_request_takes_several(app: Flask) -> None:
+    app.add_url_rule("/", "index", rate_limiter(rules="4 at once", cost=3)(lambda: "ok"))
+
+    with answer(app), answer(app) as second:
+        assert second.status_code == 429
+        assert in_use(app, "index") == 3
+    assert in_use(app, "index") == 0
+
+
+def test_a_shadow_refuses_nobody_and_is_counted(app: Flask) -> None:
+    app.add_url_rule(
+        "/", "index", rate_limiter(rules="1 at once", shadow=True)(lambda: str(current_decision.shadowed != ()))
+    )
+
+    with answer(app) as first, answer(app) as second:
+        assert (first.text, second.text) == ("False", "True")
+        assert in_use(app, "index") == 1
+    assert in_use(app, "index") == 0

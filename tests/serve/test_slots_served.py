@@ -1,0 +1,79 @@
+"""Slots on real servers: a client that hangs up in the middle of a stream frees its slot."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.processes import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.servers import Server
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent / "streams"
+PATIENCE = 10.0
+GUNICORN = ("gunicorn", "--chdir", str(HERE), "--bind", "127.0.0.1:0")
+SERVERS = {
+    "gunicorn sync": (*GUNICORN, "--workers", "4", "app:app"),
+    "gunicorn gthread": (*GUNICORN, "--workers", "2", "--worker-class", "gthread", "--threads", "4", "app:app"),
+    "gunicorn gevent": (*GUNICORN, "--workers", "2", "--worker-class", "gevent", "app:app"),
+    "werkzeug": ("flask", "--app", str(HERE / "app"), "run", "--port", "0"),
+    "waitress": ("waitress", "--listen", "127.0.0.1:0", "--threads", "6", "app:app"),
+    "uwsgi": (
+        *("uwsgi", "--http-socket", "127.0.0.1:0", "--chdir", str(HERE), "--module", "app:app", "--master"),
+        *("--processes", "2", "--threads", "4", "--enable-threads", "--die-on-term", "--need-app"),
+    ),
+}
+
+
+@pytest.fixture(params=SERVERS)
+def program(request: pytest.FixtureRequest, server: Server) -> Iterator[Program]:
+    with server.client() as client:
+        client.flushall()
+    arguments = SERVERS[request.param]
+    environment = {"STORAGE_URI": server.url, "PYTHONPATH": f"{HERE}:{':'.join(sys.path)}"}
+    with Program(*arguments, environment=environment) as program:
+        yield program
+
+
+def begin_stream(program: Program, path: str = "/") -> socket.socket:
+    """A connection on which a stream has begun."""
+    connection = socket.create_connection(("127.0.0.1", program.port), timeout=PATIENCE)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert connection.recv(100).startswith(b"HTTP/1.")
+    return connection
+
+
+def wait_for(program: Program, in_use: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while (found := program.get("/in-use").text) != in_use:
+        assert time.monotonic() < deadline, f"{found} in use, not {in_use}\n{program.log}"
+        time.sleep(0.05)
+
+
+def test_a_client_that_hangs_up_frees_its_slot(program: Program) -> None:
+    first, second = begin_stream(program), begin_stream(program)
+    wait_for(program, "2")
+    assert program.get("/").status == 429
+
+    first.close()
+    wait_for(program, "1")
+    second.close()
+    wait_for(program, "0")
+
+
+def test_streams_that_end_and_views_that_raise_keep_none(program: Program) -> None:
+    for _ in range(3):
+        assert program.get("/?seconds=0.1").status == 200
+        wait_for(program, "0")  # it is given back after the last byte, which the client may have before
+        assert program.get("/raises").status == 500
+        wait_for(program, "0")
