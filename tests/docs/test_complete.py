@@ -32,6 +32,14 @@ def _sections() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def test_every_example_is_named_on_some_page() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    examples = {each.name for each in (ROOT / "examples").iterdir() if not each.name.startswith(("_", "."))}
+
+    assert {name for name in examples if f"examples/{name.removesuffix('.py')}" not in text} == set()
+
+
 def test_every_setting_is_documented_and_no_other() -> None:
     assert sorted(_sections()) == sorted(SETTINGS)
 
