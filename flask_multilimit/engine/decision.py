@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, cast
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from .algorithms import NEVER, UNKNOWN
 from .hits import PEEKED, Hit
-from .reply import ALLOWED, DELAY, NOW, Reply, reset_afters, retry_afters, standings_of
+from .reply import ALLOWED, DELAY, NOW, Reply, Standing, reset_afters, retry_afters, standings_of
 from .rules import Rule
 
 _MICROSECONDS = 1_000_000
@@ -132,19 +132,31 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
         """One a hit, in the order of the hits."""
-        refunded = self.refunded
         return tuple(
             [
                 RuleStatus(
                     hit,
                     retry_after == 0,
-                    max(remaining, 0) + (hit.cost if hit.key in refunded else 0),
+                    max(remaining, 0),
                     retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
                     reset_after / _MICROSECONDS,
                 )
-                for hit, (remaining, retry_after, reset_after) in zip(self.hits, standings_of(self.reply), strict=True)
+                for hit, (remaining, retry_after, reset_after) in self._standings()
             ]
         )
+
+    def _standings(self) -> Iterable[tuple[Hit, Standing]]:
+        standings = zip(self.hits, standings_of(self.reply), strict=True)
+        return map(self._after_refund, standings) if self.refunded else standings
+
+    def _after_refund(self, standing: tuple[Hit, Standing]) -> tuple[Hit, Standing]:
+        """What was charged is there again. If nothing else was, the quota is whole now; else it is whole when it would
+        have been, at the latest."""
+        hit, (remaining, retry_after, reset_after) = standing
+        if hit.key not in self.refunded:
+            return standing
+        remaining = max(remaining, 0) + hit.cost
+        return hit, (remaining, retry_after, 0 if remaining >= hit.rule.quota.burst else reset_after)
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
@@ -194,7 +206,9 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     @property
     def reset_after(self) -> float:
         """Seconds until every quota is whole again if nobody comes."""
-        return max(reset_afters(self.reply)) / _MICROSECONDS
+        if not self.refunded:
+            return max(reset_afters(self.reply)) / _MICROSECONDS
+        return max(status.reset_after for status in self.statuses)
 
     def after_refund(self, keys: frozenset[str]) -> Decision:
         """The same decision when what it charged to ``keys`` has been given back."""

@@ -36,6 +36,29 @@ def test_a_refund_at_once_restores_the_quota(bench: Bench, algorithm: str, cost:
     assert bench.limiter.peek(plan).reply == before.reply
 
 
+def test_the_decision_after_a_refund_says_when_the_quota_is_whole(bench: Bench, algorithm: str) -> None:
+    plan = hits(rule(algorithm, 3600, 9))
+    first, second = bench.limiter.check(plan), bench.limiter.check(plan)
+
+    partly, wholly = bench.limiter.refund(second), bench.limiter.refund(first)
+
+    assert 0 < partly.reset_after <= second.reset_after
+    assert (wholly.remaining, wholly.reset_after) == (9, 0)
+    assert [status.reset_after for status in wholly.statuses] == [0]
+    assert bench.limiter.peek(plan).reset_after == 0
+
+
+def test_a_window_that_was_emptied_by_a_refund_begins_anew(bench: Bench) -> None:
+    plan = hits(rule("sliding_window_counter", 10, 5))
+    bench.limiter.check(plan)
+    bench.clock.advance(10)
+    later = bench.limiter.check(plan)
+    bench.limiter.refund(later)
+    bench.clock.advance(16)
+
+    assert bench.limiter.check(plan).reset_after == 20
+
+
 def test_a_part_of_what_a_check_charged_can_be_taken_back(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm), cost=5)
     (charge,) = (decision := bench.limiter.check(plan)).charges

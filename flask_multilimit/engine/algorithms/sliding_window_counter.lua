@@ -5,10 +5,14 @@ local function in_force(hit, now)
   if not start or start > now + AHEAD or now >= start + 2 * hit.window then
     return now, 0, 0
   end
-  if now < start + hit.window then
-    return start, current, previous
+  if now >= start + hit.window then
+    start, current, previous = start + hit.window, 0, current
   end
-  return start + hit.window, 0, current
+  if current == 0 and previous == 0 then
+    -- Nothing counts any more after a refund: the next charge is a first one.
+    return now, 0, 0
+  end
+  return start, current, previous
 end
 
 -- What is left of `used` units of the window before, rounded up.

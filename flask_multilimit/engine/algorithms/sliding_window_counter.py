@@ -75,9 +75,10 @@ def _in_force(state: State | None, quota: Quota, now: int) -> State:
     if state is None or not state[0] - AHEAD <= now < state[0] + 2 * quota.window:
         return now, 0, 0
     start, current, previous = state
-    if now < start + quota.window:
-        return start, current, previous
-    return start + quota.window, 0, current
+    if now >= start + quota.window:
+        start, current, previous = start + quota.window, 0, current
+    # Nothing counts any more after a refund: the next charge is a first one.
+    return (start, current, previous) if current or previous else (now, 0, 0)
 
 
 def _elapsed_until(used: int, room: int, quota: Quota) -> int:
