@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ..config import PREFIX
-from ..declare.subjects import LimitType
+from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import (
     ClusterStorage,
     ConfigurationError,
@@ -36,9 +36,11 @@ from ..engine.storage.redis.uri import address_of
 from ..observe.beat import threads_run
 from ..serve.gate import AppGate
 from .console import duration, plural
-from .listing import ListedEndpoint, endpoints_of, unmatched_of
+from .listing import ListedEndpoint, endpoints_of, prefixes_of, stored_keys, type_of, unmatched_of
 
 PINGS = 8
+KEYS_LOOKED_AT = 1000
+"""To find out whom user limits have counted."""
 SLOW = 0.010
 """Seconds of a round trip from which each request feels it."""
 CLOCK_TOLERANCE = 1.0
@@ -170,9 +172,29 @@ def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
 
 
 def _users(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
-    if _limits_by(LimitType.USER, gate, endpoints):
-        nobody = "by its address" if gate.settings.anonymous_user == "ip" else "in one quota for all"
-        yield Finding("users", Severity.OK, f"There is a way to know the user. Who is not logged in counts {nobody}.")
+    if not _limits_by(LimitType.USER, gate, endpoints):
+        return
+    if _saw_only_anonymous(gate):
+        yield Finding(
+            "users",
+            Severity.WARNING,
+            "User limits have counted requests, and none of them was made by a known user.",
+            "If users were logged in: find them in a before_request function or in the user_loader itself, or put "
+            '@rate_limiter below the decorator that finds them; see the page "Limit users".',
+        )
+        return
+    nobody = "by address" if gate.settings.anonymous_user == "ip" else "together, in one quota"
+    yield Finding("users", Severity.OK, f"There is a way to know the user. Clients without a login count {nobody}.")
+
+
+def _saw_only_anonymous(gate: AppGate) -> bool:
+    """Whether the quotas in storage are of clients without a login only, as far as can be seen."""
+    try:
+        keys = stored_keys(gate, prefixes_of(gate), KEYS_LOOKED_AT)
+    except StorageError:  # told by another finding, if it matters: to list keys may not be allowed
+        return False
+    types = {type_of(each.key) for each in keys}
+    return ANONYMOUS in types and LimitType.USER.value not in types
 
 
 def _traffic(gate: AppGate) -> Finding:

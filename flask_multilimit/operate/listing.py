@@ -177,9 +177,19 @@ def _types_in_keys(type_name: str) -> tuple[str, ...]:
     return (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
 
 
+def type_of(key: str) -> str | None:
+    """The type of subject that ``key`` counts; ``None`` when it is no key of a rule."""
+    match = _match(key)
+    return None if match is None else match["type"]
+
+
+def _match(key: str) -> re.Match[str] | None:
+    return next(filter(None, (form.fullmatch(key) for form in _KEYS)), None)
+
+
 def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:
     """What asks for the state of ``key``: with a name when it is one of ``rules``."""
-    match = next(filter(None, (form.fullmatch(key) for form in _KEYS)), None)
+    match = _match(key)
     if match is None:
         return None
     rule = rules.get((match["stem"], match["type"], match["algorithm"], match["window"]))

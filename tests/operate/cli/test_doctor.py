@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from flask.testing import FlaskClient
+
     from support.servers import Binary
 
 PASSWORD = "hunter2"
@@ -250,6 +252,19 @@ def test_proxyfix_is_seen(tmp_path: Path) -> None:
 
     assert found["level"] == "ok"
     assert "from 2 proxies" in found["text"]
+
+
+@pytest.mark.parametrize(("user", "level"), [(None, "warning"), ("ann", "ok")])
+def test_user_limits_that_have_seen_no_user(
+    on_server: Command, shop: FlaskClient, user: str | None, level: str
+) -> None:
+    shop.get("/api/items")
+    shop.get("/api/items", headers={"X-User": user} if user else {})
+
+    found = finding(on_server("doctor", "--json"), "users")
+
+    assert found["level"] == level
+    assert (found["remedy"] or "").startswith("If users were logged in") == (user is None)
 
 
 def test_user_limits_and_no_way_to_know_the_user(tmp_path: Path) -> None:
