@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from ..algorithms import Quota
-from ..decision import Charge, DecidedBy, Decision
+from ..decision import NOTHING, Charge, DecidedBy, Decision, decision_of
 from ..hits import PEEKED, Hit, memoized, new_id
-from ..reply import ALLOWED, DELAY, head, joined, standings_of
+from ..reply import DELAY, NOW, joined, standings_of
 
 
 class States(Protocol):
@@ -37,15 +37,17 @@ def decide(
     Arguments as of :meth:`.Storage.check`; ``charging=False`` for a :meth:`.Storage.peek`.
     """
     if not charging:
-        return Decision(PEEKED, hits, evaluated(hits, states, now, PEEKED, charging=False), decided_by)
-    if check_id is None:
+        new = PEEKED
+        reply = evaluated(hits, states, now, new, charging=False)
+    elif check_id is None:
         new = new_id()
-        return Decision(new, hits, evaluated(hits, states, now, new, charging=True), decided_by)
-    if not _is_charged(hits, states, now, check_id.bytes):
-        reply = evaluated(hits, states, now, check_id.bytes, charging=True)
+        reply = evaluated(hits, states, now, new, charging=True)
     else:
-        reply = _as_allowed(evaluated(hits, states, now, check_id.bytes, charging=False))
-    return Decision(check_id.bytes, hits, reply, decided_by)
+        new = check_id.bytes
+        repeated = _is_charged(hits, states, now, new)
+        reply = evaluated(hits, states, now, new, charging=not repeated)
+        reply = _as_allowed(reply) if repeated else reply
+    return decision_of((new, hits, reply, decided_by, NOTHING, None))
 
 
 def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: int) -> None:
@@ -60,35 +62,43 @@ def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: in
 
 def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool) -> list[int]:
     """The reply, after all has been charged if ``charging`` and every hit allows."""
-    steps = memoized(hits, _steps_of)
-    reply, outcomes = head(now), []
-    for hit, quota, evaluate, _, _ in steps:
-        outcome = evaluate(states.get(hit.key), quota, hit.cost, now)
+    steps, outcomes = memoized(hits, _steps_of), []
+    allowed, longest = 1, 0
+    for key, quota, cost, shadow, evaluate, _, _, _ in steps:
+        outcome = evaluate(states.get(key), quota, cost, now)
         outcomes.append(outcome)
-        if (outcome[1] or outcome[2]) and not hit.shadow:
-            reply[ALLOWED] = reply[ALLOWED] if not outcome[1] else 0
-            reply[DELAY] = max(reply[DELAY], outcome[2])
-    asking, charging = charging, charging and reply[ALLOWED] > 0
-    for (hit, quota, _, charge, reset_after), (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
-        key, cost = hit.key, hit.cost
+        _, retry_after, delay, _ = outcome
+        if (retry_after or delay) and not shadow:
+            if retry_after:
+                allowed = 0
+            longest = max(longest, delay)
+    reply = [now, allowed, longest]
+    asking, charging = charging, charging and allowed > 0
+    for step, (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
+        key, quota, cost, _, _, charge, reset_after, drop_future = step
         state = states.get(key)
         if charging and cost and not retry_after:
             states[key], whole_after = charge(state, quota, cost, now, seen, check_id)
             reply += (remaining - cost, 0, whole_after)
             continue
         if asking and state is not None:
-            state = states[key] = hit.rule.implementation.drop_future(state, quota, now)
+            state = states[key] = drop_future(state, quota, now)
         reply += (remaining, retry_after, reset_after(state, quota, now, seen))
     return reply
 
 
-_Step = tuple[Hit, Quota, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+_Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 
 def _steps_of(hits: tuple[Hit, ...]) -> tuple[_Step, ...]:
     """What a check needs of its hits, looked up once."""
-    each = [(hit, hit.rule.implementation) for hit in hits]
-    return tuple((hit, hit.rule.quota, by.evaluate, by.charge, by.reset_after) for hit, by in each)
+    return tuple(map(_step, hits))
+
+
+def _step(hit: Hit) -> _Step:
+    by = hit.rule.implementation
+    functions = by.evaluate, by.charge, by.reset_after, by.drop_future
+    return (hit.key, hit.rule.quota, hit.cost, hit.shadow, *functions)
 
 
 def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes) -> bool:
@@ -101,4 +111,4 @@ def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes
 def _as_allowed(reply: list[int]) -> list[int]:
     """Of a repeated check: what was charged is allowed, also when the last unit was its own."""
     standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(reply)]
-    return joined(reply[0], reply[DELAY], standings)
+    return joined(reply[NOW], reply[DELAY], standings)

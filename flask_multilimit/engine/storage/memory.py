@@ -18,10 +18,10 @@ from ..clock import monotonic_microseconds
 from ..decision import NOTHING, Charge, Decision, decision_of
 from ..forks import mind_forks
 from ..hits import Hit, memoized, new_id
-from ..reply import NOW, head, standings_of, start_of
+from ..reply import ALLOWED, NOW, Reply, head, standings_of, start_of
 from ..rules import Rule
 from .base import Slot, StoredKey
-from .evaluate import decide, take_back
+from .evaluate import decide, evaluated, take_back
 from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
@@ -66,7 +66,13 @@ class MemoryStorage:
                 if quick.charge(self._states, quick.units, now, new, reply):
                     self._latest = now
                     return decision_of((new, hits, reply, "memory", NOTHING, None))
-            return self._charged(hits, now, check_id)
+                reply = evaluated(hits, self._states, now, new, charging=True)
+                decision = decision_of((new, hits, reply, "memory", NOTHING, None))
+            else:
+                decision = decide(hits, self._states, now, check_id, decided_by="memory")
+            if decision.reply[ALLOWED]:
+                self._note_charges(hits, now, decision.reply)
+            return decision
         finally:
             lock.release()
 
@@ -139,15 +145,12 @@ class MemoryStorage:
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
 
-    def _charged(self, hits: tuple[Hit, ...], now: int, check_id: UUID | None) -> Decision:
-        decision = decide(hits, self._states, now, check_id, decided_by="memory")
-        if decision.allowed:
-            self._latest = max(self._latest, now)
-            rules = self._rules
-            for hit, (_, retry_after, reset_after) in zip(hits, standings_of(decision.reply), strict=True):
-                if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
-                    self._written_by(hit.rule, hit.key, now + reset_after)
-        return decision
+    def _note_charges(self, hits: tuple[Hit, ...], now: int, reply: Reply) -> None:
+        self._latest = max(self._latest, now)
+        rules = self._rules
+        for hit, (_, retry_after, reset_after) in zip(hits, standings_of(reply), strict=True):
+            if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
+                self._written_by(hit.rule, hit.key, now + reset_after)
 
     def _written_by(self, rule: Rule, key: str, due: int) -> None:
         if key not in self._rules:
