@@ -37,7 +37,7 @@ class InForce:
     ) -> None:
         self.app = app
         self.settings = settings
-        self.prefix = _prefix_of(app, settings)
+        self.prefix: str = _prefix_of(app, settings)
         self._limiter = limiter
         self._registry = registry
         self._multilimit = multilimit

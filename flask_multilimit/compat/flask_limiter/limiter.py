@@ -85,13 +85,13 @@ class Limiter:
             raise ConfigurationError(f"key_func={key_func!r}: give a callable that returns the key of the client")
         self.key_func = key_func
         self.app = app
-        self.enabled = enabled
+        self.enabled: bool = enabled
         """``False`` lets everything pass; may be changed at any time."""
-        self.initialized = False
+        self.initialized: bool = False
         """Whether an app has it."""
-        self.logger = logging.getLogger(LOGGER)
+        self.logger: logging.Logger = logging.getLogger(LOGGER)
         self._auto_check = auto_check
-        self.registry = Registry(self._is_decorated)
+        self.registry: Registry = Registry(self._is_decorated)
         self._latest: InForce | None = None
         self.filters: list[Callable[[], bool]] = []
         self._options = Options(

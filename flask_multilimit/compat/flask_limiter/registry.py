@@ -94,7 +94,7 @@ class Registry:
     def __init__(self, is_decorated: Callable[[Any], bool]) -> None:
         self.is_decorated = is_decorated
         """Whether a function checks limits when it is called."""
-        self.version = 0
+        self.version: int = 0
         """Changes with every declaration: what was worked out before may be wrong."""
         self.decorated: dict[str, dict[Limit, None]] = {}
         self.blueprints: dict[str, dict[Limit, None]] = {}

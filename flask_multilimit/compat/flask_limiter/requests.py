@@ -183,7 +183,7 @@ class RequestLimit:
         self._identifiers = asked.identifiers
         self.breached = breached
         """Whether this limit refuses the request."""
-        self.shared = asked.limit.shared
+        self.shared: bool = asked.limit.shared
 
     @property
     def request_args(self) -> list[str]:
