@@ -49,7 +49,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"networks", "reserve", "unwrap"},
         {"subjects"},
         {"limiter", "who"},
-        {"data", "decorators", "dynamic"},
+        {"checks", "data", "dynamic"},
+        {"decorators"},
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
     "observe": (

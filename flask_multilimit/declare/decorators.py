@@ -22,14 +22,13 @@ from ..engine import ConfigurationError, Decision
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
+from .checks import reject_shared_keys, warn_of_idle_rules
 from .limiter import (
     Cost,
     Declaration,
     Message,
     Reaction,
     RulesNow,
-    reject_shared_keys,
-    warn_of_idle_rules,
 )
 from .reserve import Priority
 from .subjects import LimitType, SubjectType

@@ -1,8 +1,8 @@
 """The slots of ``Concurrent`` rules that this process holds: renewed while their work goes on, then released.
 
 One thread a process renews whatever is held for long, of each storage in one command; it runs while slots are held.
-Slots that are released at the same time leave together: while one thread gives back, others put theirs into a queue, and
-the next one takes all of them along.
+Slots that are released at the same time leave together: while one thread gives back, others put theirs into a queue,
+and the next one takes all of them along.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ from typing import Any
 
 from flask import Flask
 
+from ..declare.checks import reject_scattered_keys, reject_shared_keys
 from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
-from ..declare.limiter import Declaration, reject_scattered_keys, reject_shared_keys
+from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
 from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule

@@ -11,9 +11,10 @@ from typing import Any
 from flask import Flask
 
 from ..config import PREFIX, Settings
+from ..declare.checks import reject_shared_keys
 from ..declare.data import OFF, LimitsFile, WrittenLimiter, limiter_options
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
-from ..declare.limiter import Declaration, reject_shared_keys
+from ..declare.limiter import Declaration
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
 
