@@ -13,6 +13,7 @@ from .engine.errors import brief
 from .engine.hits import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
+from .engine.storage.layers.guard.fallback import FEWEST_KEYS, MOST_KEYS
 from .engine.storage.redis.uri import redacted
 from .observe.traffic.flushing import ShownSubjects
 from .observe.traffic.log import Log
@@ -44,6 +45,10 @@ class Settings(BaseModel):
     workers: int | None = Field(None, ge=1, le=MOST_WORKERS)
     """Number of processes that serve the app on all machines together. While storage is away, each admits its share of
     a limit. By default, the number on this machine, found when it is needed."""
+
+    outage_keys: int = Field(MOST_KEYS, ge=FEWEST_KEYS)
+    """Keys that a process counts itself while the storage is away, and charges that it keeps to make up for later, at
+    most: this bounds the memory of an outage."""
 
     deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS, strict=False)
     """Maximum seconds for which a process remembers a refusal, and refuses by itself without asking a shared storage; 0

@@ -130,6 +130,16 @@ class MemoryStorage:
         with self._lock:
             self._sweep(self._now(), most)
 
+    def forget_soonest(self, most: int) -> None:
+        """Keep at most ``most`` keys. Those go first that may be whole again soonest, though they still count."""
+        if len(self._states) <= most:
+            return
+        with self._lock:
+            while len(self._states) > most and self._due:
+                _, _, key = heapq.heappop(self._due)
+                del self._states[key], self._rules[key]
+            self._first_due = self._due[0][0] if self._due else NOTHING_DUE
+
     def usage(self) -> list[tuple[str, int]]:
         """Of each key the algorithm, and how many entries it keeps: for estimates."""
         with self._lock:

@@ -17,6 +17,7 @@ from ...errors import ConfigurationError, brief
 from ...hits import OnStorageError, check_policy
 from ..base import Clocked, Storage, layers_of
 from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache, is_number
+from .guard.fallback import MOST_KEYS, check_outage_keys
 from .guard.guard import GuardedStorage
 from .guard.health import Health
 from .guard.workers import check_workers
@@ -35,6 +36,8 @@ class Layers:
     """How the guard decides when the storage fails; a hit's own ``on_storage_error`` comes first."""
     workers: int | None = None
     """The number of processes that share the storage; ``None``: found out (:func:`.count_workers`)."""
+    outage_keys: int = MOST_KEYS
+    """Keys that this process counts itself in an outage, at most."""
     deny_cache: float = DENY_SECONDS
     """Seconds for which a refusal is remembered at most; 0: no deny cache."""
     logger: logging.Logger | None = None
@@ -45,6 +48,7 @@ class Layers:
     def __post_init__(self) -> None:
         check_policy(self.on_storage_error)
         check_workers(self.workers)
+        check_outage_keys(self.outage_keys)
         if not is_number(self.deny_cache) or not 0 <= self.deny_cache <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(
                 f"deny_cache={brief(self.deny_cache)}: give seconds from 0, which is off, to {LONGEST_DENY_SECONDS:g}"
@@ -62,6 +66,7 @@ class Layers:
                 workers=self.workers,
                 logger=self.logger,
                 on_change=self.on_change,
+                outage_keys=self.outage_keys,
                 clock=clock,
             )
         if self.deny_cache and not _has(DenyCache, storage):

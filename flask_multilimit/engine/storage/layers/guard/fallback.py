@@ -16,11 +16,17 @@ from itertools import chain
 from ....algorithms import UNKNOWN
 from ....clock import monotonic_microseconds
 from ....decision import Decision
+from ....errors import ConfigurationError, brief
 from ....hits import Hit, memoized
 from ....reply import DELAY, Standing, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Concurrent, Rule
 from ...base import Slot
 from ...memory import SWEEPS, MemoryStorage
+
+MOST_KEYS = 50_000
+"""Keys that are counted here in an outage, unless somebody says otherwise. Of more, those are forgotten that would be
+whole soonest: their subjects begin anew."""
+FEWEST_KEYS = 1000
 
 REMEMBERED = 8192
 """Checks whose latest answer is kept at least; at most twice as many are."""
@@ -33,6 +39,12 @@ COME_BACK = 1_000_000
 
 UNLIMITED = 10**9
 """A count that refuses nothing."""
+
+
+def check_outage_keys(most: object) -> None:
+    """Raise :class:`ConfigurationError` unless it is a number of keys that makes sense."""
+    if type(most) is not int or most < FEWEST_KEYS:
+        raise ConfigurationError(f"outage_keys={brief(most)}: give a whole number, {FEWEST_KEYS} or more")
 
 
 @dataclass(slots=True)
@@ -48,8 +60,9 @@ class Known:
 class Fallback:
     """Decides in place of a storage. Not thread-safe, but for :meth:`remember`."""
 
-    def __init__(self, clock: Callable[[], int] = monotonic_microseconds) -> None:
+    def __init__(self, clock: Callable[[], int] = monotonic_microseconds, *, most_keys: int = MOST_KEYS) -> None:
         self.workers = 1
+        self.most_keys = most_keys
         self.now = clock
         self._away_since: int | None = None
         self._past: int | None = None
@@ -123,6 +136,7 @@ class Fallback:
                 wait = UNKNOWN if hit.rule.holds_slots else COME_BACK
                 standings[hit.key] = (0, wait if hit.cost else 0, 0)
         self._unsettled = True
+        self._memory.forget_soonest(self.most_keys)
         return _decision(
             check_id, hits, head(answer.at, answer.reply[DELAY], allowed=answer.allowed), standings
         ), answer

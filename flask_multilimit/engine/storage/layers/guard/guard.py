@@ -22,7 +22,7 @@ from ....forks import mind_forks
 from ....hits import PEEKED, Hit, OnStorageError
 from ...base import KeepsSlots, Slot, Storage
 from .breaker import Breaker, State
-from .fallback import Fallback
+from .fallback import MOST_KEYS, Fallback, check_outage_keys
 from .health import Health
 from .log import OutageLog
 from .pending import Admitted, PendingCharges
@@ -44,8 +44,9 @@ class GuardedStorage:
     ``on_error`` is for hits without an ``on_storage_error``. When the hits of a check differ, ``raise`` comes before
     ``deny``, ``local`` and ``allow``; shadow hits never raise or deny. ``workers`` is the number of processes that
     share the storage, on all machines; left out, it is found out (:func:`.count_workers`). ``on_change`` is called once
-    when the storage begins to fail, and once when it is back. ``clock``, for tests, returns the microseconds by which
-    this process limits by itself. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
+    when the storage begins to fail, and once when it is back. ``outage_keys`` bounds the memory of an outage: so many
+    keys are counted here, and so many hits kept to be charged later. ``clock``, for tests, returns the microseconds by
+    which this process limits by itself. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
 
     def __init__(
@@ -56,18 +57,20 @@ class GuardedStorage:
         workers: int | None = None,
         logger: logging.Logger | None = None,
         on_change: Callable[[Health], object] | None = None,
+        outage_keys: int = MOST_KEYS,
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
         check_workers(workers)
+        check_outage_keys(outage_keys)
         self.wrapped = storage
         self.shared: bool = storage.shared
         self._policy = Policy(on_error)
         self._given_workers = workers
         self._log = OutageLog(logger)
         self._on_change = on_change
-        self._fallback = Fallback(clock)
+        self._fallback = Fallback(clock, most_keys=outage_keys)
         self._share_between(count_workers(workers))
-        self._pending = PendingCharges(storage, clock, self._log_single)
+        self._pending = PendingCharges(storage, clock, self._log_single, most_hits=outage_keys)
         self._breaker = Breaker()
         self._lock = self._breaker.lock
         self._probing = False
@@ -196,6 +199,7 @@ class GuardedStorage:
             workers=self._given_workers,
             logger=self._log.given,
             on_change=self._on_change,
+            outage_keys=self._fallback.most_keys,
             clock=clock,
         )
 

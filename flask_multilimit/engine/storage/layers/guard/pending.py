@@ -49,7 +49,12 @@ class PendingCharges:
     """
 
     def __init__(
-        self, storage: Storage, now: Callable[[], int], log: Callable[[tuple[Hit, ...], StorageError], None]
+        self,
+        storage: Storage,
+        now: Callable[[], int],
+        log: Callable[[tuple[Hit, ...], StorageError], None],
+        *,
+        most_hits: int,
     ) -> None:
         self.given_up: int = 0
         """Checks of this or the last outage that could not be charged."""
@@ -59,6 +64,8 @@ class PendingCharges:
         self._now = now
         self._log = log
         self._pending: OrderedDict[bytes, Admitted] = OrderedDict()
+        self._hits = 0  # of all of them
+        self._most_hits = most_hits
         self._refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
 
     def __len__(self) -> int:
@@ -75,13 +82,22 @@ class PendingCharges:
     def forget(self) -> None:
         """Another process tells the storage."""
         self._pending.clear()
+        self._hits = 0
         self._refunds.clear()
 
     def keep(self, check_id: bytes, admitted: Admitted) -> None:
+        self.drop(check_id)
         self._pending[check_id] = admitted
-        if len(self._pending) > MOST_PENDING:
-            _, oldest = self._pending.popitem(last=False)
-            self.given_up += bool(oldest.lasting(self._now()))
+        self._hits += len(admitted.hits)
+        while len(self._pending) > MOST_PENDING or (self._hits > self._most_hits and len(self._pending) > 1):
+            oldest = self.drop(next(iter(self._pending)))
+            self.given_up += bool(oldest and oldest.lasting(self._now()))
+
+    def drop(self, check_id: bytes) -> Admitted | None:
+        """Return what was kept."""
+        dropped = self._pending.pop(check_id, None)
+        self._hits -= len(dropped.hits) if dropped is not None else 0
+        return dropped
 
     def find(self, check_id: UUID) -> Admitted | None:
         """What :meth:`keep` was given, unless it is charged already."""
@@ -100,7 +116,7 @@ class PendingCharges:
     def remove(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         """The batch is charged."""
         for check_id, _ in batch:
-            self._pending.pop(check_id, None)
+            self.drop(check_id)
 
     def charge(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         """Charge what still counts of each check, whatever is left in the storage. Raises :class:`StorageError`."""

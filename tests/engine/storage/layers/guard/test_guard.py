@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -21,6 +21,7 @@ from flask_multilimit.engine import (
     GuardedStorage,
     Health,
     Hit,
+    Layers,
     Limiter,
     MemoryStorage,
     Rule,
@@ -1108,3 +1109,29 @@ def test_where_nothing_tells_it_is_more_than_there_are_likely_to_be(tmp_path: Pa
 
     assert workers.count > (os.cpu_count() or 1)
     assert not workers.certain
+
+
+def test_the_memory_of_an_outage_is_bounded() -> None:
+    storage = Shared(Clock())
+    storage.error = StorageError("it is broken")
+    guard = GuardedStorage(storage, workers=1, outage_keys=1000, clock=storage.clock or Clock())
+    limiter = Limiter(guard)
+    plan = [Rule(60, 5), Rule(3600, 50)]
+
+    for subject in range(900):
+        assert limiter.check(hits_for(plan, scope="api", subject=str(subject))).allowed
+
+    health = limiter.health()
+    assert health.fallback_keys == 1000
+    assert health.pending == 500
+    assert health.given_up == 400
+    assert [limiter.check(hits_for(plan[1], scope="api", subject=each)).remaining for each in ("0", "899")] == [48, 48]
+    limiter.close()
+
+
+@pytest.mark.parametrize("most", [999, 0, True, 1e6, "50000", None])
+def test_a_wrong_bound_is_told(most: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"outage_keys=.*: give a whole number, 1000 or more"):
+        GuardedStorage(Shared(Clock()), outage_keys=most)
+    with pytest.raises(ConfigurationError, match="outage_keys="):
+        Layers(outage_keys=most)
