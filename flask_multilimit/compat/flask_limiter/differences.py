@@ -141,8 +141,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "Retry-After",
-        "Each 429 of a limit has a `Retry-After`, rounded up; there, only with `headers_enabled`, and it may end a second "
-        "too early.",
+        "Each 429 of a limit has a `Retry-After`, rounded up; there, only with `headers_enabled`, and it may end a "
+        "second too early.",
         lambda known: not known.settings.headers_enabled,
     ),
     Difference(

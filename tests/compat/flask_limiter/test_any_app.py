@@ -1,7 +1,7 @@
 """Random apps, in which one limit at most applies to a request, answer random requests alike on both libraries.
 
-(Where several apply, or a request costs more than is left, a refused one counts there, and not here; the Retry-After of a
-refusal is rounded up here.)
+(Where several apply, or a request costs more than is left, a refused one counts there, and not here; the Retry-After of
+a refusal is rounded up here.)
 """
 
 from __future__ import annotations
