@@ -1,8 +1,8 @@
-"""Forks: a process is copied while nobody is in the middle of anything, and no lock stays locked in the child.
+"""Forks: a process is copied while no thread is in the middle of anything, and no lock stays locked in the child.
 
-A lock that another thread holds at that instant would never be released in the child, for the thread is not there; and
-what it was writing would stay half written. So whoever forks takes all locks first, one fork at a time. (A server that
-forks by itself, as uWSGI does, tells Python only afterwards: then the child has new locks all the same.)
+A lock that another thread holds at that instant would never be released in the child, because the thread is not there,
+and what it was writing would stay half written. So a fork takes all locks first, one fork at a time. A server that
+forks by itself, as uWSGI does, tells Python only afterwards; then the child gets new locks.
 """
 
 from __future__ import annotations

@@ -107,8 +107,9 @@ class Algorithm(Protocol):
         """Microseconds until the quota is whole again if nobody comes."""
 
     def drop_future(self, state: Any, quota: Quota, now: int, /) -> Any:
-        """Drop what lies more than ``AHEAD`` in the future (the clock stepped back), lest it count again when its time
-        comes; return the new state. Asked when a check does not charge this key; :meth:`charge` drops it by itself."""
+        """Drop what lies more than ``AHEAD`` in the future (the clock stepped back), so that it does not count when its
+        time comes; return the new state. Called when a check does not charge this key; :meth:`charge` drops it by
+        itself."""
 
     def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: bytes, /) -> Any:
         """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""

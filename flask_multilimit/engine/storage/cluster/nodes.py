@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from redis.cluster import ClusterNode
 
 from ...errors import ConfigurationError
 from ..redis.deadline import Deadline
 from ..redis.storage import timed_client
-from ..redis.uri import redacted
+from ..redis.uri import host_and_port, redacted
 
 Address = tuple[str, int]
 """Host and port, as the servers of the cluster call each other."""
@@ -83,10 +82,10 @@ class NodesOfUri:
 
 def _address_of(host: str) -> Address:
     """Raises ``ValueError``."""
-    parts = urlsplit(f"redis://{host}")
-    if not parts.hostname or parts.path or parts.fragment:
-        raise ValueError(f"{host!r} is no address; write host:port, several joined by commas")
-    return parts.hostname, parts.port or _DEFAULT_PORT
+    try:
+        return host_and_port(host, _DEFAULT_PORT)
+    except ValueError:
+        raise ValueError(f"{host!r} is no address; write host:port, several joined by commas") from None
 
 
 class NodesOfClient:

@@ -189,7 +189,7 @@ class ClusterStorage:
                 answers = self._without_charges(hits, answers, charged)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
-            self._deadline.begin()  # what others are to have again shall not be lost for want of time
+            self._deadline.begin()  # giving back has time of its own
             with suppress(StorageError):
                 self._take_back(charged)
             raise error
@@ -213,8 +213,8 @@ class ClusterStorage:
     def _answers(
         self, hits: tuple[Hit, ...], groups: Iterable[Group], ask: Callable[[Group], Decision]
     ) -> Iterator[Answer]:
-        """What each group answers, the last first: they stand from the limits of many to those of few, and whoever is
-        refused by the latter shall not even for a moment take from the former."""
+        """What each group answers, the last first. The first groups are limits that many subjects share, the last those
+        of one: a request that the latter refuse takes nothing from the former, not even for a moment."""
         waiting = list(groups)
         while waiting:
             group = waiting.pop()

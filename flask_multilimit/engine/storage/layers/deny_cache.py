@@ -1,8 +1,8 @@
 """A storage around a storage that does not ask again what can only be refused.
 
-A refusal says how long it will last: whoever else comes in the meantime can only make it last longer. Until then, or
-for a second if that is sooner, the process refuses the same check by itself. Nothing else is kept: what is let through
-is always decided by the storage.
+A refusal says how long it lasts; other requests can only make it last longer. Until it is over, or for a second if that
+is sooner, the process refuses the same check by itself. Nothing else is kept: the storage decides every check that is
+admitted.
 
 Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process the first two
 take effect at once, and the third is another check. What others do takes effect when the second is over.
@@ -39,7 +39,7 @@ SHARDS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Denial:
+class _Refusal:
     """A refusal of the storage. Instants are microseconds of this process."""
 
     hits: tuple[Hit, ...]
@@ -93,7 +93,7 @@ class DenyCache:
         self.seconds = seconds
         self._longest = round(seconds * 1_000_000)
         self._clock = clock
-        self._denials: dict[tuple[str, ...], _Denial] = {}  # by all keys of the check, the oldest first
+        self._refusals: dict[tuple[str, ...], _Refusal] = {}  # by all keys of the check, the oldest first
         self._given_back: list[float] = [-math.inf] * SHARDS  # when, the last time
         self._lock = Lock()  # to write; who reads does not need it
         for layer in layers_of(storage):
@@ -102,21 +102,21 @@ class DenyCache:
         tell_child(self)
 
     def __len__(self) -> int:
-        return len(self._denials)
+        return len(self._refusals)
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         if check_id is not None:
             return self.wrapped.check(hits, check_id)
         keys = memoized(hits, _keys_of)
         now = self._clock()
-        denial = self._denials.get(keys)
+        refusal = self._refusals.get(keys)
         if (
-            denial is not None
-            and now < denial.until
-            and self._given_back[denial.shard] < denial.asked
-            and denial.hits == hits
+            refusal is not None
+            and now < refusal.until
+            and self._given_back[refusal.shard] < refusal.asked
+            and refusal.hits == hits
         ):
-            return denial.again(hits, now)
+            return refusal.again(hits, now)
         decision = self.wrapped.check(hits)
         if not decision.allowed and decision.decided_by not in FALLBACKS:
             self._remember(keys, decision, asked=now)
@@ -172,18 +172,18 @@ class DenyCache:
         if answered >= until:
             return
         reply = list(decision.reply)
-        denial = _Denial(decision.hits, reply, passing_times(reply), _shard_of(key), asked, answered, int(until))
+        refusal = _Refusal(decision.hits, reply, passing_times(reply), _shard_of(key), asked, answered, int(until))
         with self._lock:
-            self._denials.pop(keys, None)  # so that it is the newest
-            self._denials[keys] = denial
+            self._refusals.pop(keys, None)  # so that it is the newest
+            self._refusals[keys] = refusal
             self._sweep(answered)
 
     def _sweep(self, now: int) -> None:
         for _ in range(SWEEPS):
-            oldest = next(iter(self._denials))
-            if now < self._denials[oldest].until and len(self._denials) <= REMEMBERED:
+            oldest = next(iter(self._refusals))
+            if now < self._refusals[oldest].until and len(self._refusals) <= REMEMBERED:
                 return
-            del self._denials[oldest]
+            del self._refusals[oldest]
 
 
 def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class LocalStorage:
     def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
         """``path`` is what follows ``local://``. Nothing is made or started yet. Raises :class:`ConfigurationError`."""
         if "?" in path:
-            raise _refused(path, f"it takes no options; what shall not be shared gets a directory, {EXAMPLE}")
+            raise _refused(path, f"it takes no options; to keep quotas apart, name a directory, {EXAMPLE}")
         return cls(Path(unquote(path)) if path else None, timeout=timeout)
 
     @cached_property

@@ -28,7 +28,7 @@ class ServerEnded(Exception):  # noqa: N818 - what happened, not what is wrong
 
 def main(directory: str, lock: str, *command: str) -> None:
     if os.fork():
-        os._exit(0)  # whoever started us shall have no child to look after
+        os._exit(0)  # so that the process that started us has no child to wait for
     os.chdir(directory)
     os.set_inheritable(int(lock), False)
     for number in NOT_FOR_US:

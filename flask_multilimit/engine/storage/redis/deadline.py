@@ -23,7 +23,7 @@ _NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 _AN_INSTANT = 0.000_001
 """Seconds; 0 would mean something else to a socket."""
 _LATE_READS = 100
-"""After the deadline, of what has come meanwhile. A server that does not cease to send shall not be read for ever."""
+"""Reads of what has come already, after the deadline: a server that never stops sending must not be read for ever."""
 PUNCTUAL = 0.75
 """Of the time, so much must be left for a step to go by the time-out that the socket has already."""
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
-from .uri import MalformedError
+from .uri import MalformedError, host_and_port
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """Schemes of URIs that name sentinels, and what the servers behind them speak."""
@@ -148,17 +148,14 @@ def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _address(text: str) -> Address:
+    if not text:
+        raise MalformedError("it names no sentinel, or has a comma too many: host:port,host:port")
     try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
+        return host_and_port(text, PORT)
     except ValueError:
-        host = port = None
         raise MalformedError(
             "the address of a sentinel is host, host:port or [IPv6]:port, with a number for the port"
         ) from None
-    if not host or parts.netloc != text:
-        raise MalformedError("it names no sentinel, or has a comma too many: host:port,host:port")
-    return host, port or PORT
 
 
 def _nobody_knows(service: str, failures: list[tuple[Address, Exception | None]]) -> NoPrimaryError:

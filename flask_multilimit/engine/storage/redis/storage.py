@@ -147,7 +147,7 @@ class RedisStorage:
         return self._client
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
-        """By SCAN, which does not hold the server up; with a ``limit``, the first that it comes upon."""
+        """By SCAN, which does not hold the server up; with a ``limit``, the first ones that it finds."""
         self._deadline.stop()
         pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
         found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))

@@ -27,6 +27,14 @@ def address_of(client: Any) -> str:
     return ""
 
 
+def host_and_port(text: str, port: int) -> tuple[str, int]:
+    """Of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises ``ValueError``."""
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname or parts.netloc != text:
+        raise ValueError(f"{text!r} is no address")
+    return parts.hostname, parts.port or port
+
+
 def redacted(url: str) -> str:
     """``url``, however malformed, without user and password, nor what follows the address, where one may be, too."""
     credentials, at, address = url.rpartition("@")

@@ -92,8 +92,8 @@ class Wire:
         Without ``looking`` first whether the server has closed the connection, that shows as a ``ConnectionError``
         only: for those who can safely ask again.
 
-        Raises redis-py's errors, after which neither this connection is used again nor those that are idle: nobody
-        shall read what was meant for another, nor stay with a server that is gone or has become a replica.
+        Raises redis-py's errors. After one, neither this connection nor an idle one is used again: no caller may read a
+        reply that was meant for another, or stay with a server that is gone or has become a replica.
         """
         try:
             line = self._idle.pop()  # the one used last
