@@ -56,6 +56,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "observe": (
         {"beat", "events"},
         {"traffic"},
+        {"tallying"},
+        {"prometheus", "opentelemetry"},
     ),
     "observe/traffic": (
         {"heaviest", "counts"},

@@ -33,24 +33,31 @@ class Beat:
         self._logger = logger
         self._tasks: list[Task] = []
         self._lock = Lock()
-        self.running = False
-        """Whether there is a thread: look first, for :meth:`start` takes a lock."""
+        self.idle = False
+        """Whether there are tasks and no thread: look first, for :meth:`start` takes a lock."""
         tell_child(self)
         _beats.add(self)
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a thread."""
+        return bool(self._tasks) and not self.idle
+
     def add(self, task: Task) -> None:
-        self._tasks.append(task)
+        with self._lock:
+            self.idle = self.idle or not self._tasks
+            self._tasks.append(task)
 
     def start(self) -> None:
         """See to it that a thread runs."""
         with self._lock:
-            if self.running:
+            if not self.idle:
                 return
-            self.running = True
+            self.idle = False
         try:
             Thread(target=_run, args=(weakref.ref(self),), name="multilimit-beat", daemon=True).start()
         except RuntimeError as error:  # no more threads, or the interpreter ends: the next event tries again
-            self.running = False
+            self.idle = True
             self._logger.warning("Rate limits: traffic is not flushed, no thread can be started: %s", error)
 
     def once(self, *, ending: bool = False) -> bool:
@@ -66,11 +73,11 @@ class Beat:
     def rest(self) -> None:
         """Let the thread end. An event that comes now starts another."""
         with self._lock:
-            self.running = False
+            self.idle = bool(self._tasks)
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
-        self.running = False
+        self.idle = bool(self._tasks)
 
 
 _beats: weakref.WeakSet[Beat] = weakref.WeakSet()

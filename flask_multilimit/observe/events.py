@@ -33,6 +33,8 @@ PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_
 TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "unanswered"})
 """Outcomes with which it does not."""
 
+NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", "refunded"})
+"""Outcomes for which no limit was asked."""
 OTHERS = "(others)"
 """In place of an endpoint or a rule that is not known, or where there are too many names to tell them apart."""
 SLEPT_SECONDS = 0.001
@@ -143,6 +145,9 @@ class Watched(Protocol):
 
     def leases(self) -> int:
         """Quotas of which this process has taken leases."""
+
+    def every_second(self, task: Callable[[], bool], /) -> None:
+        """Run ``task`` about once a second while events come, and while it returns that there is more to come."""
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from time import perf_counter
 
@@ -28,19 +28,22 @@ def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Seq
             observer.attach(watched)
     if not settings.traffic:
         _reject_without_traffic(settings)
-        return AppAudience(app, observers)
-    return AppAudience(app, (_traffic(app, settings, watched), *observers))
+        return AppAudience(app, observers, watched.beat)
+    return AppAudience(app, (_traffic(app, settings, watched), *observers), watched.beat)
 
 
 class AppAudience(Audience):
     """The observers of one app, and the receivers of its signal."""
 
-    def __init__(self, app: Flask, observers: Sequence[Observer]) -> None:
+    def __init__(self, app: Flask, observers: Sequence[Observer], beat: Beat) -> None:
         super().__init__(observers, app.logger)
         self._app = app
+        self._beat = beat
 
     def tell(self, event: Event) -> None:
         super().tell(event)
+        if self._beat.idle:
+            self._beat.start()
         if limit_event.receivers:
             notify(limit_event, self._app, event=event)
 
@@ -73,6 +76,9 @@ class WatchedApp:
 
     def health(self) -> Health:
         return self.limiter.health()
+
+    def every_second(self, task: Callable[[], bool], /) -> None:
+        self.beat.add(lambda *, ending=False: task() and not ending)
 
     def leases(self) -> int:
         return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, LeasingStorage))

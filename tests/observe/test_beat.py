@@ -130,6 +130,7 @@ def test_no_thread_to_be_had_is_a_line_in_the_log(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    beat.add(Task())
 
     beat.start()
 

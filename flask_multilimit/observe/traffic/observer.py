@@ -25,7 +25,6 @@ class Traffic:
         subjects: ShownSubjects = "plain",
         key: bytes = b"",
     ) -> None:
-        self._beat = beat
         self._outbox = outbox
         self._log = log
         self._subjects = subjects
@@ -35,8 +34,6 @@ class Traffic:
 
     def __call__(self, event: Event, /) -> None:
         self._counter.count(event)
-        if not self._beat.running:
-            self._beat.start()
 
     def flush(self, *, ending: bool = False) -> bool:
         """Hand on what was counted since the last time; return whether there is more to come."""

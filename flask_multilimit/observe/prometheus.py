@@ -1,0 +1,186 @@
+"""Metrics for Prometheus (extra ``prometheus``), by its conventions and those of OpenMetrics.
+
+A request only notes what happened. The metrics learn of it when they are scraped, and once a second: where several
+processes share them (``PROMETHEUS_MULTIPROC_DIR``), whichever is asked knows what the others knew a second ago.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+from typing import Any, Final
+
+from ..engine import ConfigurationError, Health
+from ..engine.forks import mind_forks
+from .events import OTHERS, Event, Watched
+from .tallying import Tallying
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        "PrometheusMetrics needs prometheus_client: pip install 'flask-multilimit[prometheus]'"
+    ) from error
+
+SECONDS: Final[tuple[float, ...]] = (
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
+"""Buckets of the histogram: from a refusal by the deny cache to a check that had to wait for a connection."""
+MOST_NAMES = 5000
+"""Endpoints, or pairs of endpoint and rule, that have series; what is new beyond counts as ``(others)``."""
+BREAKER_STATES = ("closed", "half-open", "open")
+
+
+class PrometheusMetrics:
+    """An observer that counts events in ``registry``: ``MultiLimit(app, observers=[PrometheusMetrics()])``.
+
+    One object may observe several apps. ``namespace`` is what the names of all metrics begin with, ``buckets`` are
+    those of the histogram, in seconds. Raises :class:`ConfigurationError` when the registry has these names already.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: CollectorRegistry = REGISTRY,
+        namespace: str = "multilimit",
+        buckets: Sequence[float] = SECONDS,
+    ) -> None:
+        self.namespace = namespace
+        self._registry = registry
+        self._tallying = Tallying()
+        self._note = self._tallying.note
+        self._apps: list[Watched] = []
+        self._names: set[tuple[str, ...]] = set()
+        self._lock = Lock()
+        mind_forks(self)
+        self._made: list[Any] = []
+        try:
+            self._make(buckets)
+        except ValueError as error:
+            for metric in self._made:
+                registry.unregister(metric)
+            raise ConfigurationError(
+                f"PrometheusMetrics(namespace={namespace!r}): {error}. Give one object to all apps, or each a namespace"
+            ) from error
+
+    def attach(self, watched: Watched, /) -> None:
+        """Show how the storage of an app stands, too."""
+        self._apps.append(watched)
+        watched.every_second(self.flush)
+
+    def __call__(self, event: Event, /) -> None:
+        self._note(event)
+
+    def flush(self) -> bool:
+        """Let the metrics learn what has happened; return whether there is more to come without an event."""
+        with self._lock:
+            counts = self._tallying.take()
+            for check, amount in counts.checks.items():
+                endpoint = self._bounded(check.endpoint)
+                if check.outcome == "refunded":
+                    self._refunds.labels(*endpoint).inc(amount)
+                else:
+                    self._checks.labels(*endpoint, check.outcome, check.decided_by).inc(amount)
+            for each, amount in counts.rules.items():
+                self._of_rules[each.did].labels(*self._bounded(each.endpoint, each.rule)).inc(amount)
+            self._tallying.hand_on_times(lambda decided_by, seconds: self._seconds.labels(decided_by).observe(seconds))
+            changing = [self._show(app.name, app.health(), app.leases()) for app in self._apps]
+            return any(changing)
+
+    def _bounded(self, *names: str) -> tuple[str, ...]:
+        if names in self._names:
+            return names
+        if len(self._names) >= MOST_NAMES:
+            return (OTHERS,) * len(names)
+        self._names.add(names)
+        return names
+
+    def _show(self, app: str, health: Health, leases: int) -> bool:
+        """Set the gauges of an app; return whether they may change without an event."""
+        self._storage_up.labels(app).set(health.state == "working")
+        for state in BREAKER_STATES:
+            self._breaker.labels(app, state).set(health.breaker == state)
+        self._pending.labels(app).set(health.pending)
+        self._fallback_keys.labels(app).set(health.fallback_keys)
+        self._leases.labels(app).set(leases)
+        return health.state != "working" or bool(health.fallback_keys)
+
+    # The metrics
+
+    def _make(self, buckets: Sequence[float]) -> None:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            self._register(_Flushing(self.flush))  # before the metrics, for they are collected in this order
+        self._checks = self._counter(
+            "checks",
+            "Checks of rate limits, by what became of them and who decided.",
+            *("endpoint", "outcome", "decided_by"),
+        )
+        self._refunds = self._counter("refunds", "Checks of which charges were given back.", "endpoint")
+        self._of_rules = {
+            "refuses": self._counter("refusals", "Refusals, by each rule that refuses.", "endpoint", "rule"),
+            "shadows": self._counter(
+                "shadow_refusals",
+                "Checks that a rule would have refused if its limiter were no shadow.",
+                *("endpoint", "rule"),
+            ),
+            "near": self._counter(
+                "near_limit",
+                "Checks that a rule has let pass with more than 80 percent of its quota used.",
+                *("endpoint", "rule"),
+            ),
+        }
+        self._seconds = Histogram(
+            "check_seconds",
+            "Time that a check of rate limits takes, without time spent waiting for a turn.",
+            ["decided_by"],
+            namespace=self.namespace,
+            registry=None,
+            buckets=buckets,
+        )
+        self._register(self._seconds)
+        self._storage_up = self._gauge("storage_up", "Whether the storage of an app answers.", "livemin")
+        self._breaker = self._gauge(
+            "storage_breaker", "Processes of an app whose breaker is in a state.", "livesum", "state"
+        )
+        self._pending = self._gauge(
+            "pending_charges", "Checks admitted in an outage that are to be charged to the storage.", "livesum"
+        )
+        self._fallback_keys = self._gauge(
+            "fallback_keys", "Keys that processes count by themselves in place of the storage.", "livesum"
+        )
+        self._leases = self._gauge("leases", "Quotas of which processes have taken units in advance.", "livesum")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        counter = Counter(name, text, labels, namespace=self.namespace, registry=None)
+        self._register(counter)
+        return counter
+
+    def _gauge(self, name: str, text: str, mode: Any, *labels: str) -> Gauge:
+        """Its label ``app`` keeps a process from showing 0 before it knows: only what has labels can have no value."""
+        gauge = Gauge(name, text, ("app", *labels), namespace=self.namespace, registry=None, multiprocess_mode=mode)
+        self._register(gauge)
+        return gauge
+
+    def _register(self, metric: Collector) -> None:
+        self._registry.register(metric)
+        self._made.append(metric)
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()
+
+
+class _Flushing(Collector):
+    """Has no metric of its own, but lets the others learn what has happened when they are about to be collected."""
+
+    def __init__(self, flush: Callable[[], object]) -> None:
+        self._flush = flush
+
+    def collect(self) -> Iterable[Metric]:
+        self._flush()
+        return ()
+
+    def describe(self) -> Iterable[Metric]:
+        return ()

@@ -1,0 +1,229 @@
+"""Metrics of Prometheus: what was told is what is scraped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from flask_multilimit import ConfigurationError, Event, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.observe import prometheus
+from flask_multilimit.observe.events import OTHERS
+from flask_multilimit.observe.prometheus import PrometheusMetrics
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+    from support.doubles import RecordingStorage
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> PrometheusMetrics:
+    return PrometheusMetrics(registry=registry)
+
+
+def client_of(app: Flask, metrics: PrometheusMetrics, **options: Any) -> FlaskClient:
+    limiter = {"type": LimitType.IP, "rules": "3/hour"}
+    limiter.update(options.pop("limiter", {}))
+    MultiLimit(app, observers=[metrics], **options)
+    app.add_url_rule("/", "view", rate_limiter(**limiter)(lambda: "ok"))  # type: ignore[arg-type]
+    return app.test_client()
+
+
+def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric, by its labels in the order of their names."""
+    text = generate_latest(registry).decode()
+    return {
+        tuple(sample.labels[label] for label in sorted(sample.labels)): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_checks_by_outcome_and_who_decided(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client = client_of(app, metrics)
+    for _ in range(10):
+        client.get("/")
+
+    assert samples(registry, "multilimit_checks_total") == {
+        ("memory", "view", "allowed"): 3,
+        ("memory", "view", "refused"): 7,
+    }
+    assert samples(registry, "multilimit_refusals_total") == {("view", "ip-3600s"): 7}
+    assert samples(registry, "multilimit_near_limit_total") == {("view", "ip-3600s"): 1}
+    assert samples(registry, "multilimit_check_seconds_count") == {("memory",): 10}
+    assert 0 < samples(registry, "multilimit_check_seconds_sum")["memory",] < 10
+
+
+def test_shadows(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client = client_of(app, metrics, limiter={"shadow": True})
+    for _ in range(5):
+        client.get("/")
+
+    assert samples(registry, "multilimit_shadow_refusals_total") == {("view", "ip-3600s"): 2}
+    assert samples(registry, "multilimit_refusals_total") == {}
+    assert samples(registry, "multilimit_checks_total")["memory", "view", "shadowed"] == 2
+
+
+def test_refunds_are_no_checks(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client = client_of(app, metrics, limiter={"charge_when": lambda _: False})
+    for _ in range(5):
+        client.get("/")
+
+    assert samples(registry, "multilimit_refunds_total") == {("view",): 5}
+    assert sum(samples(registry, "multilimit_checks_total").values()) == 5
+    assert samples(registry, "multilimit_check_seconds_count") == {("memory",): 5}
+
+
+def test_lists_take_no_time(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client = client_of(app, metrics, deny=["127.0.0.1"])
+    client.get("/")
+
+    assert samples(registry, "multilimit_checks_total") == {("list", "view", "denied"): 1}
+    assert samples(registry, "multilimit_check_seconds_count") == {}
+
+
+def test_how_the_storage_stands(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, storage: RecordingStorage
+) -> None:
+    client = client_of(app, metrics, storage=storage, limiter={"rules": "100/hour"})
+    client.get("/")
+    before = samples(registry, "multilimit_storage_up")
+    storage.broken = True
+    for _ in range(3):
+        client.get("/")
+
+    assert before == {("shop",): 1}
+    assert samples(registry, "multilimit_storage_up") == {("shop",): 0}
+    states = samples(registry, "multilimit_storage_breaker")
+    assert set(states) == {("shop", "closed"), ("shop", "half-open"), ("shop", "open")}
+    assert states["shop", "closed"] == 0
+    assert sum(states.values()) == 1
+    assert samples(registry, "multilimit_pending_charges")["shop",] == 3
+    assert samples(registry, "multilimit_fallback_keys")["shop",] == 1
+    assert samples(registry, "multilimit_checks_total")["local", "view", "allowed"] == 3
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_leases(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, server: Any) -> None:
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
+    client = client_of(
+        app, metrics, storage=server.url, limiter={"rules": Rule(3600, 10_000, lease=10), "type": LimitType.IP}
+    )
+    for _ in range(3):
+        client.get("/")
+
+    assert samples(registry, "multilimit_leases") == {("shop",): 1}
+
+
+def test_no_subject_is_a_label(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client = client_of(app, metrics)
+    for address in ("203.0.113.1", "203.0.113.2"):
+        for _ in range(5):
+            client.get("/", environ_base={"REMOTE_ADDR": address})
+
+    assert "203.0.113" not in generate_latest(registry).decode()
+
+
+def test_labels_are_bounded(
+    metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "MOST_NAMES", 3)
+    for number in range(10):
+        metrics(Event(f"mail-{number}", "unanswered", "nobody", None, 0.1, 0.0, (), None))
+        metrics.flush()
+
+    found = samples(registry, "multilimit_checks_total")
+    assert len(found) == 4
+    assert found["nobody", OTHERS, "unanswered"] == 7
+
+
+def test_the_histogram_has_base_units_and_the_buckets_given(registry: CollectorRegistry) -> None:
+    metrics = PrometheusMetrics(registry=registry, buckets=(0.001, 0.01))
+    for seconds in (0.0005, 0.005, 0.05):
+        metrics(Event("view", "unanswered", "nobody", None, seconds, 0.0, (), None))
+
+    assert samples(registry, "multilimit_check_seconds_bucket") == {
+        ("nobody", "0.001"): 1,
+        ("nobody", "0.01"): 2,
+        ("nobody", "+Inf"): 3,
+    }
+
+
+def test_it_is_open_metrics(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client_of(app, metrics).get("/")
+
+    text = generate_open_metrics(registry).decode()  # type: ignore[no-untyped-call]
+    assert text.endswith("# EOF\n")
+    assert 'multilimit_checks_total{decided_by="memory",endpoint="view",outcome="allowed"} 1.0' in text
+
+
+def test_every_metric_has_a_help(registry: CollectorRegistry) -> None:
+    PrometheusMetrics(registry=registry)
+
+    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    assert all(family.documentation.endswith(".") for family in families)
+    assert all(family.name.startswith("multilimit_") for family in families)
+
+
+def test_a_registry_that_has_the_names_is_an_error_and_stays_as_it_was(registry: CollectorRegistry) -> None:
+    Counter("multilimit_near_limit", "Somebody else's.", registry=registry)
+    before = generate_latest(registry)
+
+    with pytest.raises(ConfigurationError, match=r"multilimit_near_limit.*Give one object to all apps"):
+        PrometheusMetrics(registry=registry)
+
+    assert generate_latest(registry) == before
+    PrometheusMetrics(registry=registry, namespace="shop")
+
+
+def test_one_object_may_observe_several_apps(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    for name in ("one", "two"):
+        app = Flask(name)
+        client_of(app, metrics).get("/")
+
+    assert samples(registry, "multilimit_checks_total") == {("memory", "view", "allowed"): 2}
+    assert samples(registry, "multilimit_storage_up") == {("one",): 1, ("two",): 1}
+
+
+def test_what_was_told_before_a_fork_is_the_parents(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    event = Event("view", "unanswered", "nobody", None, 0.1, 0.0, (), None)
+    metrics(event)
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        metrics(event)
+        metrics(event)
+        told = [
+            sum(samples(registry, f"multilimit_{name}").values()) for name in ("checks_total", "check_seconds_count")
+        ]
+        os.write(write, repr(told).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+
+    with os.fdopen(read) as of_child:
+        assert of_child.read() == "[2.0, 2.0]"
+    assert sum(samples(registry, "multilimit_checks_total").values()) == 1
+
+
+def test_without_prometheus_client_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; import flask_multilimit.observe.prometheus"
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert "pip install 'flask-multilimit[prometheus]'" in run.stderr.splitlines()[-1]
