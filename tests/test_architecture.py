@@ -54,7 +54,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
     "observe": (
-        {"beat", "events"},
+        {"beat", "boards", "events"},
         {"traffic"},
         {"tallying"},
         {"prometheus", "opentelemetry"},
@@ -73,7 +73,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "operate": (
         {"console", "simulate"},
-        {"listing", "standing"},
+        {"listing", "standing", "top"},
         {"doctor"},
         {"cli"},
         {"command_line"},
@@ -92,7 +92,11 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"formats"},
         {"reading"},
     ),
-    "operate/cli": ({"base", "logs"}, {"doctor", "keys", "limits", "schema", "simulate", "subjects", "suggest"}),
+    "operate/cli": (
+        {"base", "logs"},
+        {"config", "doctor", "grafana", "top"},
+        {"alerts", "keys", "limits", "schema", "simulate", "subjects", "suggest"},
+    ),
     "engine": (
         {"errors", "algorithms", "clock", "forks", "reply"},
         {"rules", "keys"},

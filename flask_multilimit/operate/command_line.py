@@ -7,14 +7,18 @@ from importlib import import_module
 import click
 
 COMMANDS = {
+    "alerts": "alerts",
     "check": "subjects",
+    "config": "config",
     "doctor": "doctor",
+    "grafana": "grafana",
     "keys": "keys",
     "limits": "limits",
     "reset": "subjects",
     "schema": "schema",
     "simulate": "simulate",
     "suggest": "suggest",
+    "top": "top",
 }
 """The file in ``cli/`` that each command is in. There it is called ``NAME_command``."""
 

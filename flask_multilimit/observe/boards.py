@@ -1,0 +1,165 @@
+"""A Grafana dashboard and Prometheus alert rules, ready to import."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+NAMESPACE = "multilimit"
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_WIDTH = 24
+_HEIGHT = 8
+
+
+class Query(NamedTuple):
+    """One series of lines in a panel."""
+
+    expression: str
+    legend: str
+
+
+class Panel(NamedTuple):
+    """One picture."""
+
+    title: str
+    unit: str
+    columns: int
+    """Of 24."""
+    text: str
+    """What it shows."""
+    queries: tuple[Query, ...]
+
+
+def _rate(by: str, metric: str, *matchers: str) -> str:
+    """A second, of the endpoints that are chosen."""
+    chosen = ", ".join(('endpoint=~"$endpoint"', *matchers))
+    return f"sum by ({by}) (rate(multilimit_{metric}{{{chosen}}}[$__rate_interval]))"
+
+
+_REFUSED = _rate("endpoint", "checks_total", 'outcome="refused"')
+_PASSED = _rate("endpoint", "checks_total", 'outcome=~"allowed|waited|shadowed|allow_listed"')
+_ALL = _rate("endpoint", "checks_total")
+_AWAY = _rate("outcome", "checks_total", 'outcome=~"banned|denied|unanswered"')
+_RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
+_TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
+
+PANELS = (
+    Panel("Refused a second", "reqps", 8, "Refused by a rule.", (Query(_REFUSED, "{{endpoint}}"),)),
+    Panel("Passed a second", "reqps", 8, "Requests that go on.", (Query(_PASSED, "{{endpoint}}"),)),
+    Panel("Share refused", "percentunit", 8, "Of all checks.", (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),)),
+    Panel(
+        *("Rules that refuse", "reqps", 12, "A request may be refused by several rules."),
+        (Query(f"topk(20, {_rate(_RULES[1], 'refusals_total')})", _RULES[0]),),
+    ),
+    Panel(
+        *("Near the limit", "reqps", 12, "Requests that pass and leave less than 20 % of a quota."),
+        (Query(f"topk(20, {_rate(_RULES[1], 'near_limit_total')})", _RULES[0]),),
+    ),
+    Panel(
+        *("Shadows that would refuse", "reqps", 12, "What a limit on trial would do."),
+        (Query(_rate(_RULES[1], "shadow_refusals_total"), _RULES[0]),),
+    ),
+    Panel(
+        *("Who decides", "reqps", 12, "local and allow: the storage is away."),
+        (Query(_rate("decided_by", "checks_total"), "{{decided_by}}"),),
+    ),
+    Panel(
+        *("Time of a check", "s", 12, "Without the time that requests wait for their turn."),
+        tuple(Query(_TIMES.format(share), f"{share:.0%}") for share in (0.5, 0.95, 0.99)),
+    ),
+    Panel(
+        *("Turned away by lists, bans and outages", "reqps", 12, "unanswered: an error, as no limit could be checked."),
+        (Query(_AWAY, "{{outcome}}"),),
+    ),
+    Panel(
+        *("Storage up", "bool_yes_no", 6, "1: every process gets answers."),
+        (Query("min by (app) (multilimit_storage_up)", "{{app}}"),),
+    ),
+    Panel(
+        *("Processes by state of the breaker", "short", 6, "open: they do not ask the storage."),
+        (Query("sum by (app, state) (multilimit_storage_breaker)", "{{app}} {{state}}"),),
+    ),
+    Panel(
+        *("Held by processes", "short", 12, "Charges and keys of an outage, and leases."),
+        (
+            Query("sum by (app) (multilimit_pending_charges)", "{{app}} pending charges"),
+            Query("sum by (app) (multilimit_fallback_keys)", "{{app}} fallback keys"),
+            Query("sum by (app) (multilimit_leases)", "{{app}} leases"),
+        ),
+    ),
+)
+
+
+def alerts(namespace: str = NAMESPACE) -> str:
+    """The alert rules, as a file of YAML."""
+    return _renamed(files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8"), namespace)
+
+
+def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
+    """The dashboard, as JSON to import into Grafana. With ``endpoints``, those can be chosen; without, whatever
+    Prometheus knows."""
+    board = {
+        "title": title,
+        "uid": None,
+        "tags": ["flask-multilimit"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [_datasource_variable(), _endpoint_variable(endpoints)]},
+        "panels": _placed(),
+    }
+    return _renamed(json.dumps(board, indent=2, ensure_ascii=False), namespace) + "\n"
+
+
+def _placed() -> list[dict[str, Any]]:
+    placed, x, y = [], 0, 0
+    for number, panel in enumerate(PANELS, 1):
+        if x + panel.columns > _WIDTH:
+            x, y = 0, y + _HEIGHT
+        placed.append(
+            {
+                "id": number,
+                "type": "timeseries",
+                "title": panel.title,
+                "description": panel.text,
+                "datasource": _DATASOURCE,
+                "gridPos": {"x": x, "y": y, "w": panel.columns, "h": _HEIGHT},
+                "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+                "targets": [
+                    {"refId": "ABC"[place], "datasource": _DATASOURCE, "expr": expression, "legendFormat": legend}
+                    for place, (expression, legend) in enumerate(panel.queries)
+                ],
+            }
+        )
+        x += panel.columns
+    return placed
+
+
+def _datasource_variable() -> dict[str, Any]:
+    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+
+
+def _endpoint_variable(endpoints: Sequence[str]) -> dict[str, Any]:
+    common = {"name": "endpoint", "label": "Endpoint", "includeAll": True, "multi": True, "allValue": ".*"}
+    everything = {"text": "All", "value": "$__all", "selected": True}
+    if not endpoints:
+        query = "label_values(multilimit_checks_total, endpoint)"
+        return {
+            **common,
+            "type": "query",
+            "datasource": _DATASOURCE,
+            "query": query,
+            "refresh": 2,
+            "current": everything,
+        }
+    options = [everything, *({"text": name, "value": name, "selected": False} for name in endpoints)]
+    query = ",".join(name.replace(",", "\\,") for name in endpoints)
+    return {**common, "type": "custom", "query": query, "options": options, "current": everything}
+
+
+def _renamed(text: str, namespace: str) -> str:
+    return re.sub(rf"\b{NAMESPACE}_(?=[a-z])", f"{namespace}_", text)

@@ -1,0 +1,168 @@
+"""Metrics and span attributes for OpenTelemetry (extra ``opentelemetry``), by its semantic conventions.
+
+A request only notes what happened, and adds to its own span. The instruments learn of it once a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from threading import Lock
+
+from ..engine import ConfigurationError
+from ..engine.forks import mind_forks
+from .events import OTHERS, Event, Watched
+from .tallying import Tallying
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import CallbackOptions, Counter, MeterProvider, Observation
+    from opentelemetry.trace import SpanKind, TracerProvider
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        "OpenTelemetryObserver needs opentelemetry-api: pip install 'flask-multilimit[opentelemetry]'"
+    ) from error
+
+NAME = "flask_multilimit"
+"""Of the instrumentation scope."""
+MOST_NAMES = 5000
+"""Endpoints, or pairs of endpoint and rule, that are told apart; what is new beyond counts as ``(others)``."""
+SECONDS = [0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]
+"""Buckets that are proposed for the histogram."""
+
+
+class OpenTelemetryObserver:
+    """An observer that counts events in instruments of a meter, and sets attributes of the current span:
+    ``MultiLimit(app, observers=[OpenTelemetryObserver()])``.
+
+    ``meter_provider`` and ``tracer_provider`` are the global ones by default. With ``spans``, each round trip to the
+    storage is a span of its own. One object may observe several apps.
+    """
+
+    def __init__(
+        self,
+        *,
+        meter_provider: MeterProvider | None = None,
+        tracer_provider: TracerProvider | None = None,
+        spans: bool = False,
+    ) -> None:
+        meter = metrics.get_meter(NAME, meter_provider=meter_provider)
+        self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider) if spans else None
+        self._tallying = Tallying()
+        self._apps: list[Watched] = []
+        self._names: set[tuple[str, ...]] = set()
+        self._lock = Lock()
+        mind_forks(self)
+        self._checks = meter.create_counter("multilimit.checks", unit="{check}", description="Checks of rate limits.")
+        self._refunds = meter.create_counter(
+            "multilimit.refunds", unit="{check}", description="Checks of which charges were given back."
+        )
+        self._of_rules: dict[str, Counter] = {
+            "refuses": meter.create_counter(
+                "multilimit.refusals", unit="{check}", description="Refusals, by each rule that refuses."
+            ),
+            "shadows": meter.create_counter(
+                "multilimit.shadow_refusals",
+                unit="{check}",
+                description="Checks that a rule would have refused if its limiter were no shadow.",
+            ),
+            "near": meter.create_counter(
+                "multilimit.near_limit",
+                unit="{check}",
+                description="Checks that a rule has let pass with more than 80 percent of its quota used.",
+            ),
+        }
+        self._seconds = meter.create_histogram(
+            "multilimit.check.duration",
+            unit="s",
+            description="Time that a check takes, without time spent waiting for a turn.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        meter.create_observable_gauge(
+            "multilimit.storage.up", [self._storage_up], unit="1", description="Whether the storage of an app answers."
+        )
+        for name, unit, text, callback in (
+            ("pending_charges", "{check}", "Checks that are to be charged to the storage.", self._pending),
+            ("fallback_keys", "{key}", "Keys that this process counts in place of the storage.", self._fallback_keys),
+            ("leases", "{lease}", "Quotas of which this process has taken units in advance.", self._leases),
+        ):
+            meter.create_observable_up_down_counter(f"multilimit.{name}", [callback], unit=unit, description=text)
+
+    def attach(self, watched: Watched, /) -> None:
+        """Show how the storage of an app stands, too."""
+        self._apps.append(watched)
+        watched.every_second(self.flush)
+
+    def __call__(self, event: Event, /) -> None:
+        self._tallying.note(event)
+        span = trace.get_current_span()
+        if span.is_recording() and event.outcome != "refunded":
+            span.set_attribute("multilimit.endpoint", event.endpoint)
+            span.set_attribute("multilimit.outcome", event.outcome)
+            span.set_attribute("multilimit.decided_by", event.decided_by)
+            if event.rules:
+                span.set_attribute("multilimit.rules", event.rules)
+        if self._tracer is not None and event.decided_by == "storage" and event.decision is not None:
+            self._trace(event)
+
+    def flush(self) -> bool:
+        """Let the instruments learn what has happened. Nothing is ever left for later."""
+        with self._lock:
+            counts = self._tallying.take()
+            for check, amount in counts.checks.items():
+                (endpoint,) = self._bounded(check.endpoint)
+                where = {"multilimit.endpoint": endpoint}
+                if check.outcome == "refunded":
+                    self._refunds.add(amount, where)
+                else:
+                    how = {"multilimit.outcome": check.outcome, "multilimit.decided_by": check.decided_by}
+                    self._checks.add(amount, {**where, **how})
+            for each, amount in counts.rules.items():
+                endpoint, rule = self._bounded(each.endpoint, each.rule)
+                self._of_rules[each.did].add(amount, {"multilimit.endpoint": endpoint, "multilimit.rule": rule})
+            self._tallying.hand_on_times(
+                lambda decided_by, seconds: self._seconds.record(seconds, {"multilimit.decided_by": decided_by})
+            )
+        return False
+
+    def _trace(self, event: Event) -> None:
+        """The round trip is over: its span gets the times that it had."""
+        assert self._tracer is not None
+        end = time.time_ns() - int(event.waited * 1e9)
+        attributes = {"multilimit.endpoint": event.endpoint, "multilimit.outcome": event.outcome}
+        span = self._tracer.start_span(
+            "multilimit.check",
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=end - int(event.seconds * 1e9),
+        )
+        span.end(end)
+
+    def _bounded(self, *names: str) -> tuple[str, ...]:
+        if names in self._names:
+            return names
+        if len(self._names) >= MOST_NAMES:
+            return (OTHERS,) * len(names)
+        self._names.add(names)
+        return names
+
+    # How the storage stands
+
+    def _storage_up(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(int(app.health().state == "working"), _of(app)) for app in self._apps]
+
+    def _pending(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(app.health().pending, _of(app)) for app in self._apps]
+
+    def _fallback_keys(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(app.health().fallback_keys, _of(app)) for app in self._apps]
+
+    def _leases(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(app.leases(), _of(app)) for app in self._apps]
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()
+
+
+def _of(app: Watched) -> dict[str, str]:
+    return {"multilimit.app": app.name}

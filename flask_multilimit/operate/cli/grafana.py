@@ -1,0 +1,30 @@
+"""``flask multilimit grafana``: a dashboard to import."""
+
+from __future__ import annotations
+
+import click
+
+from ...observe.boards import NAMESPACE, dashboard
+from ..listing import endpoints_of
+from .base import command, current_gate, for_people
+
+namespace_option = click.option(
+    "--namespace",
+    default=NAMESPACE,
+    show_default=True,
+    metavar="NAME",
+    help="What the names of the metrics begin with: PrometheusMetrics(namespace=NAME).",
+)
+
+
+@command("grafana", short_help="Print a Grafana dashboard.")
+@namespace_option
+def grafana_command(namespace: str) -> None:
+    """Print a Grafana dashboard of the metrics of PrometheusMetrics, with the app's limited endpoints to choose from.
+
+    Save it, and import it in Grafana under Dashboards > New > Import.
+    """
+    with for_people():
+        gate = current_gate()
+        limited = [endpoint.name for endpoint in endpoints_of(gate) if endpoint.limiters]
+    click.echo(dashboard(limited, namespace=namespace, title=f"Rate limits of {gate.app.name}"), nl=False)

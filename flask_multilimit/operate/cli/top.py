@@ -1,0 +1,110 @@
+"""``flask multilimit top``: a live screen of what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from ...engine import StorageError
+from ...engine.errors import with_remedy
+from ...engine.storage.redis.uri import address_of
+from ...observe.traffic import RecentTraffic, TrafficReader, reader_of
+from ...serve.gate import AppGate
+from ..top import Storage, screen
+from ..top import as_json as top_as_json
+from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
+
+REFRESH_SECONDS = 1.0
+_ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+@command("top", short_help="Show live who is refused, where, and by which rule.")
+@click.option("--minutes", type=click.IntRange(1, 60), default=5, show_default=True, help="The time to look back.")
+@click.option("--once", is_flag=True, help="Show it once, and end.")
+@as_json
+def top_command(minutes: int, once: bool, as_json: bool) -> None:
+    """Show live who is refused, where, and by which rule. q ends it.
+
+    What all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule, checks that left less
+    than 20 % of a quota (NEAR), and the subjects that are refused most.
+    """
+    with for_people():
+        gate = current_gate()
+        if not gate.settings.traffic:
+            raise click.ClickException("MULTILIMIT_TRAFFIC is False: nothing is counted.")
+        require_shared_storage(gate)
+        reader = reader_of(gate.limiter.storage, gate.settings.key_prefix)
+        live = not (once or as_json) and sys.stdout.isatty() and sys.stdin.isatty()
+        if live:
+            _show_live(gate, reader, minutes)
+            return
+        recent, storage = _read(gate, reader, minutes)
+        if recent is None:
+            raise click.ClickException(storage.error)
+    if as_json:
+        write_json(**top_as_json(recent, storage))
+    else:
+        size = shutil.get_terminal_size((80, 24))
+        write(screen(recent, storage, app=gate.app.name, columns=size.columns, rows=60))
+
+
+def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTraffic | None, Storage]:
+    name = address_of(getattr(gate.limiter.storage, "client", None)) or type(gate.limiter.storage).__name__
+    begin = time.perf_counter()
+    try:
+        reader.read(1)
+        milliseconds = (time.perf_counter() - begin) * 1000 / 2  # it asks for the time, and for one slice
+        return reader.read(minutes * 60), Storage(name, milliseconds)
+    except StorageError as error:
+        return None, Storage(name, None, with_remedy(error))
+
+
+def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
+    """Until q, or Ctrl-C. While the storage is away, the last screen stays, with the error above it."""
+    latest: RecentTraffic | None = None
+    with _raw_keys():
+        while True:
+            recent, storage = _read(gate, reader, minutes)
+            latest = recent or latest
+            size = shutil.get_terminal_size((80, 24))
+            if latest is None:
+                lines = [f"{gate.app.name}: {storage.error}"[: size.columns]]
+            else:
+                lines = screen(latest, storage, app=gate.app.name, columns=size.columns, rows=size.lines - 1)
+            drawn = "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines)
+            sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + click.style("q: quit", dim=True))
+            sys.stdout.flush()
+            if _pressed() in {"q", "Q", "\x03", "\x1b"}:
+                return
+
+
+def _pressed() -> str:
+    """The key that is pressed until it is time to refresh, if any."""
+    readable, _, _ = select.select([sys.stdin], [], [], REFRESH_SECONDS)
+    return sys.stdin.read(1) if readable else ""
+
+
+@contextlib.contextmanager
+def _raw_keys() -> Iterator[None]:
+    """A screen of its own, and keys as they are pressed; both as before at the end."""
+    import termios  # noqa: PLC0415 - not on Windows
+    import tty  # noqa: PLC0415
+
+    before = termios.tcgetattr(sys.stdin)
+    sys.stdout.write(_ALTERNATE)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        sys.stdout.write(_BACK)
+        sys.stdout.flush()

@@ -1,0 +1,205 @@
+"""The screen of ``flask multilimit top``: what was refused and admitted lately, where, by which rule, and to whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from ..observe.events import PASSED, TURNED_AWAY
+from ..observe.traffic import RecentTraffic, TopSubject
+from . import console
+
+BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 12
+"""Columns of a sparkline."""
+MOST_ROWS = 10
+"""Rows of each table."""
+_WIDE = 100
+"""Columns from which on the sparklines have room."""
+
+
+class Storage(NamedTuple):
+    """How the storage stands."""
+
+    name: str
+    """Of its kind, or its address."""
+    milliseconds: float | None
+    """Of a round trip; ``None``: it did not answer."""
+    error: str = ""
+
+
+class EndpointRates(NamedTuple):
+    """One line of the first table. Rates are a second."""
+
+    endpoint: str
+    passed: float
+    refused: float
+    banned: float
+    """Banned, denied and unanswered."""
+    refused_series: tuple[int, ...]
+
+
+class RuleRates(NamedTuple):
+    """One line of the second table."""
+
+    endpoint: str
+    rule: str
+    refuses: float
+    near: float
+    shadows: float
+
+
+def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
+    """Those with the most refusals first, then those with the most requests."""
+    seconds, total = recent.seconds, recent.total
+    sums: dict[str, list[int]] = {}
+    for check, amount in total.checks.items():
+        passed, refused, other = sums.setdefault(check.endpoint, [0, 0, 0])
+        passed += amount * (check.outcome in PASSED)
+        refused += amount * (check.outcome == "refused")
+        other += amount * (check.outcome in TURNED_AWAY - {"refused"})
+        sums[check.endpoint] = [passed, refused, other]
+    ranked = sorted(sums.items(), key=lambda each: (-each[1][1], -each[1][2], -each[1][0], each[0]))
+    return [
+        EndpointRates(
+            endpoint,
+            passed / seconds,
+            refused / seconds,
+            other / seconds,
+            recent.checks(endpoint=endpoint, outcomes=["refused"]) if place < MOST_ROWS else (),
+        )
+        for place, (endpoint, (passed, refused, other)) in enumerate(ranked)
+    ]
+
+
+def rules_of(recent: RecentTraffic) -> list[RuleRates]:
+    """Those that refuse most first, then those that are nearest to it."""
+    seconds = recent.seconds
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    for each, amount in recent.total.rules.items():
+        of_rule = sums.setdefault((each.endpoint, each.rule), {})
+        of_rule[each.did] = of_rule.get(each.did, 0) + amount
+    rates = [
+        RuleRates(*names, *(amounts.get(did, 0) / seconds for did in ("refuses", "near", "shadows")))
+        for names, amounts in sums.items()
+    ]
+    return sorted(rates, key=lambda rule: (-rule.refuses, -rule.near, -rule.shadows, rule))
+
+
+def screen(recent: RecentTraffic, storage: Storage, *, app: str, columns: int, rows: int) -> list[str]:
+    """Lines that fit ``columns`` and ``rows``."""
+    endpoints, rules, subjects = endpoints_of(recent), rules_of(recent), recent.top_subjects(MOST_ROWS)
+    lines = [_title(app, recent, columns), _totals(endpoints, columns), _storage_line(storage, columns), ""]
+    if not endpoints:
+        return [*lines, "No checks in this time."][:rows]
+    room = max((rows - len(lines) - 8) // 3, 1)
+    spark = columns >= _WIDE
+    lines += _table(
+        ("ENDPOINT", "REFUSED/s", "PASSED/s", "OTHER/s", *(["REFUSED"] if spark else [])),
+        [_endpoint_row(each, spark=spark) for each in endpoints],
+        room,
+        columns,
+    )
+    lines += _table(
+        ("RULE", "ENDPOINT", "REFUSES/s", "NEAR/s", "SHADOW/s"),
+        [(each.rule, each.endpoint, _rate(each.refuses), _rate(each.near), _rate(each.shadows)) for each in rules],
+        room,
+        columns,
+    )
+    lines += _table(
+        ("REFUSED", "SUBJECT", "RULE", "ENDPOINT", "SINCE"),
+        [_subject_row(each, recent.at) for each in subjects],
+        room,
+        columns,
+    )
+    return lines[:rows]
+
+
+def sparkline(series: Sequence[int], columns: int = SPARKS) -> str:
+    """The series as bars, the oldest first; slices are joined where there are more than ``columns``."""
+    if not series:
+        return ""
+    size = -(-len(series) // columns)
+    start = len(series) % size and size - len(series) % size
+    padded = [0] * start + list(series)
+    sums = [sum(padded[place : place + size]) for place in range(0, len(padded), size)]
+    most = max(sums)
+    return "".join(BARS[-(-amount * (len(BARS) - 1) // most)] if most else BARS[0] for amount in sums)
+
+
+def as_json(recent: RecentTraffic, storage: Storage) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "at": recent.at,
+        "seconds": recent.seconds,
+        "storage": storage._asdict(),
+        "endpoints": [each._asdict() for each in endpoints_of(recent)],
+        "rules": [each._asdict() for each in rules_of(recent)],
+        "subjects": [each._asdict() for each in recent.top_subjects()],
+    }
+
+
+def _title(app: str, recent: RecentTraffic, columns: int) -> str:
+    minutes = console.duration(round(recent.seconds))
+    left, right = f"{app}, the last {minutes}", time.strftime("%H:%M:%S", time.localtime(recent.at))
+    return click.style(f"{left}{right:>{max(columns - len(left), len(right) + 1)}}"[:columns], bold=True)
+
+
+def _totals(endpoints: Iterable[EndpointRates], columns: int) -> str:
+    endpoints = list(endpoints)
+    passed, refused = sum(each.passed for each in endpoints), sum(each.refused for each in endpoints)
+    other = sum(each.banned for each in endpoints)
+    share = f" ({refused / (passed + refused + other):.1%})" if refused else ""
+    text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}", columns).rstrip()
+    return click.style(text, fg="red") if refused else text
+
+
+def _storage_line(storage: Storage, columns: int) -> str:
+    if storage.milliseconds is None:
+        return click.style(_cell(f"storage away: {storage.error}", columns).rstrip(), fg="red")
+    return _cell(f"storage answers in {storage.milliseconds:.1f} ms, {storage.name}", columns).rstrip()
+
+
+def _endpoint_row(each: EndpointRates, *, spark: bool) -> tuple[str, ...]:
+    cells = (each.endpoint, _rate(each.refused), _rate(each.passed), _rate(each.banned))
+    return (*cells, sparkline(each.refused_series)) if spark else cells
+
+
+def _subject_row(each: TopSubject, at: float) -> tuple[str, ...]:
+    who = each.subject or "everyone"
+    named = who if each.type in {"ip", "default"} else f"{each.type} {who}"
+    return (
+        str(each.refused),
+        named,
+        each.rule,
+        each.endpoint,
+        f"{console.duration(max(round(at - each.since), 1))} ago",
+    )
+
+
+def _rate(rate: float) -> str:
+    if rate == 0:
+        return "0"
+    return f"{rate:.2f}" if rate < 10 else f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], room: int, columns: int) -> list[str]:
+    """At most ``room`` rows, each one line; nothing where there are none."""
+    if not rows:
+        return []
+    shown = [headings, *rows[: min(room, MOST_ROWS)]]
+    sizes = [max(len(row[place]) for row in shown) for place in range(len(headings))]
+    while sum(sizes) + console.GAP * (len(sizes) - 1) > columns:
+        widest = max(range(len(sizes)), key=lambda place: sizes[place])
+        sizes[widest] -= 1
+    lines = [
+        (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown
+    ]
+    return [click.style(lines[0].rstrip(), dim=True), *(line.rstrip() for line in lines[1:]), ""]
+
+
+def _cell(text: str, size: int) -> str:
+    return text.ljust(size) if len(text) <= size else f"{text[: max(size - 1, 0)]}…"[:size]

@@ -1,0 +1,164 @@
+"""The dashboard and the alert rules that ship: valid for Prometheus' own tools, and of metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from prometheus_client import CollectorRegistry
+
+from flask_multilimit.observe.boards import PANELS, alerts, dashboard
+from flask_multilimit.observe.prometheus import PrometheusMetrics
+from support.programs import program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = {
+    name
+    for metric in PrometheusMetrics(registry=CollectorRegistry())._made
+    for family in metric.describe()
+    for name in (family.name, f"{family.name}_total", f"{family.name}_bucket")
+}
+RULES = """
+rule_files: [alerts.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - series: 'multilimit_checks_total{endpoint="search", outcome="refused", decided_by="storage"}'
+        values: '0x75 600+600x20'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="storage"}'
+        values: '0+600x95'
+    alert_rule_test:
+      - {eval_time: 70m, alertname: MultiLimitRefusalsRise, exp_alerts: []}
+      - {eval_time: 70m, alertname: MultiLimitEndpointRefuses, exp_alerts: []}
+      - eval_time: 92m
+        alertname: MultiLimitRefusalsRise
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: Refusals have risen to 10 a second
+              description: >-
+                More than three times as many requests are refused as in the hour before. `flask multilimit top` shows
+                who is refused, where, and by which rule.
+      - eval_time: 95m
+        alertname: MultiLimitEndpointRefuses
+        exp_alerts:
+          - exp_labels: {severity: warning, endpoint: search}
+            exp_annotations:
+              summary: search refuses 50% of its requests
+              description: >-
+                Either somebody asks too often, or a limit is too tight for honest users. `flask multilimit top` shows
+                which.
+  - interval: 1m
+    input_series:
+      - series: 'multilimit_storage_up{app="shop", pid="1"}'
+        values: '1x5 0x10'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="allowed", decided_by="local"}'
+        values: '0x5 60+60x10'
+      - series: 'multilimit_checks_total{endpoint="login", outcome="unanswered", decided_by="nobody"}'
+        values: '0x5 60+60x10'
+      - series: 'multilimit_checks_total{endpoint="search", outcome="banned", decided_by="storage"}'
+        values: '0x5 600+600x10'
+    alert_rule_test:
+      - {eval_time: 5m, alertname: MultiLimitStorageAway, exp_alerts: []}
+      - {eval_time: 5m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
+      - {eval_time: 5m, alertname: MultiLimitUnanswered, exp_alerts: []}
+      - {eval_time: 5m, alertname: MultiLimitBanStorm, exp_alerts: []}
+      - eval_time: 14m
+        alertname: MultiLimitStorageAway
+        exp_alerts:
+          - exp_labels: {severity: critical, app: shop}
+            exp_annotations:
+              summary: The rate limit storage of shop does not answer
+              description: >-
+                Since a minute at least one process decides without it, as MULTILIMIT_ON_STORAGE_ERROR says. `flask
+                multilimit doctor` says what is wrong.
+      - eval_time: 14m
+        alertname: MultiLimitFallbackInUse
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: 1 checks a second are decided without the storage
+              description: >-
+                Processes limit by themselves, or let everything pass. See MultiLimitStorageAway, or the log for single
+                keys that fail.
+      - eval_time: 14m
+        alertname: MultiLimitUnanswered
+        exp_alerts:
+          - exp_labels: {severity: critical, endpoint: login}
+            exp_annotations:
+              summary: login answers with errors because no limit can be checked
+              description: The storage does not answer, and MULTILIMIT_ON_STORAGE_ERROR is deny or raise.
+      - eval_time: 14m
+        alertname: MultiLimitBanStorm
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: 10 requests of banned subjects a second
+              description: >-
+                Either an attack, or a ban hits honest users: many of them may share one address.
+"""
+
+
+def promtool(*arguments: object) -> str:
+    run = subprocess.run([program("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout + run.stderr
+
+
+def test_the_alert_rules_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "alerts.yml").write_text(alerts())
+
+    assert "6 rules found" in promtool("check", "rules", tmp_path / "alerts.yml")
+
+
+def test_the_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+    (tmp_path / "alerts.yml").write_text(alerts())
+    (tmp_path / "test.yml").write_text(RULES)
+
+    assert "SUCCESS" in promtool("test", "rules", tmp_path / "test.yml")
+
+
+@pytest.mark.parametrize("text", [alerts(), dashboard()], ids=["alerts", "dashboard"])
+def test_every_metric_that_is_asked_for_is_there(text: str) -> None:
+    asked = set(re.findall(r"\bmultilimit_[a-z_]+", text)) - {"multilimit_top"}
+
+    assert asked
+    assert asked <= NAMES
+
+
+def test_the_dashboard_asks_for_every_metric() -> None:
+    text = dashboard()
+    made = {
+        family.name for metric in PrometheusMetrics(registry=CollectorRegistry())._made for family in metric.describe()
+    }
+
+    assert {name for name in made if name not in text} == {"multilimit_refunds"}
+
+
+def test_another_namespace_renames_every_metric() -> None:
+    for text in (alerts("shop_limits"), dashboard(namespace="shop_limits")):
+        assert "multilimit_" not in text
+        assert "shop_limits_checks_total" in text
+    assert yaml.safe_load(alerts("shop"))["groups"][0]["name"] == "multilimit"
+
+
+def test_endpoints_can_be_chosen_from() -> None:
+    of_app, known = json.loads(dashboard(["search", "login"])), json.loads(dashboard())
+
+    assert [option["value"] for option in of_app["templating"]["list"][1]["options"]] == ["$__all", "search", "login"]
+    assert known["templating"]["list"][1]["query"] == "label_values(multilimit_checks_total, endpoint)"
+
+
+def test_panels_lie_beside_each_other_without_overlap() -> None:
+    places = [panel["gridPos"] for panel in json.loads(dashboard())["panels"]]
+
+    assert len(places) == len(PANELS)
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert len({(place["x"], place["y"]) for place in places}) == len(places)

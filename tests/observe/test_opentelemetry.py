@@ -1,0 +1,194 @@
+"""Metrics and spans of OpenTelemetry, as its own exporters in memory have them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from flask_multilimit import Event, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.observe import opentelemetry
+from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask import Flask
+    from flask.testing import FlaskClient
+
+    from support.servers import Server
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def meters(reader: InMemoryMetricReader) -> Iterator[MeterProvider]:
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def spans() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracers(spans: InMemorySpanExporter) -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    return provider
+
+
+def client_of(app: Flask, observer: OpenTelemetryObserver, **options: Any) -> FlaskClient:
+    MultiLimit(app, observers=[observer], **options)
+    app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="3/hour")(lambda: "ok"))
+    return app.test_client()
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+    """Attributes and point of each series, by the name of the metric."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        metric.name: [(dict(point.attributes or {}), point) for point in metric.data.data_points]
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+def test_what_was_told_is_what_is_measured(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
+    observer = OpenTelemetryObserver(meter_provider=meters)
+    client = client_of(app, observer)
+    for _ in range(10):
+        client.get("/")
+    observer.flush()
+
+    found = points(reader)
+    checks = {attributes["multilimit.outcome"]: (attributes, point) for attributes, point in found["multilimit.checks"]}
+    assert {outcome: point.value for outcome, (_, point) in checks.items()} == {"allowed": 3, "refused": 7}
+    assert checks["refused"][0] == {
+        "multilimit.endpoint": "view",
+        "multilimit.outcome": "refused",
+        "multilimit.decided_by": "memory",
+    }
+    rule = {"multilimit.endpoint": "view", "multilimit.rule": "ip-3600s"}
+    assert [(attributes, point.value) for attributes, point in found["multilimit.refusals"]] == [(rule, 7)]
+    assert [(attributes, point.value) for attributes, point in found["multilimit.near_limit"]] == [(rule, 1)]
+    ((attributes, times),) = found["multilimit.check.duration"]
+    assert attributes == {"multilimit.decided_by": "memory"}
+    assert times.count == 10
+    assert 0 < times.sum < 10
+    assert [(attributes, point.value) for attributes, point in found["multilimit.storage.up"]] == [
+        ({"multilimit.app": "shop"}, 1)
+    ]
+    for name in ("pending_charges", "fallback_keys", "leases"):
+        assert found[f"multilimit.{name}"][0][1].value == 0
+
+
+def test_units_are_those_of_the_conventions(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
+    observer = OpenTelemetryObserver(meter_provider=meters)
+    client_of(app, observer).get("/")
+    observer.flush()
+
+    data = reader.get_metrics_data()
+    assert data is not None
+    units = {
+        metric.name: metric.unit
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    assert units["multilimit.checks"] == "{check}"
+    assert units["multilimit.check.duration"] == "s"
+
+
+def test_the_current_span_is_told_who_decided(
+    app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
+) -> None:
+    client = client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers))
+    tracer = tracers.get_tracer("test")
+
+    for _ in range(4):
+        with tracer.start_as_current_span("GET /"):
+            client.get("/")
+
+    finished = spans.get_finished_spans()
+    assert len(finished) == 4
+    assert dict(finished[0].attributes or {}) == {
+        "multilimit.endpoint": "view",
+        "multilimit.outcome": "allowed",
+        "multilimit.decided_by": "memory",
+    }
+    assert (finished[3].attributes or {})["multilimit.outcome"] == "refused"
+    assert (finished[3].attributes or {})["multilimit.rules"] == ("ip-3600s",)
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_a_round_trip_is_a_span_if_asked_for(
+    app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter, server: Server
+) -> None:
+    app.config["MULTILIMIT_STORAGE_TIMEOUT"] = 10
+    observer = OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers, spans=True)
+    client = client_of(app, observer, storage=server.url)
+
+    with tracers.get_tracer("test").start_as_current_span("GET /"):
+        for _ in range(6):  # the last ones are refused by the deny cache
+            client.get("/")
+
+    *trips, request = spans.get_finished_spans()
+    assert {span.name for span in trips} == {"multilimit.check"}
+    assert len(trips) == 4
+    assert all(span.parent is not None and request.context is not None for span in trips)
+    assert all(span.parent.span_id == request.context.span_id for span in trips if span.parent and request.context)
+    assert all((span.end_time or 0) > (span.start_time or 0) for span in trips)
+
+
+def test_without_a_span_nothing_is_traced(
+    app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
+) -> None:
+    client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers)).get("/")
+
+    assert spans.get_finished_spans() == ()
+
+
+def test_names_are_bounded(
+    meters: MeterProvider, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opentelemetry, "MOST_NAMES", 3)
+    observer = OpenTelemetryObserver(meter_provider=meters)
+    for number in range(10):
+        observer(Event(f"mail-{number}", "unanswered", "nobody", None, 0.1, 0.0, (), None))
+        observer.flush()
+
+    assert len(points(reader)["multilimit.checks"]) == 4
+
+
+def test_refunds(meters: MeterProvider, reader: InMemoryMetricReader) -> None:
+    observer = OpenTelemetryObserver(meter_provider=meters)
+    observer(Event("view", "refunded", "storage", None, 0.0, 0.0, (), None))
+    observer.flush()
+
+    found = points(reader)
+    assert found["multilimit.refunds"][0][1].value == 1
+    assert "multilimit.checks" not in found
+
+
+def test_without_opentelemetry_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['opentelemetry'] = None; import flask_multilimit.observe.opentelemetry"
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 1
+    assert "pip install 'flask-multilimit[opentelemetry]'" in run.stderr.splitlines()[-1]

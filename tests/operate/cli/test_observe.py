@@ -1,0 +1,135 @@
+"""top, config, alerts and grafana on the command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from flask_multilimit import RedisStorage
+from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
+from flask_multilimit.observe.traffic.flushing import Outbox
+from operate.cli.conftest import SHOP, Command
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+
+@pytest.fixture
+def some_traffic(on_server: Command, redis_client: redis.Redis) -> None:
+    del on_server  # which empties the server
+    outbox = Outbox(RedisStorage(redis_client), "rate_limit:", logger=logging.getLogger("test"))
+    outbox.put(
+        Counts(
+            {Check("search", "refused", "storage"): 30, Check("search", "allowed", "storage"): 10},
+            {RuleCount("search", "ip-60s", "refuses"): 30},
+            {Refused("search", "ip-60s", "ip", "203.0.113.7"): 30},
+        )
+    )
+    outbox.send()
+
+
+@pytest.mark.usefixtures("some_traffic")
+def test_top_once(on_server: Command) -> None:
+    out = on_server("top", "--once").out
+
+    assert "(75.0%)" in out
+    assert "30       203.0.113.7  ip-60s  search" in out
+
+
+@pytest.mark.usefixtures("some_traffic")
+def test_top_as_json(on_server: Command) -> None:
+    told = on_server("top", "--json", "--minutes", "1").json
+
+    assert told["schema"] == 1
+    assert told["subjects"][0]["refused"] == 30
+    assert told["seconds"] <= 60
+
+
+def test_top_of_nothing(on_server: Command) -> None:
+    assert "No checks in this time." in on_server("top", "--once").out
+
+
+def test_top_where_nothing_is_counted(on_server: Command) -> None:
+    on_server.environment["FLASK_MULTILIMIT_TRAFFIC"] = "false"
+
+    run = on_server("top")
+
+    assert run.code == 1
+    assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in run.err
+
+
+def test_top_of_memory() -> None:
+    run = Command(SHOP, "memory://")("top", "--once")
+
+    assert run.code == 1
+    assert "in the memory of each worker process" in run.err
+
+
+def test_top_without_a_server(tmp_path: Path) -> None:
+    run = Command(SHOP, f"unix://{tmp_path}/none")("top", "--once")
+
+    assert run.code == 1
+    assert "gave no answer" in run.err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("some_traffic")
+def test_top_lives_and_ends_with_q(server: Server) -> None:
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "FLASK_MULTILIMIT_STORAGE_URI": server.url, "COLUMNS": "100", "LINES": "30"}
+    command = [sys.executable, "-m", "flask", "--app", str(SHOP), "multilimit", "top"]
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    shown = b""
+    deadline = time.monotonic() + 30
+    while shown.count(b"q: quit") < 2 and time.monotonic() < deadline:
+        if select.select([main], [], [], 0.1)[0]:
+            shown += os.read(main, 65536)
+    os.write(main, b"q")
+
+    assert process.wait(10) == 0
+    assert shown.count(b"203.0.113.7") >= 2
+    os.close(main)
+    os.close(terminal)
+
+
+def test_config_tells_where_each_setting_comes_from(on_server: Command) -> None:
+    found = {each["name"]: each for each in on_server("config", "--json").json["settings"]}
+
+    assert found["MULTILIMIT_STORAGE_URI"]["source"] == "environment (FLASK_MULTILIMIT_STORAGE_URI)"
+    assert found["MULTILIMIT_TRAFFIC"] == {"name": "MULTILIMIT_TRAFFIC", "value": "True", "source": "default"}
+    assert "MULTILIMIT_TRAFFIC" in on_server("config").out
+
+
+def test_config_hides_passwords() -> None:
+    run = Command(SHOP, "redis://user:s3cret@localhost:1/0")("config")
+
+    assert "s3cret" not in run.out
+    assert "redis://" in run.out
+
+
+def test_alerts_are_printed(on_server: Command) -> None:
+    rules = yaml.safe_load(on_server("alerts", "--namespace", "shop", columns=200).out)
+
+    assert len(rules["groups"][0]["rules"]) == 6
+    assert "shop_checks_total" in rules["groups"][0]["rules"][0]["expr"]
+
+
+def test_the_dashboard_is_printed_with_the_limited_endpoints(on_server: Command) -> None:
+    board = json.loads(on_server("grafana", columns=300).out)
+
+    endpoints = [option["value"] for option in board["templating"]["list"][1]["options"]]
+    assert len(endpoints) > 1
+    assert board["title"].startswith("Rate limits of ")

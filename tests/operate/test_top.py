@@ -1,0 +1,87 @@
+"""The screen of top: what is on it, and that it fits."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from flask_multilimit.observe.traffic import Check, Counts, RecentTraffic, Refused, RuleCount
+from flask_multilimit.operate.top import Storage, as_json, endpoints_of, rules_of, screen, sparkline
+
+STORAGE = Storage("redis://localhost:6379/0", 0.42)
+
+
+def recent() -> RecentTraffic:
+    busy = Counts(
+        {
+            Check("search", "allowed", "storage"): 50,
+            Check("search", "refused", "deny_cache"): 150,
+            Check("login", "denied", "list"): 20,
+            Check("quote", "allowed", "storage"): 900,
+        },
+        {
+            RuleCount("search", "ip-60s", "refuses"): 150,
+            RuleCount("search", "ip-60s", "near"): 10,
+            RuleCount("quote", "default-60s", "shadows"): 5,
+        },
+        {Refused("search", "ip-60s", "ip", "203.0.113.7"): 100, Refused("search", "ip-60s", "user", "a" * 60): 50},
+    )
+    return RecentTraffic(1_700_000_020.0, 1_700_000_000.0, (Counts(), busy))
+
+
+def lines(columns: int, rows: int = 40, storage: Storage = STORAGE) -> list[str]:
+    return [click.unstyle(line) for line in screen(recent(), storage, app="shop", columns=columns, rows=rows)]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("rows", [5, 12, 24, 60])
+def test_it_fits(columns: int, rows: int) -> None:
+    shown = lines(columns, rows)
+
+    assert len(shown) <= rows
+    assert max(map(len, shown)) <= columns
+
+
+def test_what_is_on_it() -> None:
+    text = "\n".join(lines(120))
+
+    assert "47.5 passed, 7.50 refused a second (13.4%)" in text
+    assert "storage answers in 0.4 ms, redis://localhost:6379/0" in text
+    assert "search    7.50       2.50      0        ▁█" in text
+    assert "203.0.113.7" in text
+    assert f"user {'a' * 60}" in text
+    assert "10 s ago" in text
+
+
+def test_who_refuses_most_comes_first() -> None:
+    assert [each.endpoint for each in endpoints_of(recent())] == ["search", "login", "quote"]
+    assert [(rule.rule, rule.refuses, rule.near, rule.shadows) for rule in rules_of(recent())] == [
+        ("ip-60s", 7.5, 0.5, 0),
+        ("default-60s", 0, 0, 0.25),
+    ]
+
+
+def test_nothing_is_said() -> None:
+    nothing = RecentTraffic(1_700_000_010.0, 1_700_000_000.0, (Counts(),))
+
+    assert "No checks in this time." in screen(nothing, STORAGE, app="shop", columns=80, rows=24)
+
+
+def test_a_storage_that_is_away() -> None:
+    assert "storage away: timed out" in lines(80, storage=Storage("redis", None, "timed out"))
+
+
+@pytest.mark.parametrize(
+    ("series", "bars"),
+    [((), ""), ((0, 0), "▁▁"), ((0, 1, 100), "▁▂█"), ((7,) * 24, "█" * 12), ((0,) * 13 + (9,), "▁" * 6 + "█")],
+)
+def test_sparklines(series: tuple[int, ...], bars: str) -> None:
+    assert sparkline(series) == bars
+
+
+def test_json_has_the_same() -> None:
+    told = as_json(recent(), STORAGE)
+
+    assert told["endpoints"][0]["refused"] == 7.5
+    assert told["subjects"][0]["subject"] == "203.0.113.7"
+    assert told["storage"] == {"name": "redis://localhost:6379/0", "milliseconds": 0.42, "error": ""}
