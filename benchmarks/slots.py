@@ -34,6 +34,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
         for (who, where), taken in samples.items():
             pairs = list(zip(taken, samples[Variant(RATE, where)], strict=True))
             yield median_of(PART, who, where, "times a rate", (ours.wall / rate.wall for ours, rate in pairs))
+            yield median_of(PART, who, where, "times a rate, CPU", (ours.cpu / rate.cpu for ours, rate in pairs))
             yield median_of(PART, who, where, "µs", (each.wall for each in taken))
 
 

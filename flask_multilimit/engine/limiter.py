@@ -68,6 +68,8 @@ class Limiter:
         self._sleep = sleep
         self._monotonic = monotonic
         self._refunds = _Refunds()
+        self._holding: Storage | None = None
+        self._keeps_slots: Any = None
 
     @property
     def storage(self) -> Storage:
@@ -182,7 +184,9 @@ class Limiter:
         """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
         :meth:`release`; without, they expire after their ``timeout``. Raises :class:`ConfigurationError` where the
         storage keeps no slots."""
-        KEEPER.hold(self._storage, decision)
+        if self._holding is not self._storage:  # looked up once, for it takes longer than all the rest
+            self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
+        KEEPER.hold(self._keeps_slots, decision)
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules; what other rules were charged

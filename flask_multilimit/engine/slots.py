@@ -18,6 +18,7 @@ from typing import cast
 from .decision import Decision
 from .errors import ConfigurationError, StorageError
 from .forks import tell_child
+from .hits import PEEKED, Hit, memoized
 from .storage import KeepsSlots, Slot, Storage, layers_of
 
 RENEWALS = 3
@@ -64,15 +65,14 @@ class Keeper:
     def _after_fork_in_child(self) -> None:
         self._begin()
 
-    def hold(self, storage: Storage, decision: Decision) -> None:
-        """Renew what ``decision`` has taken until it is released. Raises :class:`ConfigurationError` where ``storage``
-        keeps no slots."""
+    def hold(self, storage: KeepsSlots, decision: Decision) -> None:
+        """Renew what ``decision`` has taken until it is released."""
         slots = slots_of(decision)
         if not slots:
             return
-        timeout = min(slot.hit.rule.time for slot in slots)
+        timeout = min([slot.hit.rule.time for slot in slots])
         now = self._clock()
-        held = _Held(that_keeps_slots(storage), slots, timeout, now + timeout / RENEWALS, now + timeout)
+        held = _Held(storage, slots, timeout, now + timeout / RENEWALS, now + timeout)
         self._held[decision.check_id] = held
         if self._thread is None or held.due < self._wakes_at:
             self._see_to_it(held.due)
@@ -194,8 +194,16 @@ class Keeper:
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
     """What ``decision`` has taken of rules that hold slots."""
-    check_id = decision.check_id
-    return tuple(Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots)
+    check_id, holding = decision.check_id, memoized(decision.hits, _that_hold_slots)
+    if not decision.allowed or check_id == PEEKED:
+        return ()
+    if not decision.refunded and not any(hit.shadow for hit in holding):  # nearly always, and charges take longer
+        return tuple([Slot(check_id, hit) for hit in holding])
+    return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
+
+
+def _that_hold_slots(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    return tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
 
 
 def _by_storage(held: Iterable[_Held]) -> list[tuple[KeepsSlots, list[_Held]]]:

@@ -17,7 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from flask_multilimit.engine import Concurrent, Limiter, Rule, hits_for, storage_from_uri
+from flask_multilimit.engine.algorithms import concurrency
 from history.broken import scripts_of_this_process
 
 if TYPE_CHECKING:
@@ -33,6 +36,12 @@ LONGEST_WORK = 0.01
 COSTS = (1, 1, 1, 2)
 SOON = 0.3
 """Seconds of work that outlives no timeout; some takes longer, and is renewed."""
+
+RELEASES: dict[str, Callable[[bytes, int, bytes], tuple[bytes, ...]]] = {
+    "nothing": lambda *_: (b"PING",),
+    "one unit of a heavy check": lambda key, _, check_id: (b"ZREM", key, check_id),
+}
+"""Broken ones."""
 
 _barrier: Any = None
 
@@ -70,9 +79,21 @@ def plan(cost: int) -> tuple[Hit, ...]:
     return hits_for([rates, Concurrent(COUNT, TIMEOUT)], scope="slots", cost=cost)
 
 
-def run(url: str, seed: int, threads: int, times: int, defect: Defect | None, longest: float) -> list[Work]:
-    """So many checks of each thread; the work of some raises, that of a few takes ``longest``."""
-    with scripts_of_this_process(are_compiled=seed % 2 == 0 and defect is None, defect=defect):
+def run(
+    url: str,
+    seed: int,
+    threads: int,
+    times: int,
+    defect: Defect | None,
+    longest: float,
+    released: str | None = None,
+) -> list[Work]:
+    """So many checks of each thread; the work of some raises, that of a few takes ``longest``. ``released`` is what a
+    release gives back, if not all."""
+    are_compiled = seed % 2 == 0 and defect is None
+    with scripts_of_this_process(are_compiled=are_compiled, defect=defect), pytest.MonkeyPatch.context() as patch:
+        if released is not None:
+            patch.setattr(concurrency, "release_command", RELEASES[released])
         limiter = Limiter(storage_from_uri(url, timeout=30))
         limiter.peek(plan(1))
         _barrier.wait()

@@ -123,3 +123,6 @@ class HoldsSlots(Algorithm, Protocol):
 
     def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> bool:
         """Let the slots of ``check_id`` count from ``now`` on, if they still do; whether they did."""
+
+    def release_command(self, key: bytes, cost: int, check_id: bytes, /) -> tuple[bytes, ...]:
+        """The plain command of Redis that does what :meth:`refund` does."""

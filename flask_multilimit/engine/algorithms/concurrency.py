@@ -35,6 +35,7 @@ __all__ = [
     "quota",
     "recognise",
     "refund",
+    "release_command",
     "renew",
     "reset_after",
 ]
@@ -53,3 +54,7 @@ def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:
     log.add(bisect_right(log.times, now, log.head), now, check_id, cost)
     log.lasts_until = 0
     return True
+
+
+def release_command(key: bytes, cost: int, check_id: bytes) -> tuple[bytes, ...]:
+    return (b"ZREM", key, check_id, *[b"%b%d" % (check_id, unit) for unit in range(2, cost + 1)])

@@ -320,6 +320,9 @@ class _Asking:
     def unlink(self, *keys: str) -> Any:
         return self._ask("UNLINK", *keys)
 
+    def execute_command(self, *command: Any) -> Any:
+        return self._ask(*command)
+
     def _ask(self, *command: Any) -> Any:
         with self._client.pipeline(transaction=False) as pipeline:
             pipeline.execute_command("ASKING")

@@ -33,7 +33,7 @@ class Script:
 
 @cache
 def script(driver: str, names: frozenset[str]) -> Script:
-    """``driver`` ("check", "refund" or "slots") for hits of the algorithms ``names``, whatever their quotas."""
+    """``driver`` ("check", "refund" or "renew") for hits of the algorithms ``names``, whatever their quotas."""
     drivers = ("check", "finish") if driver == "check" else (driver,)
     return script_of([source("prelude"), source("hits"), *library(names), *map(source, drivers)])
 

@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from ...algorithms.base import HoldsSlots
 from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, memoized, memorize, new_id
@@ -121,15 +122,29 @@ class RedisStorage:
         return tallies_of(self._evaluate(lone_script("tallies"), arguments), len(keys))
 
     def release(self, slots: Sequence[Slot]) -> None:
-        self._run_slots(b"release", slots)
+        self._deadline.start()
+        commands = [_release_command(slot) for slot in slots]
+        if self._wire is None:
+            self._command(self._run_each, commands)
+        elif len(commands) == 1:
+            self._command(self._wire.ask, command_of(*commands[0]), self._deadline.started)
+        else:
+            self._command(self._wire.ask_all, [command_of(*each) for each in commands], self._deadline.started)
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        self._run_slots(b"renew", slots)
-
-    def _run_slots(self, mode: bytes, slots: Sequence[Slot]) -> None:
         self._deadline.start()
         ids = b"".join([slot.check_id for slot in slots])
-        self._run("slots", tuple([slot.hit for slot in slots]), mode, ids)
+        self._run("renew", tuple([slot.hit for slot in slots]), b"", ids)
+
+    def _run_each(self, commands: Sequence[tuple[bytes, ...]]) -> None:
+        if len(commands) == 1 or not hasattr(self._client, "pipeline"):
+            for command in commands:
+                self._client.execute_command(*command)
+            return
+        with self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            pipeline.execute()
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()
@@ -330,6 +345,11 @@ def _packed_for_id_and_mode(hits: tuple[Hit, ...]) -> bytes:
 def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
     script, arguments = _call_of("check", hits)
     return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more)
+
+
+def _release_command(slot: Slot) -> tuple[bytes, ...]:
+    hit = slot.hit
+    return cast("HoldsSlots", hit.rule.implementation).release_command(hit.key.encode(), hit.cost, slot.check_id)
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:

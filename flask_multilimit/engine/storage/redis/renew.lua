@@ -1,0 +1,8 @@
+-- Let slots that are still in use count from now on.
+--
+-- KEYS[i]  key of slot i
+-- ARGV     as in prelude.lua and hits.lua, but
+-- ARGV[2]  the ids of the checks that took them, 16 bytes each
+for i, hit in ipairs(hits) do
+  algorithms[hit.algorithm].others().renew(hit, now, string.sub(ARGV[2], 16 * i - 15, 16 * i))
+end
