@@ -122,8 +122,9 @@ DIFFERENCES: tuple[Difference, ...] = (
         lambda known: known.settings.algorithm == "sliding_window_counter",
     ),
     Difference(
-        "functions of one view",
-        "Decorated functions that a view calls have a quota each; there, those with the same limit share one.",
+        "quotas of their own",
+        "Default limits, limits of some methods and decorated functions that a view calls have a quota each; there, those "
+        "with the same text share one at each endpoint.",
         _has_decorated_functions,
     ),
     Difference(

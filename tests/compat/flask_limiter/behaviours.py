@@ -715,6 +715,14 @@ def two_functions_in_one_view(lib: Library) -> str:
     return times(2, app.test_client())
 
 
+def a_default_limit_with_the_text_of_another(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, default_limits=["2/hour"])
+    app.route("/", methods=["GET", "POST"])(limiter.limit("2/hour", methods=["GET"])(_view(1)))
+    client = app.test_client()
+    return times(2, client) + " | " + times(1, client, method="POST")
+
+
 def functions_with_different_limits_in_one_view(lib: Library) -> str:
     app = lib.app()
     limiter = lib.limiter(app)

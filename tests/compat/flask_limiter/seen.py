@@ -16,7 +16,12 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "an error at import | an error at import",
     ),
     "a_window_of_years": ("windows above 400 days", "200 429 429 | 200 429 429", "200 429 429 | an error at import"),
-    "two_functions_in_one_view": ("functions of one view", "429 429", "200 429"),
+    "two_functions_in_one_view": ("quotas of their own", "429 429", "200 429"),
+    "a_default_limit_with_the_text_of_another": (
+        "quotas of their own",
+        "200 200 | 429",
+        "200 200 | 200",
+    ),
     "limits_put_on_a_registered_view": ("limits that nobody calls", "200 200", "200 429"),
     "deduct_when_of_a_refusal": (
         "all or nothing",
