@@ -123,8 +123,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "quotas of their own",
-        "Default limits, limits of some methods and decorated functions that a view calls have a quota each; there, those "
-        "with the same text share one at each endpoint.",
+        "Default limits, limits of some methods and decorated functions that a view calls have a quota each; there, "
+        "those with the same text share one at each endpoint.",
         _has_decorated_functions,
     ),
     Difference(
