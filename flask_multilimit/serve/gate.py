@@ -126,9 +126,11 @@ class AppGate:
         """Check what ``stack`` declares, with all else that applies; raise unless the call may pass."""
         if not self.settings.enabled:
             return stack.covered
-        asked = request_if_any()
-        record = None if asked is None else self._record_of(asked)
+        record = self._records.current()
+        if record is None or record.plan is NO_PLAN:
+            record = self._begun()
         if record is None or not record.plan.is_reached_by(stack):
+            asked = request_if_any()
             self.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
         if stack.may_hold_slots:
@@ -138,12 +140,10 @@ class AppGate:
         # Also those that do not serve this method: that they do not apply is settled.
         return (record.plan.stack or stack).covered
 
-    def _record_of(self, asked: Request) -> Record:
-        """With a plan, also where nobody has preprocessed the request."""
-        record = self._records.current()
-        if record is None or record.plan is NO_PLAN:
-            record = self._records.open(asked, self.plans.of_request(asked) or NO_PLAN)
-        return record
+    def _begun(self) -> Record | None:
+        """The record of a request that nobody has preprocessed; ``None`` outside of a request."""
+        asked = request_if_any()
+        return None if asked is None else self._records.open(asked, self.plans.of_request(asked) or NO_PLAN)
 
     def _leave(self, record: Record | None, answer: object = None) -> None:
         """Check what has to be checked though the view was not reached."""
@@ -159,8 +159,9 @@ class AppGate:
     def _after_request(self, response: Response) -> Response:
         record = self._records.current()
         if record is not None and record.decisions:
-            for decision, hits in record.unwanted_charges(response):
-                self._give_back(decision, hits)
+            if record.reserved:
+                for decision, hits in record.unwanted_charges(response):
+                    self._give_back(decision, hits)
             describe(response, record.decisions, self.settings)
         return response
 
@@ -288,7 +289,7 @@ class AppGate:
             record = self._records.current() or self._records.make()
         record.decisions.append(decision)
         if applied.reserved and decision.allowed:
-            record.reserved.append((decision, applied.reserved))
+            record.reserved = (*record.reserved, (decision, applied.reserved))
         if applied.holds_slots and decision.allowed:
             self._hold(decision, record)
         self._tell(decision, scope, applied)

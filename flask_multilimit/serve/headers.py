@@ -73,7 +73,11 @@ def _add_retry_after(headers: Headers, decision: Decision, settings: Settings) -
 
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
     """The hits and their standings, one a name."""
-    hits, standings = _standings(decisions[0]) if len(decisions) == 1 else _merged(decisions)
+    latest = decisions[-1]
+    if len(decisions) == 1 and not latest.refunded:  # as nearly always
+        hits, standings = latest.hits, list(standings_of(latest.reply))
+    else:
+        hits, standings = _merged(decisions)
     if with_shadows or not memoized(hits, _has_shadow):
         return hits, standings
     visible = [(hit, standing) for hit, standing in zip(hits, standings, strict=True) if not hit.shadow]

@@ -45,7 +45,7 @@ class Record:
         """Whether the request has passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks."""
-        self.reserved: list[tuple[Decision, Sequence[Applied]]] = []
+        self.reserved: tuple[tuple[Decision, Sequence[Applied]], ...] = ()
         """Charges that depend on the response."""
         self.access: Access = "unknown"
         self.slots: SlotsInUse | None = None
