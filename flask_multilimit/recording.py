@@ -72,9 +72,9 @@ class Recorder:
             raise ConfigurationError("Recorder: subjects are hashed with a key; give key=..., or the app a SECRET_KEY")
         if max_bytes < 100_000:
             raise ConfigurationError(f"Recorder: max_bytes={max_bytes}: give at least 100,000")
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.dropped = 0
+        self.dropped: int = 0
         """Requests of this process that were not written, as too many waited or the disk failed."""
         self._app = app
         self._gate = gate_of(app)

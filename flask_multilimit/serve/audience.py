@@ -70,9 +70,9 @@ class WatchedApp:
     """What observers may ask about an app."""
 
     def __init__(self, app: Flask, limiter: Limiter) -> None:
-        self.name = app.name
+        self.name: str = app.name
         self.limiter = limiter
-        self.beat = Beat(app.logger)
+        self.beat: Beat = Beat(app.logger)
 
     def health(self) -> Health:
         return self.limiter.health()

@@ -63,7 +63,7 @@ class AppGate:
         self.access = access
         self.audience = audience
         """Who is told of every outcome."""
-        self.started = False
+        self.started: bool = False
         self._starting = Lock()
         self._records = Records(app)
         self._slots = RequestSlots(app, self._records, self.release)

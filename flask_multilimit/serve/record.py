@@ -37,11 +37,11 @@ class Record:
     __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved", "slots")
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan: Plan = plan
         """What applies to its endpoint, looked up once."""
-        self.checked = False
+        self.checked: bool = False
         """Whether the plan has been checked, or as much of it as the request came to."""
-        self.admitted = False
+        self.admitted: bool = False
         """Whether the request has passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks."""

@@ -121,10 +121,10 @@ class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeu
 
     def __init__(self, listed: Listed, message: str) -> None:
         super().__init__(description=message)
-        self.code = listed.status
+        self.code: int | None = listed.status
         self.listed = listed
         """The entry that refuses."""
-        self.retry_after = listed.ends_in() if listed.ends_in is not None else None
+        self.retry_after: float | None = listed.ends_in() if listed.ends_in is not None else None
         """Seconds until the entry ends; ``None``: it lasts."""
 
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002

@@ -15,7 +15,7 @@ class Arrivals(Mapping[str, Instants]):
 
     def __init__(self) -> None:
         self._instants: dict[str, array[int]] = {}
-        self.requests = 0
+        self.requests: int = 0
 
     def add(self, subject: str, at: int) -> None:
         """Instants come in order."""

@@ -82,7 +82,7 @@ class Asking:
 
     def __init__(self, place: Place, plan: Plan | None, subjects: Subjects, who: Who, given: Given) -> None:
         self.place = place
-        self.name = place.endpoint or place.kind
+        self.name: str = place.endpoint or place.kind
         self.notes: list[str] = []
         """What is replayed differently, for every request here."""
         self._subjects = subjects

@@ -117,10 +117,12 @@ class Traffic:
 
     def __init__(self, arrivals: Arrivals, windows: Sequence[float]) -> None:
         self.arrivals = arrivals
-        self.windows = tuple(sorted(windows))
+        self.windows: tuple[float, ...] = tuple(sorted(windows))
         self._rule = [Rule(window, 1) for window in self.windows]
         sizes = [rule.quota.window for rule in self._rule]
-        self.subjects = {name: tuple(peak(arrivals[name], size) for size in sizes) for name in arrivals}
+        self.subjects: dict[str, tuple[int, ...]] = {
+            name: tuple(peak(arrivals[name], size) for size in sizes) for name in arrivals
+        }
         """The peaks of each, by window."""
         self._refused: dict[tuple[str, Counts], int] = {}
 

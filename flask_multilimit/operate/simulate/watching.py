@@ -27,7 +27,7 @@ class Watched:
         self._logs = logs
         self._stream = sys.stderr if stream is None else stream
         self._stopped = False
-        self.complete = True
+        self.complete: bool = True
         """``False`` once it was stopped."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:

@@ -19,8 +19,8 @@ class Who:
     """
 
     def __init__(self, fields: Mapping[str, str], headers: Collection[str] = ()) -> None:
-        self.fields = dict(fields)
-        self.headers = frozenset(headers)
+        self.fields: dict[str, str] = dict(fields)
+        self.headers: frozenset[str] = frozenset(headers)
         """Types whose subject is a header field, and the empty text without it."""
 
     def subjects_of(self, request: LoggedRequest) -> dict[str, str]:

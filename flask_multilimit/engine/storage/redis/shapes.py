@@ -39,7 +39,7 @@ class Shapes:
     def __init__(self, worth: float = WORTH) -> None:
         self._worth = worth
         self._learned: OrderedDict[Shape, Learned] = OrderedDict()
-        self.compiled = 0
+        self.compiled: int = 0
         """How many there are."""
 
     def of(self, hits: tuple[Hit, ...]) -> Learned | None:

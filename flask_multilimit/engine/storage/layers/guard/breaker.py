@@ -40,11 +40,11 @@ class Breaker:
     """
 
     def __init__(self) -> None:
-        self.lock = Lock()
-        self.state = State.CLOSED
-        self.failures = 0
+        self.lock: Lock = Lock()
+        self.state: State = State.CLOSED
+        self.failures: int = 0
         """Failures noted so far. A check that began before the latest one says nothing new."""
-        self.since = time.time()
+        self.since: float = time.time()
         """When the health changed; POSIX time."""
         self.error: StorageError | None = None
         self.failing_hits: tuple[Hit, ...] = ()
