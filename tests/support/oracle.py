@@ -73,7 +73,10 @@ class Oracle:
             return reply
         for hit in hits:
             if hit.cost:
-                self._charges[hit.key] = self._window(hit).charged(Charge(now, hit.cost, check_id.bytes)).charges
+                # A charge drops what has left its own window, also where a rule with a lease, whose window is longer,
+                # would count it a second more.
+                counting = Window(hit.rule.quota.window, self._window(hit).live(now))
+                self._charges[hit.key] = counting.charged(Charge(now, hit.cost, check_id.bytes)).charges
         return self._reply(hits, now, repeated=True)
 
     def peek(self, hits: Sequence[Hit], now: int) -> list[int]:
