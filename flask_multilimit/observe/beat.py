@@ -33,7 +33,7 @@ class Beat:
         self._logger = logger
         self._tasks: list[Task] = []
         self._lock = Lock()
-        self.idle = False
+        self.idle: bool = False
         """Whether there are tasks and no thread: look first, for :meth:`start` takes a lock."""
         tell_child(self)
         _beats.add(self)
