@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,8 @@ from .settings import Options, Settings, unknown_settings
 from .storage import storage_from
 from .util import get_qualified_name
 
+LOGGER = logging.getLogger("flask_multilimit.compat")
+"""Not that of Flask-Limiter: what apps make of its lines stays as it is."""
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
 DEFAULT_PREFIX = "rate_limit:"
@@ -32,13 +35,10 @@ PLACES_REMEMBERED = 4096
 class InForce:
     """What a Limiter knows of one app."""
 
-    def __init__(
-        self, app: Flask, limiter: Binding, registry: Registry, settings: Settings, multilimit: MultiLimit
-    ) -> None:
+    def __init__(self, app: Flask, registry: Registry, settings: Settings, multilimit: MultiLimit) -> None:
         self.app = app
         self.settings = settings
         self.prefix: str = _prefix_of(app, settings)
-        self._limiter = limiter
         self._registry = registry
         self._multilimit = multilimit
         self._memory = Engine() if settings.in_memory_fallback else None
@@ -58,7 +58,7 @@ class InForce:
             *settings.in_memory_fallback,
         ):
             each.bind(limiter)
-        made = cls(app, limiter, registry, settings, _multilimit_of(app, settings))
+        made = cls(app, registry, settings, _multilimit_of(app, settings))
         app.extensions.setdefault(EXTENSION, {})[limiter] = made
         return made
 
@@ -73,9 +73,9 @@ class InForce:
             return
         self._started = True
         for text in unknown_settings(self.app.config):
-            self._limiter.logger.warning("%s", text)
+            LOGGER.warning("%s", text)
         if found := touching(Known(self.app, self.settings, self._registry)):
-            self._limiter.logger.warning(
+            LOGGER.warning(
                 "flask_multilimit checks the limits of %r in place of Flask-Limiter. It may see differences in: %s; "
                 'see "%s" in the documentation',
                 self.app.name,
