@@ -1,0 +1,34 @@
+"""An app that is scraped, for tests with gunicorn and a real Prometheus."""
+
+from __future__ import annotations
+
+import os
+
+from flask import Flask, request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, multiprocess
+
+from flask_multilimit import MultiLimit, exempt, rate_limiter
+from flask_multilimit.observe.prometheus import PrometheusMetrics
+
+app = Flask("service")
+app.config.update(MULTILIMIT_STORAGE_URI=os.environ["STORAGE_URI"], MULTILIMIT_STORAGE_TIMEOUT=10)
+MultiLimit(app, observers=[PrometheusMetrics()])
+
+
+@app.get("/search")
+@rate_limiter(type=lambda: request.args["who"], name="who", rules="20/hour")
+def search() -> str:
+    return "found"
+
+
+@app.get("/pid")
+def pid() -> str:
+    return str(os.getpid())
+
+
+@app.get("/metrics")
+@exempt
+def metrics() -> tuple[bytes, dict[str, str]]:
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry), {"Content-Type": CONTENT_TYPE_LATEST}
