@@ -174,9 +174,10 @@ class Audience:
             try:
                 observer(event)
             except Exception as error:  # noqa: PERF203 - an observer changes no verdict
-                self._log(observer, error)
+                self.log(observer, error)
 
-    def _log(self, observer: Observer, error: Exception) -> None:
+    def log(self, observer: Observer, error: Exception) -> None:
+        """At most once a minute."""
         now = self._clock()
         if now >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS

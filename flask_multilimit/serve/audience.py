@@ -41,7 +41,11 @@ class AppAudience(Audience):
         self._beat = beat
 
     def tell(self, event: Event) -> None:
-        super().tell(event)
+        for observer in self.observers:
+            try:
+                observer(event)
+            except Exception as error:  # noqa: PERF203 - an observer changes no verdict
+                self.log(observer, error)
         if self._beat.idle:
             self._beat.start()
         if limit_event.receivers:

@@ -72,8 +72,6 @@ def test_traffic_is_a_handful_of_calls() -> None:
             "serve/audience.py:tell": 1,
             "perf_counter": 2,
             "observe/events.py:outcome_of": 1,
-            "observe/events.py:tell": 1,
-            "observe/traffic/observer.py:__call__": 1,
             "observe/traffic/counting.py:count": 1,
             "observe/events.py:hits_near_limit": 1,
         }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from ..beat import Beat
-from ..events import Event
 from .counting import Counter
 from .counts import Counts
 from .flushing import Outbox, ShownSubjects, shown
 from .log import RefusalLog
 
 
-class Traffic:
+class Traffic(Counter):
     """Counts by endpoint, rule and outcome, and keeps the subjects that are refused most.
 
     ``outbox`` brings the counts to storage, ``None`` where it keeps none; ``log`` sums them up.
@@ -25,19 +24,18 @@ class Traffic:
         subjects: ShownSubjects = "plain",
         key: bytes = b"",
     ) -> None:
+        super().__init__(subjects=subjects != "none")
         self._outbox = outbox
         self._log = log
         self._subjects = subjects
         self._key = key
-        self._counter = Counter(subjects=subjects != "none")
         beat.add(self.flush)
 
-    def __call__(self, event: Event, /) -> None:
-        self._counter.count(event)
+    __call__ = Counter.count
 
     def flush(self, *, ending: bool = False) -> bool:
         """Hand on what was counted since the last time; return whether there is more to come."""
-        counts = self._counter.take()
+        counts = self.take()
         if counts:
             self._hand_on(shown(counts, self._subjects, self._key))
         more = self._outbox is not None and self._outbox.send()
