@@ -19,7 +19,6 @@ from . import (
     local,
     refusals,
     server,
-    slots,
     startup,
     threads,
     web,
@@ -33,7 +32,7 @@ from .tables import TABLES, markdown
 PARTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     part.PART: part.measure
     for part in (
-        *(server, leases, slots, refusals, in_memory, in_flask, web),
+        *(server, leases, refusals, in_memory, in_flask, web),
         *(threads, startup, growth, footprint, connections, local),
     )
 }

@@ -1,41 +1,44 @@
-"""What it costs to take a slot and give it back, beside one check of a sliding window."""
+"""What it costs to take a slot and give it back, beside one check of a sliding window: python -m benchmarks.slots"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from flask_multilimit import Concurrent, Rule
 from flask_multilimit.engine import GuardedStorage, Limiter, MemoryStorage, Storage, hits_for, storage_from_uri
 
-from .contenders import COUNT, OURS, PATIENCE
+from .contenders import COUNT, PATIENCE
 from .measure import Call, Variant, in_turn
-from .results import Figure, median_of
 from .setting import Setting
 
-PART = "slots"
-RATE, SLOT, BOTH = f"{OURS}, a rate", f"{OURS}, a slot", f"{OURS}, a rate and a slot"
-STORAGES = ("a server", "memory")
+RATE, SLOT, BOTH = "one check of a rate", "a slot, taken and given back", "a rate and a slot"
 
 
-def measure(setting: Setting) -> Iterator[Figure]:
-    with setting.server_on_one_core() as server:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    rounds = parser.parse_args().rounds
+    with Setting(quick=False, pinned=True).server_on_one_core() as server:
         made: dict[str, Callable[[], Storage]] = {
             "a server": lambda: GuardedStorage(storage_from_uri(server.tcp_url, timeout=PATIENCE), on_error="raise"),
             "memory": MemoryStorage,
         }
         variants: dict[Variant, Call] = {}
-        for where in STORAGES:
-            variants[Variant(RATE, where)] = _check(Limiter(made[where]()))
-            variants[Variant(SLOT, where)] = _take_and_give_back(Limiter(made[where]()), Concurrent(COUNT))
+        for where, storage in made.items():
+            variants[Variant(RATE, where)] = _check(Limiter(storage()))
+            variants[Variant(SLOT, where)] = _take_and_give_back(Limiter(storage()), Concurrent(COUNT))
             both: Any = [Rule(600, COUNT), Concurrent(COUNT)]
-            variants[Variant(BOTH, where)] = _take_and_give_back(Limiter(made[where]()), both)
-        samples = in_turn(variants, rounds=setting.rounds(40), server=server.pid)
-        for (who, where), taken in samples.items():
-            pairs = list(zip(taken, samples[Variant(RATE, where)], strict=True))
-            yield median_of(PART, who, where, "times a rate", (ours.wall / rate.wall for ours, rate in pairs))
-            yield median_of(PART, who, where, "times a rate, CPU", (ours.cpu / rate.cpu for ours, rate in pairs))
-            yield median_of(PART, who, where, "µs", (each.wall for each in taken))
+            variants[Variant(BOTH, where)] = _take_and_give_back(Limiter(storage()), both)
+        samples = in_turn(variants, rounds=rounds, server=server.pid)
+    print(f"{'':45} {'us':>7}  {'times':>6}  {'CPU us':>7}  {'times':>6}")
+    for (who, where), taken in samples.items():
+        pairs = list(zip(taken, samples[Variant(RATE, where)], strict=True))
+        wall, cpu = median(each.wall for each in taken), median(each.cpu for each in taken)
+        times, times_cpu = median(a.wall / b.wall for a, b in pairs), median(a.cpu / b.cpu for a, b in pairs)
+        print(f"{f'{who}, on {where}':45} {wall:7.1f}  {times:6.2f}  {cpu:7.1f}  {times_cpu:6.2f}")
 
 
 def _check(limiter: Limiter) -> Call:
@@ -51,3 +54,7 @@ def _take_and_give_back(limiter: Limiter, rules: Any) -> Call:
             pass
 
     return call
+
+
+if __name__ == "__main__":
+    main()

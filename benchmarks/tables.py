@@ -17,7 +17,6 @@ from . import (
     memory_per_subject,
     refusals,
     server,
-    slots,
     startup,
     threads,
     web,
@@ -97,17 +96,6 @@ TABLES = (
             "admitted": Cell(leases.SHARED_CASE, "admitted"),
             "left over": Cell(leases.SHARED_CASE, "left over"),
             "(workers - 1) * lease": Cell(leases.SHARED_CASE, "at most"),
-        },
-        best="",
-    ),
-    Table(
-        "slots",
-        slots.PART,
-        "A slot taken and given back, beside one check of a rate",
-        {
-            f"{where}, {quantity}": Cell(where, quantity, spread=True)
-            for where in slots.STORAGES
-            for quantity in ("times a rate", "times a rate, CPU", "µs")
         },
         best="",
     ),
