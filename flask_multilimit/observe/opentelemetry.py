@@ -18,10 +18,10 @@ try:
     from opentelemetry import metrics, trace
     from opentelemetry.metrics import CallbackOptions, Counter, MeterProvider, Observation
     from opentelemetry.trace import SpanKind, TracerProvider
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _missing:
     raise ConfigurationError(
         "OpenTelemetryObserver needs opentelemetry-api: pip install 'flask-multilimit[opentelemetry]'"
-    ) from error
+    ) from _missing
 
 NAME = "flask_multilimit"
 """Of the instrumentation scope."""

@@ -19,10 +19,10 @@ from .tallying import Tallying
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
     from prometheus_client.registry import Collector
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _missing:
     raise ConfigurationError(
         "PrometheusMetrics needs prometheus_client: pip install 'flask-multilimit[prometheus]'"
-    ) from error
+    ) from _missing
 
 SECONDS: Final[tuple[float, ...]] = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),

@@ -6,11 +6,11 @@ import click
 
 from ...observe.boards import alerts
 from .base import command
-from .grafana import namespace_option
+from .grafana import _namespace_option
 
 
 @command("alerts", short_help="Print alert rules for Prometheus.")
-@namespace_option
+@_namespace_option
 def alerts_command(namespace: str) -> None:
     """Print alert rules for Prometheus: refusals rise, an endpoint refuses over 5 %, the storage is away, and more.
 

@@ -8,7 +8,7 @@ from ...observe.boards import NAMESPACE, dashboard
 from ..listing import endpoints_of
 from .base import command, current_gate, for_people
 
-namespace_option = click.option(
+_namespace_option = click.option(
     "--namespace",
     default=NAMESPACE,
     show_default=True,
@@ -18,7 +18,7 @@ namespace_option = click.option(
 
 
 @command("grafana", short_help="Print a Grafana dashboard.")
-@namespace_option
+@_namespace_option
 def grafana_command(namespace: str) -> None:
     """Print a Grafana dashboard of the metrics of PrometheusMetrics, with the app's limited endpoints to choose from.
 
