@@ -235,7 +235,7 @@ class MultiLimit:
         return check_hits(_gate(), hits, scope, subjects)
 
     def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
-        """Where a subject stands at ``endpoint``, without charging; by default who makes the current request, where.
+        """Where a subject stands at ``endpoint``, without charging; by default those of the current request.
 
         ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
         of the types that are given answer. ``None`` when none does. ``method`` narrows it to one request method.
@@ -245,7 +245,7 @@ class MultiLimit:
         return gate.limiter.peek(hits) if hits else None
 
     def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
-        """Make the quotas of a subject at ``endpoint`` whole again, at once and everywhere.
+        """Reset the quotas of a subject at ``endpoint``, at once and for every process.
 
         Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``. Raises
         :class:`ConfigurationError` when no limiter there counts the subject that is given.

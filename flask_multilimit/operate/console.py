@@ -1,4 +1,4 @@
-"""How the command line writes: tables that fit the terminal, durations, colours of few meanings."""
+"""How commands print: tables that fit the terminal, durations, paragraphs."""
 
 from __future__ import annotations
 

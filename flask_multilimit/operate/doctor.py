@@ -1,4 +1,4 @@
-"""What is wrong with the limits of an app and with its storage, each finding with its remedy."""
+"""What is wrong with the limits of an app and with its storage, and how to fix it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ PINGS = 8
 KEYS_LOOKED_AT = 1000
 """To find out whom user limits have counted."""
 SLOW = 0.010
-"""Seconds of a round trip from which each request feels it."""
+"""Seconds of a round trip that slow requests down noticeably."""
 CLOCK_TOLERANCE = 1.0
 MANY_ENTRIES = 10_000
-"""Entries of one key from which freeing it at once is felt."""
+"""Entries of one key that take noticeable time to free at once."""
 
 OLDEST_SERVER = (5,)
-"""Before it, a script that reads the clock may not write."""
+"""Older servers do not let a script write after it has read the clock."""
 
 PROXY_HINTS = {
     "DYNO": "Heroku",
@@ -61,7 +61,7 @@ PROXY_HINTS = {
     "WEBSITE_SITE_NAME": "Azure App Service",
     "FORWARDED_ALLOW_IPS": "a server that is told to trust a proxy",
 }
-"""Variables of the environment that speak for a proxy in front of the app."""
+"""Environment variables that suggest a proxy in front of the app."""
 
 
 class Severity(str, Enum):
@@ -87,12 +87,12 @@ class Finding:
 
 
 def examine(gate: AppGate) -> Iterator[Finding]:
-    """Look at everything, in the order in which it is best mended."""
+    """Look at everything, in the order in which problems are best fixed."""
     try:
         endpoints = endpoints_of(gate)
     except ConfigurationError as error:
         endpoints = []
-        yield Finding("declarations", Severity.WRONG, str(error), "Correct it: until then the app's requests fail.")
+        yield Finding("declarations", Severity.WRONG, str(error), "Correct it. Until then requests fail.")
     else:
         yield from _unknown_names(gate)
         yield from _declarations(gate, endpoints)
@@ -163,7 +163,7 @@ def _addresses(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Findi
 
 
 def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
-    """In whatever middleware, as far as it calls what it wraps ``app`` or ``wsgi_app``."""
+    """Found inside other middleware that keeps what it wraps in ``app`` or ``wsgi_app``."""
     for _ in range(20):
         if isinstance(wsgi_app, ProxyFix):
             return wsgi_app
@@ -225,7 +225,7 @@ def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding
     try:
         clients = _clients(storage)
     except StorageError as error:
-        yield Finding("storage", Severity.WRONG, f"{str(error).rstrip('.')}.", _remedy(error, _MEND))
+        yield Finding("storage", Severity.WRONG, f"{str(error).rstrip('.')}.", _remedy(error, _FIX))
         return
     if not clients:
         yield from _in_this_process(storage)
@@ -290,14 +290,14 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
 
 
 def _mute(address: str, error: Exception) -> Finding:
-    """Its user may do no more than limit, which is enough."""
+    """The server's user may do what limits need, and nothing else."""
     text = f"{address} answers, but lets this user look at nothing: {error}."
     return Finding("storage", Severity.HINT, text, "For all that is looked at here, allow it +ping +info +config|get.")
 
 
 def _unreachable(address: str, error: Exception) -> Finding:
     text = f"No answer from {address}: {type(error).__name__}: {error}"
-    return Finding("storage", Severity.WRONG, text, _remedy(storage_error(error), _MEND))
+    return Finding("storage", Severity.WRONG, text, _remedy(storage_error(error), _FIX))
 
 
 class _Info:
@@ -349,7 +349,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _clock(client: Any) -> Finding:
-    """The sample with the shortest trip tells best."""
+    """By the sample with the shortest round trip."""
     samples = []
     for _ in range(3):
         begin = time.time()
@@ -443,7 +443,7 @@ def _persistence(client: Any, info: _Info) -> Finding:
 
 
 def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
-    """A check of every algorithm on keys that nobody else has, and then away with them."""
+    """Check every algorithm on keys of our own, and delete them."""
     limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
@@ -463,7 +463,7 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
         yield Finding("script", Severity.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
 
 
-_MEND = "Mend what it says: until then each process limits alone."
+_FIX = "Fix the problem reported above. Until then each process limits alone."
 _ASK_US = "Is it a server that imitates Redis, or one that is read from a replica? Use Redis or Valkey, the primary."
 
 

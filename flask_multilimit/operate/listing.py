@@ -1,4 +1,4 @@
-"""What limits an app has, endpoint by endpoint, and whose key is whose: for people, never for a check."""
+"""What limits an app has, by endpoint, and which rule each key in storage belongs to. For people, never for a check."""
 
 from __future__ import annotations
 

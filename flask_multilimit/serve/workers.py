@@ -33,7 +33,7 @@ def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) 
         )
     elif not (workers := limiter.health().workers).certain:
         app.logger.warning(
-            "Nothing tells how many worker processes serve this app. While storage is away each of them admits "
+            "The number of worker processes that serve this app is unknown. While storage is away each of them admits "
             "1/%d of every limit (%s). Set MULTILIMIT_WORKERS.",
             workers.count,
             workers.source,
