@@ -55,7 +55,7 @@ class MultiLimit:
     :param deny: networks and subjects that are refused before any limit is asked. Those of ``MULTILIMIT_DENY`` hold as
         well; who is allowed and denied is allowed.
     :param observers: told of every outcome: callables that take an :class:`Event`, such as
-        :class:`.PrometheusMetrics`.
+        ``PrometheusMetrics()``.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
 
     One object serves any number of apps, each with its own settings, storage and limits.
