@@ -18,7 +18,10 @@ exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [
     # Other projects' names, and aliases that a signature spells out: there is no page here to link to.
-    ("py:.*", r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|logging|typing)\..*"),
+    (
+        "py:.*",
+        r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|logging|prometheus_client|typing)\..*",
+    ),
     ("py:.*", r"(Any|Flask|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)"),
     ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|T|U)"),
     ("py:.*", r"flask_multilimit\.\w+\..*"),

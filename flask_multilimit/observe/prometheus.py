@@ -38,7 +38,8 @@ class PrometheusMetrics:
     """An observer that counts events in ``registry``: ``MultiLimit(app, observers=[PrometheusMetrics()])``.
 
     One object may observe several apps. ``namespace`` is what the names of all metrics begin with, ``buckets`` are
-    those of the histogram, in seconds. Raises :class:`ConfigurationError` when the registry has these names already.
+    those of the histogram, in seconds. Raises :class:`~flask_multilimit.ConfigurationError` when the registry has
+    these names already.
     """
 
     def __init__(
