@@ -72,7 +72,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"here"},
     ),
     "operate": (
-        {"console", "simulate"},
+        {"console"},
+        {"simulate"},
         {"listing", "standing", "top"},
         {"doctor"},
         {"cli"},
@@ -81,10 +82,11 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "operate/simulate": (
         {"arrivals", "logs"},
         {"report", "routes", "suggest", "who"},
-        {"asking"},
+        {"asking", "page", "picture"},
         {"replay"},
         {"watching", "whatif"},
     ),
+    "operate/simulate/page": ({"document"}, {"peaks", "replayed"}),
     "operate/simulate/logs": (
         {"logged"},
         {"times", "words"},

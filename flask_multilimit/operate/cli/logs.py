@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone, tzinfo
+from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -47,6 +49,27 @@ def _zone(context: click.Context, parameter: click.Parameter, value: str | None)
 def pairs_option(name: str, metavar: str, text: str) -> Callable[[C], C]:
     """An option that may come several times, each ``NAME=VALUE``."""
     return click.option(name, multiple=True, callback=_pairs, metavar=metavar, help=text)
+
+
+_PATH: click.Path = click.Path(dir_okay=False, path_type=Path)
+
+
+def html_option(text: str) -> Callable[[C], C]:
+    return click.option("--html", type=_PATH, metavar="FILE", help=text)
+
+
+png_option: Callable[[C], C] = click.option(
+    "--png", type=_PATH, metavar="FILE", help="Draw a picture (needs the extra: plot)."
+)
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Name the file that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
 
 def log_options(command: C) -> C:

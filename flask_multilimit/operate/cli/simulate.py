@@ -13,6 +13,8 @@ from flask import current_app
 
 from .. import console
 from ..simulate.asking import Given
+from ..simulate.page.replayed import report_page
+from ..simulate.picture import draw_reports
 from ..simulate.replay import Replay
 from ..simulate.report import Report, RuleReport
 from ..simulate.watching import Watched
@@ -21,14 +23,17 @@ from .base import as_json, command, for_people, write, write_json
 from .logs import (
     file_lines,
     for_json,
+    html_option,
     log_options,
     opened,
     pairs_option,
     percent,
+    png_option,
     require_requests,
     share,
     shown,
     told,
+    writing,
 )
 
 IN_FORCE = "in force"
@@ -48,6 +53,8 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Compare with these limits.")
 @pairs_option("--cost", "NAME=UNITS", "In place of a callable cost, by endpoint or limiter.")
 @pairs_option("--rules", "NAME=RULES", "In place of callable rules, by endpoint or limiter.")
+@html_option("Write the report as a page, for any browser.")
+@png_option
 @as_json
 def simulate_command(
     logs: tuple[str, ...],
@@ -63,6 +70,8 @@ def simulate_command(
     against: Path | None,
     cost: dict[str, str],
     rules: dict[str, str],
+    html: Path | None,
+    png: Path | None,
     as_json: bool,
 ) -> None:
     """Replay the requests of access logs through the limits of the app, by the clock of the log.
@@ -88,12 +97,14 @@ def simulate_command(
         _run(watched, replays)
     require_requests(read.files)
     reports = [_of_endpoint(replay.report(complete=watched.complete, files=read.files), endpoint) for replay in replays]
+    named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
+    with for_people(), writing():
+        if html is not None:
+            html.write_text(report_page(named, zone), encoding="utf-8")
+        if png is not None:
+            draw_reports(named, png)
     if as_json:
-        write_json(
-            reports=[
-                {"limits": name, **for_json(report.as_json())} for (name, _), report in zip(sets, reports, strict=True)
-            ]
-        )
+        write_json(reports=[{"limits": name, **for_json(report.as_json())} for name, report in named])
         return
     write(_screen(reports[0], zone))
     if len(reports) == 2:

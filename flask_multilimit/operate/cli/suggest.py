@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import tzinfo
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,11 +12,25 @@ from flask import current_app
 from ...declare.subjects import LimitType
 from ...engine.rules import UNITS
 from .. import console
-from ..simulate.suggest import Choice, Suggestion, suggest
+from ..simulate.page.peaks import page_of
+from ..simulate.picture import draw
+from ..simulate.suggest import Choice, Suggestion, suggest_for, traffic_of
 from ..simulate.watching import Watched
 from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, rule_text, write, write_json
-from .logs import file_lines, for_json, log_options, opened, percent, require_requests, share, told
+from .logs import (
+    file_lines,
+    for_json,
+    html_option,
+    log_options,
+    opened,
+    percent,
+    png_option,
+    require_requests,
+    share,
+    told,
+    writing,
+)
 
 
 @command("suggest", short_help="Let a log choose the counts of limits.")
@@ -33,6 +48,8 @@ from .logs import file_lines, for_json, log_options, opened, percent, require_re
 @click.option(
     "--refuse-at-most", default="0.1%", show_default=True, metavar="SHARE", help="Of requests, and of subjects."
 )
+@html_option("Write a page with a slider, for any browser.")
+@png_option
 @as_json
 def suggest_command(
     logs: tuple[str, ...],
@@ -47,6 +64,8 @@ def suggest_command(
     type_: str,
     windows: tuple[str, ...],
     refuse_at_most: str,
+    html: Path | None,
+    png: Path | None,
     as_json: bool,
 ) -> None:
     """Find how many requests each subject makes at most in any window, and the smallest counts that refuse at most so
@@ -61,7 +80,13 @@ def suggest_command(
         watched = Watched(read)
         arrivals = arrivals_of(app, watched, type=type_, endpoint=endpoint, subjects=subject, script_name=script_name)
         require_requests(read.files)
-        found = suggest(arrivals, type=type_, windows=sizes, share=at_most)
+        traffic = traffic_of(arrivals, sizes)
+        found = suggest_for(traffic, type=type_, share=at_most)
+        with writing():
+            if html is not None:
+                html.write_text(page_of(found, traffic), encoding="utf-8")
+            if png is not None:
+                draw(found, traffic, png)
     if as_json:
         write_json(suggestion=for_json(found.as_json()), complete=watched.complete)
         return

@@ -208,13 +208,23 @@ def suggest(
     share: Fraction,
 ) -> Suggestion:
     """The distribution of the peaks, and the smallest counts. Raises :class:`ConfigurationError`."""
+    return suggest_for(traffic_of(arrivals, windows), type=type, share=share)
+
+
+def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
+    """Raises :class:`ConfigurationError` when there is nothing to learn from."""
     if not arrivals:
         raise ConfigurationError("no requests to learn from")
-    if not 0 <= share < 1:
-        raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
     if len(set(windows)) != len(windows) or not windows:
         raise ConfigurationError("give each window once")
-    traffic = Traffic(arrivals, windows)
+    return Traffic(arrivals, windows)
+
+
+def suggest_for(traffic: Traffic, *, type: str, share: Fraction) -> Suggestion:  # noqa: A002 - the field's word
+    """As :func:`suggest`, of traffic that is needed for more. Raises :class:`ConfigurationError`."""
+    if not 0 <= share < 1:
+        raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
+    arrivals, windows = traffic.arrivals, traffic.windows
     halves = arrivals.halves()
     halved = tuple(Traffic(half, windows) for half in halves) if all(halves) else ()
     alone = range(len(traffic.windows))
@@ -251,17 +261,18 @@ def counts_for_subjects(traffic: Traffic, share: Fraction) -> Counts:
     return _smallest(traffic, lambda counts: traffic.refused_subjects(counts) <= most)
 
 
-def curve(traffic: Traffic) -> tuple[Point, ...]:
-    """What counts of the (only) window would have refused: from that which half of the subjects exceed, to none.
+def curve(traffic: Traffic, chosen: int | None = None) -> tuple[Point, ...]:
+    """What counts of the (only) window would have refused: from that which half of the subjects exceed, to none; the
+    ``chosen`` one among them.
 
     A larger count never refuses more, so what lies between two points lies between their values.
     """
     ordered = traffic.ordered(0)
-    low, high = max(percentile(ordered, 0.5), 1), ordered[-1]
-    steps = [round(low * (high / low) ** (i / CURVE_POINTS)) for i in range(CURVE_POINTS + 1)]
+    low, high = percentile(ordered, 0.5), ordered[-1]
+    steps = {round(low * (high / low) ** (i / CURVE_POINTS)) for i in range(CURVE_POINTS + 1)}
     return tuple(
         Point(count, traffic.refused_requests((count,)), traffic.refused_subjects((count,)))
-        for count in sorted({*steps, low, high})
+        for count in sorted({*steps, low, high, chosen or high})
     )
 
 

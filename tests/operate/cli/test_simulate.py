@@ -201,6 +201,41 @@ def test_what_is_wrong_in_a_suggestion_is_told(
     assert message in run.err
 
 
+# Pages and pictures
+
+
+@pytest.mark.parametrize("command", ["simulate", "suggest"])
+def test_a_page_and_a_picture(on_memory: Command, log: Path, tmp_path: Path, command: str) -> None:
+    pytest.importorskip("matplotlib", reason="the picture is drawn with the extra `plot`")
+    html, png = tmp_path / "page.html", tmp_path / "picture.png"
+
+    run = on_memory(command, str(log), "--html", str(html), "--png", str(png))
+
+    assert run.out == on_memory(command, str(log)).out
+    assert "203.0.113.7" in html.read_text(encoding="utf-8")
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_shows_both_sets_of_limits(on_memory: Command, log: Path, tmp_path: Path) -> None:
+    strict = written(tmp_path / "strict.json", ['{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}'])
+    html = tmp_path / "page.html"
+
+    on_memory("simulate", str(log), "--against", str(strict), "--html", str(html))
+
+    parts = re.findall("<h2>Limits: (.*)</h2>", html.read_text(encoding="utf-8"))
+    assert parts == ["in force", str(strict)]
+
+
+@pytest.mark.parametrize("command", ["simulate", "suggest"])
+@pytest.mark.parametrize("option", ["--html", "--png"])
+def test_a_file_that_cannot_be_written_is_named(on_memory: Command, log: Path, command: str, option: str) -> None:
+    if option == "--png":
+        pytest.importorskip("matplotlib", reason="the picture is drawn with the extra `plot`")
+    run = on_memory(command, str(log), option, "nowhere/file")
+
+    assert (run.code, "Error: nowhere/file: No such file or directory" in run.err) == (1, True), run.err
+
+
 # A long log
 
 

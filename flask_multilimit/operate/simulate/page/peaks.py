@@ -1,0 +1,54 @@
+"""The peaks of clients, with a slider from a count to what it would refuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from ..suggest import Suggestion, Traffic, curve
+from .document import data_element, document, plain, text
+
+NAMED = 200
+"""Clients whose names are in a page: those with the largest peaks."""
+
+_PART = """<h2>In any {window} seconds</h2>
+<p>Half of the clients make at most {p50} requests, 90 % at most {p90}, 99 % at most {p99}, 99.9 % at most {p999}; the
+busiest makes {max}.</p>
+<div class="peaks">{data}</div>
+"""
+
+
+def page_of(found: Suggestion, traffic: Traffic) -> str:
+    """The whole page."""
+    parts, choices = [], []
+    for number, peaks in enumerate(found.peaks):
+        chosen = found.for_requests[number].rules[0].count
+        shown = {name: f"{getattr(peaks, name):,}" for name in ("p50", "p90", "p99", "p999", "max")}
+        data = data_element(peaks_data(traffic.of_window(number), chosen))
+        parts.append(_PART.format(window=f"{peaks.window:g}", data=data, **shown))
+        choices.append(f"{chosen:,} per {peaks.window:g} seconds")
+    about = (
+        f"{found.requests:,} requests of {found.subjects:,} clients (type: {text(found.type)}). At first, each slider "
+        f"stands at the smallest count that by itself refuses at most {100 * float(found.share):g} % of the requests."
+    )
+    without_script = f"The slider needs JavaScript. These counts are chosen: {', '.join(choices)}."
+    body = f"<p>{about}</p>\n<noscript><p>{escape(without_script)}</p></noscript>\n{''.join(parts)}"
+    return document("How many requests clients make", body, styles=("page.css", "slider.css"), script="slider.js")
+
+
+def peaks_data(traffic: Traffic, chosen: int) -> dict[str, Any]:
+    """What ``slider.js`` shows of traffic with one window."""
+    ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))
+    names = [[plain(name), peak, len(traffic.arrivals[name])] for name, (peak,) in ordered[:NAMED]]
+    many: Sequence[tuple[int, int]] = sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())
+    return {
+        "window": f"{traffic.windows[0]:g}",
+        "requests": traffic.arrivals.requests,
+        "clients": len(traffic.arrivals),
+        "chosen": chosen,
+        "peaks": [list(each) for each in many],
+        "curve": [[point.count, point.requests] for point in curve(traffic, chosen)],
+        "names": names,
+    }

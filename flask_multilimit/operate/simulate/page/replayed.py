@@ -1,0 +1,131 @@
+"""What limits would have done to a log, as tables for a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+
+from ...console import duration
+from ..logs.logged import MICROSECONDS
+from ..report import Report, RuleReport
+from .document import document, text
+
+Cells = Sequence[str]
+"""HTML."""
+
+
+def report_page(reports: Sequence[tuple[str, Report]], zone: tzinfo) -> str:
+    """The whole page: one part for each set of limits."""
+    body = "".join(_part(name, report, zone) for name, report in reports)
+    return document("What limits would have done", body, styles=("page.css",))
+
+
+def _part(name: str, report: Report, zone: tzinfo) -> str:
+    if report.first is None or report.last is None:
+        return "<p>No requests.</p>\n"
+    span = f"{_told(report.first, zone)} to {_told(report.last, zone)} {zone}"
+    lines = [f"<h2>Limits: {text(name)}</h2>", f"<p>{report.requests:,} requests from {text(span)}</p>"]
+    if not report.complete:
+        lines.append('<p class="over">Stopped: this is what was known then.</p>')
+    refused, clients = report.refused, report.clients_refused
+    lines += [
+        f"<p>Refused: {_share(refused, report.requests)}, of {clients:,} of {report.clients:,} clients. "
+        f"{_share(report.succeeded_before, refused)} of the refused really succeeded (status below 400). "
+        f"The longest lock-out: {duration(report.longest_lockout)}.</p>",
+        _endpoints(report),
+        _rules(report),
+        _worst(report, zone),
+        _notes(report),
+    ]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _endpoints(report: Report) -> str:
+    rows = [
+        (
+            text(each.name),
+            f"{each.requests:,}",
+            _meter(each.refused, each.requests),
+            text(", ".join(f"{status or 'unknown'}: {number:,}" for status, number in each.statuses.items())),
+            f"{each.shadowed:,}" if each.shadowed else "",
+        )
+        for each in report.endpoints
+    ]
+    return _table("By endpoint", ("endpoint", "#requests", "refused", "their real status", "#by shadows"), rows)
+
+
+def _rules(report: Report) -> str:
+    rows = [
+        (
+            text(rule.name),
+            text(rule.limiter),
+            text(rule.text),
+            f"{rule.asked:,}",
+            f"{rule.refused:,}",
+            f"{rule.alone:,}",
+            text(_remark(rule)),
+        )
+        for rule in report.rules
+    ]
+    return _table("By rule", ("rule", "from", "at most", "#asked", "#refused", "#alone", ""), rows)
+
+
+def _remark(rule: RuleReport) -> str:
+    if not rule.asked:
+        told = "never asked"
+    elif rule.never_refuses:
+        told = f"never refuses: at least {rule.least_remaining:,} left"
+    else:
+        told = f"refuses only when {rule.pre_empted_by} does" if rule.pre_empted_by else ""
+    return "; ".join(filter(None, ("shadow" if rule.shadow else "", told)))
+
+
+def _worst(report: Report, zone: tzinfo) -> str:
+    rows = [
+        (
+            text(each.name),
+            f"{each.requests:,}",
+            _meter(each.refused, each.requests),
+            _told(each.first_refused, zone),
+            duration(each.longest_lockout),
+        )
+        for each in report.worst
+    ]
+    return _table("Refused most", ("client", "#requests", "refused", "first", "longest lock-out"), rows)
+
+
+def _notes(report: Report) -> str:
+    rows = [(text(note.text), f"{note.requests:,}") for note in report.notes]
+    return _table("Replayed differently", ("what", "#requests"), rows)
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Cells]) -> str:
+    """A heading that begins with ``#`` is that of numbers. Without rows there is nothing."""
+    if not rows:
+        return ""
+    numbers = [heading.startswith("#") for heading in headings]
+    head = _row("th", [heading.removeprefix("#") for heading in headings], numbers)
+    body = "\n".join(_row("td", row, numbers) for row in rows)
+    return (
+        f'<h2>{title}</h2>\n<div class="wide"><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+    )
+
+
+def _row(element: str, cells: Iterable[str], numbers: Iterable[bool]) -> str:
+    written = (
+        f'<{element} class="number">{cell}</{element}>' if number else f"<{element}>{cell}</{element}>"
+        for cell, number in zip(cells, numbers, strict=True)
+    )
+    return f"<tr>{''.join(written)}</tr>"
+
+
+def _meter(part: int, whole: int) -> str:
+    return f'<meter value="{part}" max="{whole}"></meter>{_share(part, whole)}' if part else ""
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({part / whole if whole else 0:.2%})"
+
+
+def _told(at: int, zone: tzinfo) -> str:
+    return f"{datetime.fromtimestamp(at / MICROSECONDS, zone):%Y-%m-%d %H:%M:%S}"
