@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .control.control import Control, ControlConflict, NeedsForce
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .engine import (
@@ -34,6 +35,8 @@ from .observe.events import Event
 from .serve.record import current_decision
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
 from .signals import (
+    control_changed,
+    control_failed,
     limit_event,
     limits_checked,
     request_denied,
@@ -59,6 +62,8 @@ __all__ = [
     "Concurrent",
     "ConfigurationError",
     "ConfigurationWarning",
+    "Control",
+    "ControlConflict",
     "Decision",
     "DenyCache",
     "Event",
@@ -73,6 +78,7 @@ __all__ = [
     "MemoryStorage",
     "MultiLimit",
     "MultiLimitError",
+    "NeedsForce",
     "RateLimitExceeded",
     "RateLimiter",
     "RedisStorage",
@@ -82,6 +88,8 @@ __all__ = [
     "StorageDenied",
     "StorageError",
     "StorageUnavailable",
+    "control_changed",
+    "control_failed",
     "current_decision",
     "exempt",
     "hits_for",

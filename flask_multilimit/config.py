@@ -137,6 +137,9 @@ class Settings(BaseModel):
     deny_status: Literal[403, 429] = 403
     """The status of such a refusal."""
 
+    control: bool = True
+    """Whether limits and lists can be changed while the app runs: a thread asks a shared storage twice a second."""
+
     @field_validator("key_prefix")
     @classmethod
     def _check_key_prefix(cls, value: str) -> str:

@@ -11,6 +11,7 @@ from weakref import WeakSet
 from flask import Flask, current_app, request
 
 from .config import PREFIX, Settings
+from .control.control import Control
 from .declare.data import LimitsFile, read_limits
 from .declare.decorators import EXTENSION, GATE, holding
 from .declare.limiter import Cost, Reaction, check_callable
@@ -32,6 +33,7 @@ from .serve.access import AccessLists, Listed, listed_from
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_of
 from .serve.here import check_here, check_hits
+from .serve.steer import STEERING, Steering, steering_of
 from .signals import notify, storage_failed, storage_recovered
 
 U = TypeVar("U", bound=UserLoader)
@@ -133,13 +135,14 @@ class MultiLimit:
             find_user_loader=lambda: self._user_loader,
         )
         limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
+        lists = self._declared_lists(settings, file)
         gate = AppGate(
             app,
             settings,
             limiter=limiter,
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
-            access=AccessLists(self._declared_lists(settings, file)),
+            access=AccessLists(lists),
             on_rejected=self._on_rejected,
             audience=audience_of(app, settings, limiter, self._observers),
         )
@@ -147,6 +150,8 @@ class MultiLimit:
         app.extensions[GATE] = gate
         self._apps.add(app)
         gate.install()
+        app.extensions[STEERING] = steering = Steering(gate, lists)
+        gate.steer = steering.start
         app.cli.add_command(Commands())
 
     def _declared_lists(self, settings: Settings, file: LimitsFile) -> list[Listed]:
@@ -288,6 +293,11 @@ class MultiLimit:
         Names that match no endpoint are errors, or warnings, as ``MULTILIMIT_UNKNOWN_NAMES`` says.
         """
         (_gate() if app is None else gate_of(app)).validate()
+
+    @property
+    def control(self) -> Control:
+        """Limits and lists of the current app, changed while it runs."""
+        return steering_of(current_app).control
 
     @property
     def limiter(self) -> Limiter:

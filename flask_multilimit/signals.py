@@ -68,6 +68,19 @@ Same argument. Sent from a background thread, outside of any request.
 """
 
 
+control_changed: NamedSignal = _signals.signal("control-changed")
+"""Sent in each process when it has put a change of limits or lists in force; outside of any request.
+
+:param entries: all that is in force now.
+"""
+
+control_failed: NamedSignal = _signals.signal("control-failed")
+"""Sent in each process once when it cannot put the newest control document in force; the last one stays.
+
+:param error: why.
+"""
+
+
 def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
     """Send ``signal``; log what a receiver raises."""
     if signal.is_muted:

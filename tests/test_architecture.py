@@ -23,6 +23,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"observe"},
         {"config", "signals"},
         {"declare"},
+        {"control"},
         {"plan"},
         {"serve"},
         {"operate"},
@@ -52,7 +53,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"checks", "data", "dynamic"},
         {"decorators"},
     ),
-    "plan": ({"endpoint", "sources", "views"}, {"checks"}, {"plans"}),
+    "control": ({"controls", "store"}, {"watch"}, {"control"}),
+    "plan": ({"overrides", "sources", "views"}, {"endpoint"}, {"checks"}, {"plans"}, {"differences"}),
     "observe": (
         {"beat", "boards", "events"},
         {"traffic"},
@@ -69,7 +71,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"access", "audience", "headers", "messages", "record", "workers"},
         {"refusal", "slots"},
         {"gate"},
-        {"here"},
+        {"here", "steer"},
     ),
     "operate": (
         {"console"},
@@ -96,7 +98,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "operate/cli": (
         {"base", "logs"},
-        {"config", "doctor", "grafana", "top"},
+        {"config", "control", "doctor", "grafana", "top"},
         {"alerts", "keys", "limits", "schema", "simulate", "subjects", "suggest"},
     ),
     "engine": (

@@ -155,13 +155,15 @@ Status = Annotated[
 NetworkText = Annotated[str, Field(examples=["203.0.113.0/24", "2001:db8::/32"])]
 
 
-class _Written(BaseModel):
+class Written(BaseModel):
+    """What every model of this room is: immutable, strict, and without options that it does not know."""
+
     model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
 
-class WrittenRule(_Written):
+class WrittenRule(Written):
     """At most ``count`` units in any ``time`` seconds."""
 
     time: float = Field(60, ge=SHORTEST, le=LONGEST)
@@ -223,7 +225,7 @@ def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[
     return tuple(found)
 
 
-class WrittenLimiter(_Written):
+class WrittenLimiter(Written):
     """One limiter: the options of ``rate_limiter`` as data."""
 
     type: Annotated[
@@ -399,7 +401,7 @@ LimitsOfName = Annotated[
 ]
 
 
-class LimitsFile(_Written):
+class LimitsFile(Written):
     """The limits of an app: what ``MULTILIMIT_FILE`` names."""
 
     schema_: str | None = Field(None, alias="$schema")

@@ -37,7 +37,9 @@ class Who:
         return cls(None, type_name, value)
 
     def __str__(self) -> str:
-        return str(self.network) if self.network is not None else f"{self.type_name}:{self.value}"
+        if self.network is None:
+            return f"{self.type_name}:{self.value}"
+        return str(self.network if self.network.num_addresses > 1 else self.network.network_address)
 
 
 _REMEDY = (

@@ -8,6 +8,13 @@ import click
 
 COMMANDS = {
     "alerts": "alerts",
+    "allow": "control",
+    "ban": "control",
+    "deny": "control",
+    "entries": "control",
+    "history": "control",
+    "set": "control",
+    "unset": "control",
     "check": "subjects",
     "config": "config",
     "doctor": "doctor",

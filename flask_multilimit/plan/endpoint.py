@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from flask import Flask
 
+from ..control.controls import Override
 from ..declare.checks import reject_scattered_keys, reject_shared_keys
 from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
@@ -18,6 +19,7 @@ from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule
 from ..engine.hits import Hits
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
+from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
 
 HITS_REMEMBERED = 1024
 """Subjects whose hits are kept ready, of all limiters together."""
@@ -34,16 +36,27 @@ class PlannedLimiter:
     rules: tuple[tuple[str, Rule], ...]
     """Each with its name; empty when they depend on the request."""
     dynamic: DynamicRules | None
+    special: SpecialRules | None = None
+    """For subjects with rules of their own."""
+    by_name: tuple[Override, ...] = ()
+    """What changes the rules that depend on the request."""
 
     def hits(self, subject: Subject, cost: int, *, priority: str | None = None, asking: bool = True) -> tuple[Hit, ...]:
         """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
         escaped = escape_subject(subject.value)
-        if self.dynamic is None:
+        special = None if self.special is None else self.special.find(subject)
+        if self.dynamic is None and special is None:
             return _remembered_hits(self, subject.type, escaped, cost, priority)
+        rules = self.rules if self.dynamic is None else self._asked(self.dynamic, subject, escaped, asking=asking)
+        if self.special is not None and special is not None:
+            rules = self.special.of(special, rules)
+        return self.make_hits(rules, subject.type, escaped, cost, priority)
+
+    def _asked(self, dynamic: DynamicRules, subject: Subject, escaped: str, *, asking: bool) -> tuple[NamedRule, ...]:
         known = f"{subject.type}:{escaped}"
-        rules = self.dynamic(known) if asking else self.dynamic.of(known)
-        named = tuple((_name(self.declaration, rule), rule) for rule in rules)
-        return self.make_hits(named, subject.type, escaped, cost, priority)
+        rules = dynamic(known) if asking else dynamic.of(known)
+        named = tuple((name_of_rule(self.declaration, rule), rule) for rule in rules)
+        return change_rules(named, self.by_name) if self.by_name else named
 
     def make_hits(
         self, rules: Iterable[tuple[str, Rule]], type_name: str, subject: str, cost: int, priority: str | None
@@ -156,6 +169,7 @@ class Plan:
         dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
+        overrides: Overrides | None = None,
     ) -> Plan:
         """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
         ``scope`` alone would lie in several slots.
@@ -171,11 +185,14 @@ class Plan:
         reject_scattered_keys(scope, declarations)
         taken: set[str] = set()
         dynamic = {} if dynamic is None else dynamic
-        planned = (
+        planned = tuple(
             _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), taken, dynamic)
             for each in declarations
         )
-        return cls(scope, stack, tuple(planned))
+        if overrides:
+            planned = _overridden(scope, planned, overrides)
+            reject_shared_keys(scope, (limiter.declaration for limiter in planned), prefix=prefix, scope=scope)
+        return cls(scope, stack, planned)
 
     @property
     def declarations(self) -> frozenset[Declaration]:
@@ -295,12 +312,30 @@ def _planned(
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
         place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
         return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request))
-    rules = tuple((_unique(_name(declaration, rule), taken), rule) for rule in declaration.rules)
+    rules = tuple((_unique(name_of_rule(declaration, rule), taken), rule) for rule in declaration.rules)
     return PlannedLimiter(declaration, stem, rules, None)
 
 
-def _name(declaration: Declaration, rule: Rule) -> str:
-    return rule.name or f"{declaration.name or declaration.type_name.replace('+', '-')}-{rule.window}"
+def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:
+    found = []
+    for limiter in planned:
+        changed = overrides.change(scope, limiter.declaration, limiter.rules)
+        if changed is None:
+            continue
+        declared = changed.declaration
+        if not callable(declared.rules):
+            declared = replace(declared, rules=tuple(rule for _, rule in changed.rules))
+        found.append(
+            PlannedLimiter(
+                declared,
+                limiter.stem,
+                changed.rules,
+                limiter.dynamic if callable(declared.rules) else None,
+                SpecialRules(changed.special, declared) if changed.special else None,
+                changed.by_name,
+            )
+        )
+    return tuple(found)
 
 
 def _unique(wanted: str, taken: set[str]) -> str:

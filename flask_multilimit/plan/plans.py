@@ -20,6 +20,7 @@ from ..declare.subjects import LimitType, Resolve, Subjects, SubjectType, parts_
 from ..engine import ConfigurationError, Hit
 from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
+from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import methods_of_handlers, view_exemptions, view_stack
 
@@ -52,12 +53,15 @@ class Plans:
         subjects: Subjects,
         key_prefix: str,
         dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
         self.app = app
         self.sources = sources
         self.key_prefix = key_prefix
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
         """The rules by request of each limiter in its place: they remember the last good ones."""
+        self.overrides = overrides or Overrides()
+        """What is changed while the app runs."""
         self._subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
@@ -67,7 +71,10 @@ class Plans:
 
     def build(self) -> None:
         """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in a declaration
-        that applies to one."""
+        that applies to one; where there are overrides, they have been built without them before."""
+        if self.overrides:
+            self.ensure()
+            return
         registered = list(self.app.view_functions.values())
         for rule in self.app.url_map.iter_rules():
             reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
@@ -85,7 +92,38 @@ class Plans:
         if problems:
             raise ConfigurationError("; ".join(problems))
 
+    def changed(self, overrides: Overrides) -> Plans:
+        """The plans as ``overrides`` make them. Raises :class:`ConfigurationError` when something of it could not be
+        declared."""
+        plans = Plans(
+            self.app,
+            self.sources,
+            subjects=self._subjects,
+            key_prefix=self.key_prefix,
+            dynamic=self.dynamic,
+            overrides=overrides,
+        )
+        plans.ensure()
+        for stack, made in list(self._services.items()):
+            for known in list(made):
+                plans.of_service(stack, known)
+        reject_mixed_leases([*plans._endpoints.values(), *plans._unmatched.values()])
+        return plans
+
+    def ensure(self) -> None:
+        """Make the plan of every endpoint that has none yet."""
+        for rule in self.app.url_map.iter_rules():
+            for method in rule.methods or METHODS:
+                self.of_endpoint(rule.endpoint, method)
+        for method in METHODS:
+            self.of_unmatched(method)
+
     # Look up
+
+    @property
+    def planned(self) -> Mapping[tuple[str, str], Plan]:
+        """The plans that are made, by endpoint and method."""
+        return dict(self._endpoints)
 
     def of_request(self, asked: Request) -> Plan | None:
         """What applies to a request; ``None`` for one without an endpoint that is neither 404 nor 405, such as a
@@ -211,7 +249,8 @@ class Plans:
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
-        serving = [each for each in declarations if method is None or each.serves(method)]
+        declared = (*declarations, *self.overrides.limits_at(scope))
+        serving = [each for each in declared if method is None or each.serves(method)]
         return Plan.of(
             self.app,
             scope,
@@ -221,6 +260,7 @@ class Plans:
             dynamic=self.dynamic,
             counted_as=counted_as,
             methods=methods,
+            overrides=self.overrides,
         )
 
     def _answers_options(self, endpoint: str) -> bool:

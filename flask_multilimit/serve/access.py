@@ -29,6 +29,8 @@ class Listed:
     """What put it there: a setting, an argument, or the id of an entry of the control document."""
     status: Status = 403
     """Of the refusal, for ``deny``."""
+    banned: bool = False
+    """Whether it is a ban, and says so."""
     ends_in: Callable[[], float] | None = None
     """Seconds until its end, asked when it refuses; ``None``: it lasts."""
 

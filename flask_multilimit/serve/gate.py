@@ -16,6 +16,7 @@ from ..declare.decorators import Stack, gate_of_app, held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import Subject, Subjects
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Hit, Limiter, StorageDenied, StorageError
+from ..engine.forks import tell_child
 from ..observe.events import OTHERS, Audience, Outcome, event_of
 from ..plan.endpoint import Applied, AppliedLimits, Plan, scope_of
 from ..plan.plans import Plans
@@ -65,6 +66,10 @@ class AppGate:
         """Who is told of every outcome."""
         self.started: bool = False
         self._starting = Lock()
+        self.steer: Callable[[], None] = _nothing
+        """Called once in each process, before its first request: puts in force what is changed while the app runs."""
+        self._steered = False
+        tell_child(self)
         self._records = Records(app)
         self._slots = RequestSlots(app, self._records, self.release)
         self._refusals = Refusals(app, on_rejected=on_rejected)
@@ -112,7 +117,7 @@ class AppGate:
 
     def _enter(self) -> Record | None:
         """Look up what applies to the current request, and turn away the addresses that are denied."""
-        if not self.started:
+        if not self._steered:
             self._start()
         if not self.settings.enabled:
             return None
@@ -130,6 +135,7 @@ class AppGate:
         if record is None or record.plan is NO_PLAN:
             record = self._begun()
         if record is None or not record.plan.is_reached_by(stack):
+            self.keep_up()
             asked = request_if_any()
             self.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
@@ -174,6 +180,20 @@ class AppGate:
                 self.plans.build()
                 self._report_unknown_names()
                 self.started = True
+        self.keep_up()
+
+    def keep_up(self) -> None:
+        """Put in force what is changed while the app runs; once in each process."""
+        if not self._steered:
+            with self._starting:
+                if not self._steered:
+                    self._steered = True
+                    self.steer()
+
+    def _after_fork_in_child(self) -> None:
+        """The thread that keeps up with changes stays behind in the parent."""
+        self._starting = Lock()
+        self._steered = False
 
     def _report_unknown_names(self) -> None:
         """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that is meant
@@ -343,6 +363,10 @@ class AppGate:
         except StorageError as error:
             # The response stands; the charge stands too, until it leaves its window.
             self.app.logger.error("Could not refund what the check %s charged: %s", decision.id, error)
+
+
+def _nothing() -> None:
+    """What there is to steer without control."""
 
 
 def gate_of(app: Flask) -> AppGate:

@@ -20,6 +20,7 @@ class Messages:
     too_many: str
     failed: str
     denied: str
+    banned: str
     wait_one: str
     wait_many: str
     never: str
@@ -35,6 +36,7 @@ MESSAGES = {
         too_many="Too many requests. Please try again later.",
         failed="Rate limiting failed on the server. Please try again later.",
         denied="Access denied.",
+        banned="You are banned for a while.",
         wait_one="You can try again in 1 second.",
         wait_many="You can try again in {seconds} seconds.",
         never="Waiting does not help: the request asks for more than the limit ever admits.",
@@ -44,6 +46,7 @@ MESSAGES = {
         too_many="访问过于频繁,请稍候再试",
         failed="服务器限流异常,请稍候再试",
         denied="拒绝访问",
+        banned="您已被暂时封禁",
         wait_one="请在 1 秒后重试。",
         wait_many="请在 {seconds} 秒后重试。",
         never="等待无济于事:此请求所需超过了限额。",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from flask import Flask
 from markupsafe import escape
 from werkzeug.datastructures import MIMEAccept
-from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests
+from werkzeug.exceptions import Forbidden, HTTPException, ServiceUnavailable, TooManyRequests
 from werkzeug.http import parse_accept_header
 from werkzeug.wrappers import Response
 
@@ -124,7 +124,7 @@ class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeu
         self.code: int | None = listed.status
         self.listed = listed
         """The entry that refuses."""
-        self.retry_after: float | None = listed.ends_in() if listed.ends_in is not None else None
+        self.ends_in: float | None = listed.ends_in() if listed.ends_in is not None else None
         """Seconds until the entry ends; ``None``: it lasts."""
 
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
@@ -141,9 +141,19 @@ class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeu
         chosen = negotiate(environ)
         content_type = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
         fields = [("Content-Type", content_type), VARY, ("Cache-Control", "no-store")]
-        if self.retry_after is not None:
-            fields.append(("Retry-After", str(math.ceil(self.retry_after))))
+        if self.ends_in is not None:
+            fields.append(("Retry-After", str(math.ceil(self.ends_in))))
         return fields
+
+
+class _Denied(AccessDenied, Forbidden):
+    """Flask finds the error handler of a status by the class."""
+
+    code = 403
+
+
+class _DeniedForNow(AccessDenied, TooManyRequests):
+    code = 429
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
@@ -242,7 +252,9 @@ class Refusals:
     @staticmethod
     def denied(listed: Listed, settings: Settings) -> AccessDenied:
         """The refusal of a client that is on a list."""
-        return AccessDenied(listed, _messages(settings).denied)
+        messages = _messages(settings)
+        kind = _Denied if listed.status == 403 else _DeniedForNow
+        return kind(listed, messages.banned if listed.banned else messages.denied)
 
 
 def _has_handler(app: Flask, error: Exception) -> bool:

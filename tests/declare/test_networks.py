@@ -85,7 +85,7 @@ def test_what_is_no_network_is_an_error(text: Any) -> None:
     ("text", "shown"),
     [
         ("203.0.113.0/24", "203.0.113.0/24"),
-        ("ip:203.0.113.7", "203.0.113.7/32"),
+        ("ip:203.0.113.7", "203.0.113.7"),
         ("user:42", "user:42"),
         ("user:a:b", "user:a:b"),
         ("api_key:2001:db8::1", "api_key:2001:db8::1"),

@@ -181,13 +181,15 @@ class TestRefusals:
 
         assert answer.text.startswith(start)
 
-    def test_reach_error_handlers(self, app: Flask) -> None:
+    @pytest.mark.parametrize(("status", "handled"), [(403, AccessDenied), (429, AccessDenied), (403, 403), (429, 429)])
+    def test_reach_error_handlers(self, app: Flask, status: int, handled: Any) -> None:
+        app.config["MULTILIMIT_DENY_STATUS"] = status
         MultiLimit(app)
-        app.register_error_handler(AccessDenied, lambda error: (str(error.listed.who), 451))
+        app.register_error_handler(handled, lambda error: (str(error.listed.who), 451))
 
         answer = ask(app, environ_base={"REMOTE_ADDR": "203.0.113.7"})
 
-        assert (answer.status_code, answer.text) == (451, "203.0.113.7/32")
+        assert (answer.status_code, answer.text) == (451, "203.0.113.7")
 
     def test_are_signalled(self, app: Flask) -> None:
         MultiLimit(app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Clocked, Inspectable, KeepsSlots, Slot, Storage, StoredKey, layers_of
+from .base import Clocked, Inspectable, KeepsSlots, Scripted, Slot, Storage, StoredKey, layers_of
 from .cluster.storage import ClusterStorage
 from .evaluate import decide, take_back
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
@@ -35,6 +35,7 @@ __all__ = [
     "MemoryStorage",
     "RedisStorage",
     "Scheme",
+    "Scripted",
     "Slot",
     "Storage",
     "StoredKey",

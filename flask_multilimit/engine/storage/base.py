@@ -95,6 +95,14 @@ class Inspectable(Protocol):
 
 
 @runtime_checkable
+class Scripted(Protocol):
+    """A storage that runs scripts in the server that processes share: off the way of requests."""
+
+    def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
+        """The reply to a Lua ``script``, whose ``keys`` lie in one slot. Raises :class:`StorageError`."""
+
+
+@runtime_checkable
 class Clocked(Protocol):
     """A storage that takes its time from a clock that can be exchanged: for tests."""
 

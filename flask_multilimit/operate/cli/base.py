@@ -16,6 +16,7 @@ from ...engine import ConfigurationError, Limiter, MultiLimitError, Rule, Storag
 from ...engine.errors import with_remedy
 from ...engine.rules import UNITS
 from ...serve.gate import AppGate, gate_of
+from ...serve.steer import steering_of
 from .. import console
 
 SCHEMA = 1
@@ -34,6 +35,8 @@ def command(name: str, *, short_help: str) -> Callable[[Callable[..., Any]], cli
 
 
 def current_gate() -> AppGate:
+    """The gate of the app, with what is changed while it runs."""
+    steering_of(current_app).look()
     return gate_of(current_app)
 
 

@@ -164,6 +164,11 @@ class ClusterStorage:
         self._deadline.begin()
         return self._ask(key_slot(keys[0].encode()), lambda server, _: server.tallies(keys))
 
+    def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
+        self._deadline.begin()
+        slot = key_slot(keys[0].encode())
+        return self._ask(slot, lambda server, _: server.run_script(script, keys, arguments), again=False)
+
     def close(self) -> None:
         while self._servers:
             self._servers.popitem()[1].close()

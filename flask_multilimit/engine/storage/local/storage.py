@@ -93,6 +93,9 @@ class LocalStorage:
     def tallies(self, keys: Sequence[str]) -> Tallies:
         return self._ask(self._redis.tallies, keys)
 
+    def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
+        return self._ask(self._redis.run_script, script, keys, arguments)
+
     @property
     def client(self) -> Any:
         """A client object of ``redis``, of the server that is there from now on. Raises :class:`StorageError`."""

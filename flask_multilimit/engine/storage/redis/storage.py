@@ -176,6 +176,11 @@ class RedisStorage:
             if ttl != GONE
         ]
 
+    def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
+        """A reply of any length: each step of it has the time of the sockets."""
+        self._deadline.stop()
+        return self._command(self._client.eval, script, len(keys), *keys, *arguments)
+
     def close(self) -> None:
         if self._wire is not None:
             self._wire.close()

@@ -1,0 +1,1 @@
+"""What is changed while the app runs: overrides, allow and deny lists, bans."""

@@ -1,0 +1,209 @@
+"""The control document: what is changed while the app runs, by whom, why, and until when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+
+from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, validated
+from ..declare.who import Who
+from ..engine import ConfigurationError
+
+FORMAT = 1
+"""Of the document. A process that meets a newer one changes nothing."""
+MOST_ENTRIES = 100_000
+"""That a document may have."""
+LONGEST_TEXT = 500
+MOST_TIMES = 1000
+
+Action = Literal["override", "allow", "deny", "ban"]
+Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
+
+
+class _Entry(Written):
+    id: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
+    """What :meth:`Control.undo` goes by."""
+    author: Note = ""
+    """Who has made it."""
+    reason: Note = ""
+    since: float
+    """When it was made: POSIX time, by the clock of the server that keeps the document."""
+    until: float | None = None
+    """When it ends; ``None``: it lasts."""
+
+
+class Override(_Entry):
+    """A change of limits: of a rule, of a limiter, of all limits of an endpoint, of a subject; or a limit more."""
+
+    kind: Literal["override"]
+    endpoint: Text | None = None
+    """An endpoint, a blueprint, a pattern such as ``api.*``, or the scope of a check; ``None``: all."""
+    rule: Text | None = None
+    """Of the rule with this name, which is what header fields show."""
+    limiter: Text | None = None
+    """Of limiters with this name, or with this type: ``ip``."""
+    who: Text | None = None
+    """Of all limits that count this subject, or addresses of this network."""
+    rules: WrittenRules | None = None
+    """What holds instead."""
+    times: float | None = Field(None, gt=0, le=MOST_TIMES)
+    """So many times the count, and the burst."""
+    shadow: bool | None = None
+    off: bool = False
+    limit: WrittenLimiter | None = None
+    """A limiter more."""
+
+    @field_validator("who")
+    @classmethod
+    def _check_who(cls, value: str | None) -> str | None:
+        return None if value is None else str(Who.parse(value))
+
+    @model_validator(mode="after")
+    def _check_override(self) -> Override:
+        what = [name for name in ("rules", "times", "shadow", "limit") if getattr(self, name) is not None]
+        what += ["off"] if self.off else []
+        if len(what) != 1:
+            raise ValueError(f"{' and '.join(what) or 'nothing'} given; give one of rules, times, shadow, off, limit")
+        takers = {
+            "rule": {"rules", "times", "off"},
+            "limiter": {"rules", "times", "off", "shadow"},
+            "who": {"rules", "times"},
+        }
+        named = [name for name in takers if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)}: give one of them")
+        if named and what[0] not in takers[named[0]]:
+            raise ValueError(f"{what[0]} is nothing for a {named[0]}: give {' or '.join(sorted(takers[named[0]]))}")
+        if not named and what == ["rules"]:
+            raise ValueError("rules of what? give rule, limiter or who; for a limit more, give limit")
+        if self.endpoint is None and "who" not in named:
+            raise ValueError('endpoint: give one, or a pattern ("*" for all)')
+        return self
+
+    @property
+    def target(self) -> str:
+        """What it changes: another override of the same takes its place."""
+        more = "+" if self.limit is not None else ""
+        return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {more}"
+
+    def __str__(self) -> str:
+        of = [f"rule {self.rule}" if self.rule else "", f"limiter {self.limiter}" if self.limiter else ""]
+        of += [self.who or "", f"at {self.endpoint}" if self.endpoint else ""]
+        return f"{' '.join(filter(None, of)).replace('at *', 'everywhere')}: {self.change}"
+
+    @property
+    def change(self) -> str:
+        if self.off:
+            return "off"
+        if self.shadow is not None:
+            return "shadow" if self.shadow else "no shadow"
+        if self.times is not None:
+            return f"{self.times:g} x"
+        told = self.limit if self.limit is not None else self.rules
+        return told if isinstance(told, str) else json.dumps(_plain(told), ensure_ascii=False)
+
+
+class Listing(_Entry):
+    """Somebody who is allowed, denied or banned."""
+
+    kind: Literal["allow", "deny", "ban"]
+    who: Text
+    status: Literal[403, 429] | None = None
+    """Of a refusal; ``None``: ``MULTILIMIT_DENY_STATUS``, and 429 for a ban."""
+
+    @field_validator("who")
+    @classmethod
+    def _check_who(cls, value: str) -> str:
+        return str(Who.parse(value))
+
+    @model_validator(mode="after")
+    def _check_listing(self) -> Listing:
+        if self.kind == "ban" and self.until is None:
+            raise ValueError("a ban ends: give for_; to refuse somebody for good, deny")
+        if self.kind != "deny" and self.status is not None:
+            raise ValueError("status is for deny")
+        return self
+
+    @property
+    def target(self) -> str:
+        return f"list {self.who}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.who}"
+
+
+Entry = Annotated[Override | Listing, Field(discriminator="kind")]
+E = TypeVar("E", Override, Listing)
+
+
+class Document(Written):
+    """All that is changed."""
+
+    format: int = FORMAT
+    entries: Annotated[tuple[Entry, ...], Field(max_length=MOST_ENTRIES, strict=False)] = ()
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Document:
+        """Raise :class:`ConfigurationError` when it cannot be read, or is of a newer version."""
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigurationError(f"the control document is no JSON: {error}") from error
+        if isinstance(given, dict) and isinstance(given.get("format"), int) and given["format"] > FORMAT:
+            raise ConfigurationError(
+                f"the control document has format {given['format']}, and this process knows {FORMAT}: it was written "
+                "by a newer version of flask-multilimit; update this process"
+            )
+        return validated(cls, "the control document", given, imports=False)
+
+    def dump(self) -> str:
+        entries = [each.model_dump(mode="json", exclude_unset=True) for each in self.entries]
+        return json.dumps({"format": FORMAT, "entries": entries}, ensure_ascii=False, separators=(",", ":"))
+
+    def at(self, now: float) -> Document:
+        """What of it holds at ``now``."""
+        if not any(each.until is not None and each.until <= now for each in self.entries):
+            return self
+        return self.model_copy(
+            update={"entries": tuple(each for each in self.entries if each.until is None or now < each.until)}
+        )
+
+    def having(self, entry: Override | Listing) -> Document:
+        """With ``entry`` in the place of what has the same target."""
+        others = [each for each in self.entries if each.target != entry.target]
+        if len(others) >= MOST_ENTRIES:
+            raise ConfigurationError(f"the control document has {MOST_ENTRIES} entries: undo some, or deny networks")
+        return self.model_copy(update={"entries": (*others, entry)})
+
+    def without(self, ids: Iterable[str]) -> Document:
+        ids = set(ids)
+        return self.model_copy(update={"entries": tuple(each for each in self.entries if each.id not in ids)})
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        return tuple(each for each in self.entries if isinstance(each, Override))
+
+    @property
+    def listings(self) -> tuple[Listing, ...]:
+        return tuple(each for each in self.entries if isinstance(each, Listing))
+
+    @property
+    def next_end(self) -> float | None:
+        """When the first of its entries ends."""
+        return min((each.until for each in self.entries if each.until is not None), default=None)
+
+
+def entry_from(given: dict[str, Any]) -> Override | Listing:
+    """The entry that is ``given``. Raises :class:`ConfigurationError`, as for a declaration."""
+    model: type[Override] | type[Listing] = Override if given.get("kind") == "override" else Listing
+    return validated(model, str(given.get("kind")), given, imports=False)
+
+
+def _plain(written: Any) -> Any:
+    """As JSON has it, without what is not said."""
+    if isinstance(written, Written):
+        return written.model_dump(mode="json", exclude_unset=True)
+    return [_plain(each) for each in written] if isinstance(written, tuple) else written

@@ -1,0 +1,5 @@
+-- The latest changes, the newest first.
+--
+-- KEYS[1]  stream: the history
+-- ARGV[1]  how many
+return redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', ARGV[1])

@@ -1,0 +1,158 @@
+"""Where the control document lies: in the storage beside the quotas, or in the memory of this process."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from secrets import token_hex
+from threading import Lock
+from typing import Any, Protocol, TypedDict
+
+from ..engine import StorageError
+from ..engine.storage import Scripted, Storage
+
+KEPT = 1000
+"""Changes that the history keeps."""
+NEVER_WRITTEN = ""
+"""The stamp of a document that nobody has written."""
+
+
+class Change(TypedDict):
+    """One entry of the history."""
+
+    at: float
+    """POSIX time."""
+    author: str
+    reason: str
+    what: str
+    """``set`` or ``undo``."""
+    entry: str
+    """In words."""
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a store has answered."""
+
+    stamp: str
+    """Which of all versions it is."""
+    text: str | None
+    """``None``: the one that is known already, or none."""
+    now: float
+    """POSIX time, by the clock of the store."""
+
+
+class Store(Protocol):
+    """Keeps a document, and writes only in the place of what the writer has seen. Raises :class:`StorageError`."""
+
+    shared: bool
+    """Whether other processes see it."""
+
+    def read(self, known: str) -> Found:
+        """The document, unless its stamp is ``known``."""
+
+    def write(self, seen: str, text: str, change: Change) -> str | None:
+        """The new stamp; ``None``, and nothing is written, when another document is there than was ``seen``."""
+
+    def history(self, most: int) -> list[Change]:
+        """The latest changes, the newest first."""
+
+
+class StoreInMemory:
+    """For storages that are in this process."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._stamp, self._text = NEVER_WRITTEN, ""
+        self._history: deque[Change] = deque(maxlen=KEPT)
+        self._lock = Lock()
+
+    def read(self, known: str) -> Found:
+        with self._lock:
+            return Found(self._stamp, None if known == self._stamp else self._text, time.time())
+
+    def write(self, seen: str, text: str, change: Change) -> str | None:
+        with self._lock:
+            if self._stamp != seen:
+                return None
+            self._stamp, self._text = _stamp_after(seen), text
+            self._history.appendleft({**change, "at": time.time()})
+            return self._stamp
+
+    def history(self, most: int) -> list[Change]:
+        with self._lock:
+            return list(self._history)[:most]
+
+
+class StoreInStorage:
+    """In a storage that all processes share: a hash, and beside it a stream, in a slot of their own."""
+
+    shared = True
+
+    def __init__(self, storage: Scripted, *, prefix: str) -> None:
+        self._storage = storage
+        self.key = f"{prefix}{{control}}:document"
+        self.history_key = f"{prefix}{{control}}:history"
+
+    def read(self, known: str) -> Found:
+        stamp, text, seconds, microseconds = self._run("read", [self.key], [known])
+        now = int(seconds) + int(microseconds) / 1_000_000
+        return Found(_text(stamp), None if _text(stamp) == known else _text(text), now)
+
+    def write(self, seen: str, text: str, change: Change) -> str | None:
+        stamp = _stamp_after(seen)
+        fields = [str(each) for name, value in change.items() if name != "at" for each in (name, value)]
+        written = self._run("write", [self.key, self.history_key], [seen, stamp, text, str(KEPT), *fields])
+        return stamp if written else None
+
+    def history(self, most: int) -> list[Change]:
+        return [_change(id_, fields) for id_, fields in self._run("history", [self.history_key], [str(most)])]
+
+    def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
+        return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])
+
+
+def store_for(storage: Storage, *, prefix: str) -> Store:
+    """The store of an app whose quotas lie in ``storage``."""
+    return StoreInStorage(storage, prefix=prefix) if isinstance(storage, Scripted) else StoreInMemory()
+
+
+@cache
+def _script(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _stamp_after(seen: str) -> str:
+    """A number that counts up, for people; and what no other writer has made, for after a fail-over that has lost the
+    last change."""
+    return f"{int(seen.partition('-')[0] or 0) + 1}-{token_hex(4)}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, str):
+        return value
+    raise StorageError(f"the control document has the wrong shape: {value!r:.80}")
+
+
+def _change(id_: Any, fields: Any) -> Change:
+    """Of an entry of the stream, whose id begins with the milliseconds of the server's clock."""
+    flat = [
+        _text(each) for each in (fields if isinstance(fields, list) else [x for pair in fields.items() for x in pair])
+    ]
+    found = dict(zip(flat[::2], flat[1::2], strict=True))
+    return Change(
+        at=int(_text(id_).partition("-")[0]) / 1000,
+        author=found.get("author", ""),
+        reason=found.get("reason", ""),
+        what=found.get("what", ""),
+        entry=found.get("entry", ""),
+        id=found.get("id", ""),
+    )

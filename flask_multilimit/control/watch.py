@@ -1,0 +1,156 @@
+"""How a process learns what the control document says: in the background, about twice a second."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import Any
+
+from ..engine import ConfigurationError, StorageError
+from ..engine.errors import with_remedy
+from ..engine.forks import tell_child
+from .controls import Document
+from .store import NEVER_WRITTEN, Store
+
+SECONDS = (0.4, 0.6)
+"""Between two looks, at random, so that not all workers ask at once: with the answer, less than a second."""
+
+
+NOTHING = Document()
+"""What is changed when nobody has changed anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What a process knows of the document."""
+
+    stamp: str = NEVER_WRITTEN
+    document: Document = NOTHING
+    now: float = 0.0
+    """The clock of the store when it was read, and"""
+    read: float = 0.0
+    """this process's clock at that instant."""
+
+    def time(self) -> float:
+        """The clock of the store now: POSIX time."""
+        return self.now + time.monotonic() - self.read if self.read else time.time()
+
+
+class Watcher:
+    """Keeps up with a store: calls ``take`` with what holds, whenever that changes, and ``report`` when a document, or
+    something in it, cannot be taken. What held before stays in force then, and while the store does not answer.
+
+    Fork-safe: a child starts without a thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        take: Callable[[Document], None],
+        report: Callable[[Exception], None],
+        logger: logging.Logger,
+    ) -> None:
+        self.store = store
+        self.in_force = InForce()
+        self.problem: Exception | None = None
+        """Why the newest document is not in force."""
+        self._taken = NOTHING
+        self._take = take
+        self._report = report
+        self._logger = logger
+        self._running = False
+        self._closed = False
+        self._lock = Lock()
+        tell_child(self)
+
+    def start(self) -> None:
+        """Take what holds now, and keep up with it from now on."""
+        self.look()
+        if self.store.shared or self.in_force.document.next_end is not None:
+            self._run()
+
+    def look(self) -> None:
+        """Ask the store once."""
+        with self._lock:
+            try:
+                self._look()
+            except StorageError as error:
+                if not error.no_reply:  # else the guard of the storage tells of it
+                    self._fail(error)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _look(self) -> None:
+        known = self.in_force
+        found, read = self.store.read(known.stamp), time.monotonic()
+        if found.stamp != known.stamp:
+            # Remembered before it is read: what is wrong in it is told once.
+            self.in_force = InForce(found.stamp, known.document, found.now, read)
+            try:
+                document = Document.parse(found.text) if found.text else Document()
+            except ConfigurationError as error:
+                self._fail(error)
+                return
+            self.in_force = InForce(found.stamp, document, found.now, read)
+            self.problem = None
+        holding = self.in_force.document.at(found.now)
+        if holding is not self._taken and holding != self._taken:
+            self._taken = holding
+            try:
+                self._take(holding)
+            except ConfigurationError as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if str(error) == str(self.problem):
+            return
+        self.problem = error
+        shown = with_remedy(error) if isinstance(error, StorageError) else error
+        self._logger.error(
+            "Rate limits: the last control document stays in force, for the newest cannot be taken: %s", shown
+        )
+        self._report(error)
+
+    def _run(self) -> None:
+        if self._running:
+            return
+        self._running = True
+        _warn_of_uwsgi(self._logger)
+        try:
+            Thread(target=_watch, args=(weakref.ref(self),), name="multilimit-control", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._running = False
+            self._logger.error("Rate limits: changes are not noticed, for no thread can be started: %s", error)
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = Lock()
+        self._running = False
+
+
+def _watch(watching: weakref.ref[Watcher]) -> None:
+    """The thread keeps no app alive."""
+    while True:
+        time.sleep(random.uniform(*SECONDS))
+        watcher = watching()
+        if watcher is None or watcher._closed:
+            return
+        try:
+            watcher.look()
+        except Exception:
+            watcher._logger.exception("Rate limits: the control document could not be looked at; will try again")
+        del watcher
+
+
+def _warn_of_uwsgi(logger: logging.Logger) -> None:
+    uwsgi: Any = sys.modules.get("uwsgi")  # only there inside of uWSGI
+    options: dict[str, Any] = getattr(uwsgi, "opt", {"threads": b"1"})
+    if not options.get("enable-threads") and not options.get("threads"):
+        logger.warning("Rate limits: uWSGI runs no threads, so changes are not noticed: set enable-threads = true")

@@ -1,0 +1,283 @@
+"""``set``, ``unset``, ``allow``, ``deny``, ``ban``, ``entries``, ``history``: change limits while the app runs."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+from flask import current_app
+
+from ...config import PREFIX
+from ...control.control import NeedsForce, reject_everyone
+from ...control.controls import Listing, Override
+from ...engine import ConfigurationError
+from ...plan.differences import Difference
+from ...serve.steer import Steering, steering_of
+from .. import console
+from .base import C, as_json, command, for_people, write, write_json
+
+_PER_PROCESS = (
+    f"{PREFIX}STORAGE_URI=memory:// is in each process by itself: this command would change nothing but itself. "
+    "Name a storage that the workers share: local://, or a server of Redis or Valkey"
+)
+
+
+def _steering() -> Steering:
+    """Raise :class:`ConfigurationError` when the workers would not learn of a change."""
+    steering = steering_of(current_app)
+    if not steering.control.shared:
+        raise ConfigurationError(_PER_PROCESS)
+    if not steering.enabled:
+        raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so no worker would learn of a change")
+    return steering
+
+
+def change_options(command: C) -> C:
+    """What every change takes."""
+    options = (
+        click.option("--for", "for_", metavar="TIME", help="How long it holds: 90s, 15m, 2h, 1d."),
+        click.option("--lasting", is_flag=True, help="Until somebody takes it back."),
+        click.option("--reason", default="", help="Why: shown by entries and history."),
+        click.option("--author", default=None, help="Who; default: the name of the user who runs this."),
+        click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--force", is_flag=True, help="Also what would lock out nearly everyone."),
+        as_json,
+    )
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+@command("set", short_help="Change a limit while the app runs.")
+@click.argument("endpoint")
+@click.argument("rule", required=False)
+@click.argument("rules", required=False)
+@click.option("--limiter", metavar="NAME", help="Limiters with this name or type, instead of a RULE.")
+@click.option("--who", metavar="WHO", help="Limits that count a subject (user:42) or network, instead of a RULE.")
+@click.option("--rules", "given_rules", metavar="TEXT", help="What holds instead, for --limiter and --who.")
+@click.option("--times", type=float, help="So many times the count and the burst.")
+@click.option("--shadow/--no-shadow", default=None, help="Count, but never refuse; or refuse again.")
+@click.option("--off", is_flag=True, help="As if it were not there.")
+@click.option("--limit", metavar="TEXT", help="A limit more at ENDPOINT, of --type.")
+@click.option("--type", "type_", metavar="TYPE", default="default", help="Of --limit: ip, user, default, ...")
+@change_options
+def set_command(
+    endpoint: str,
+    rule: str | None,
+    rules: str | None,
+    limiter: str | None,
+    who: str | None,
+    given_rules: str | None,
+    times: float | None,
+    shadow: bool | None,
+    off: bool,
+    limit: str | None,
+    type_: str,
+    **options: Any,
+) -> None:
+    """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", "*" for all.
+
+    RULE is the name that header fields show, and RULES what holds instead: set api.search ip-60s 200/minute --for 2h.
+    What is used stays used.
+    """
+    given = {
+        "kind": "override",
+        "endpoint": endpoint,
+        "rule": rule,
+        "limiter": limiter,
+        "who": who,
+        "rules": rules or given_rules,
+        "times": times,
+        "shadow": shadow,
+        "off": off,
+        "limit": None if limit is None else {"type": type_, "rules": limit},
+    }
+    _change({name: value for name, value in given.items() if value not in {None, False} or name == "shadow"}, **options)
+
+
+@command("allow", short_help="Never limit a network or a subject.")
+@click.argument("who")
+@change_options
+def allow_command(who: str, **options: Any) -> None:
+    """Never limit WHO: an address, a network, or a subject behind the name of its type (user:42)."""
+    _change({"kind": "allow", "who": who}, **options)
+
+
+@command("deny", short_help="Refuse a network or a subject before any limit.")
+@click.argument("who")
+@click.option("--status", type=click.Choice(["403", "429"]), help=f"Of the refusal; default: {PREFIX}DENY_STATUS.")
+@change_options
+def deny_command(who: str, status: str | None, **options: Any) -> None:
+    """Refuse WHO before any limit: an address, a network, or a subject behind the name of its type (user:42)."""
+    _change({"kind": "deny", "who": who, "status": None if status is None else int(status)}, **options)
+
+
+@command("ban", short_help="Refuse a network or a subject for a time, with 429.")
+@click.argument("who")
+@change_options
+def ban_command(who: str, **options: Any) -> None:
+    """Refuse WHO for a time, with 429 and Retry-After: an address, a network, or a subject (user:42)."""
+    _change({"kind": "ban", "who": who}, **options)
+
+
+def _change(
+    given: Mapping[str, Any],
+    *,
+    for_: str | None,
+    lasting: bool,
+    reason: str,
+    author: str | None,
+    dry_run: bool,
+    yes: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    if (for_ is None) == (not lasting):
+        raise click.UsageError("Say how long it holds: --for 2h, or --lasting.")
+    with for_people():
+        steering = _steering()
+        control = steering.control
+        author = getpass.getuser() if author is None else author
+        entry = control.prepare(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        needs_force = _needs_force(steering, entry)
+        changes = steering.preview(entry)
+        if not as_json:
+            click.echo("\n".join(_entry_lines(entry, changes)), err=not dry_run)
+        if not dry_run:
+            _confirm(needs_force, yes=yes, force=force)
+            control.put(entry, force=True)
+    if as_json:
+        write_json(changed=not dry_run, entry=_entry_as_json(entry), endpoints=[_as_json(each) for each in changes])
+    elif not dry_run:
+        click.echo(f"In force in every worker within a second. To take it back: flask multilimit unset {entry.id}")
+
+
+def _needs_force(steering: Steering, entry: Override | Listing) -> NeedsForce | None:
+    try:
+        steering.validate(steering.control.with_entry(entry), entry, force=False)
+        if isinstance(entry, Listing) and entry.kind != "allow":
+            reject_everyone(entry)
+    except NeedsForce as error:
+        return error
+    return None
+
+
+def _confirm(needs_force: NeedsForce | None, *, yes: bool, force: bool) -> None:
+    """Ask, and ask again where nearly everyone would be locked out: a script says so by --force."""
+    if not yes:
+        click.confirm("Change this?", abort=True, err=True)
+    if needs_force is None or force:
+        return
+    if yes:
+        raise ConfigurationError(f"{needs_force}: --force")
+    click.confirm(f"{needs_force}. Really?", abort=True, err=True)
+
+
+@command("unset", short_help="Take a change back.")
+@click.argument("id_", metavar="ID")
+@click.option("--reason", default="", help="Why: shown by history.")
+@click.option("--author", default=None, help="Who; default: the name of the user who runs this.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@as_json
+def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Take back the change with this ID, which `entries` shows: what was declared holds again."""
+    with for_people():
+        steering = _steering()
+        entry = steering.control.entry(id_)
+        changes = steering.preview_without(entry)
+        if not as_json:
+            click.echo("\n".join(_entry_lines(entry, changes)), err=not dry_run)
+        if not dry_run:
+            if not yes:
+                click.confirm("Take this back?", abort=True, err=True)
+            author = getpass.getuser() if author is None else author
+            steering.control.undo(id_, reason=reason, author=author)
+    if as_json:
+        write_json(changed=not dry_run, entry=_entry_as_json(entry), endpoints=[_as_json(each) for each in changes])
+    elif not dry_run:
+        click.echo("Taken back in every worker within a second.")
+
+
+@command("entries", short_help="List what is changed now.")
+@as_json
+def entries_command(as_json: bool) -> None:
+    """List the overrides, allow and deny entries and bans in force."""
+    with for_people():
+        steering = _steering()
+        entries = steering.control.entries()
+        idle = steering.idle(entries)
+    if as_json:
+        write_json(entries=[{**_entry_as_json(each), "idle": each.id in idle} for each in entries])
+        return
+    if not entries:
+        write(["Nothing is changed: all limits are as declared."])
+        return
+    rows = [
+        (
+            each.id,
+            f"{each}{' (nothing answers to it)' if each.id in idle else ''}",
+            _until(each),
+            each.author,
+            each.reason,
+        )
+        for each in entries
+    ]
+    write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
+
+
+@command("history", short_help="List the latest changes.")
+@click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many at most.")
+@as_json
+def history_command(most: int, as_json: bool) -> None:
+    """List the latest changes, the newest first: when, who, what, why."""
+    with for_people():
+        changes = _steering().control.history(most)
+    if as_json:
+        write_json(changes=list(changes))
+        return
+    if not changes:
+        write(["Nothing has been changed yet."])
+        return
+    rows = [(_date(each["at"]), each["author"], f"{each['what']} {each['entry']}", each["reason"]) for each in changes]
+    write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
+
+
+def _entry_lines(entry: Override | Listing, changes: list[Difference]) -> list[str]:
+    lines = console.paragraph(f"{entry}, {_until(entry, 'for ')}", indent=2, first="")
+    for each in changes:
+        lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
+        lines += [f"    - {text}" for text in each.before if text not in each.after]
+        lines += [f"    + {text}" for text in each.after if text not in each.before]
+    return lines
+
+
+def _change_text(entry: Override | Listing, idle: set[str]) -> str:
+    return f"{entry} (nothing answers to it)" if entry.id in idle else str(entry)
+
+
+def _until(entry: Override | Listing, before: str = "") -> str:
+    if entry.until is None:
+        return "lasting"
+    return before + console.duration(max(entry.until - time.time(), 0))
+
+
+def _date(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _entry_as_json(entry: Override | Listing) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude_unset=True)
+
+
+def _as_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "endpoint": difference.endpoint,
+        "methods": list(difference.methods),
+        "before": list(difference.before),
+        "after": list(difference.after),
+    }

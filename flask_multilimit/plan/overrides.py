@@ -1,0 +1,200 @@
+"""From the control document to the limiters of an endpoint: rules exchanged, limiters off or in shadow, limits more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from math import floor
+from typing import Any
+
+from ..control.controls import Override
+from ..declare.data import WrittenRule, rules_of
+from ..declare.decorators import rate_limiter
+from ..declare.limiter import Declaration
+from ..declare.networks import Network, Networks
+from ..declare.subjects import LimitType, Subject
+from ..declare.who import Who
+from ..engine import Rule
+
+NamedRule = tuple[str, Rule]
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """All overrides in force. Which of them an endpoint meets is worked out when its plan is made."""
+
+    entries: tuple[Override, ...] = ()
+    met: set[str] = field(default_factory=set, compare=False)
+    """Ids of those that something answers to, of the plans that were made."""
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def at(self, scope: str) -> tuple[Override, ...]:
+        return tuple(each for each in self.entries if _answers(each, scope))
+
+    def limits_at(self, scope: str) -> tuple[Declaration, ...]:
+        """The limiters that are there only by an override."""
+        found = []
+        for each in self.at(scope):
+            if each.limit is not None:
+                self.met.add(each.id)
+                found.append(rate_limiter(**each.limit.options).at(f"override {each.id}"))
+        return tuple(found)
+
+    def change(self, scope: str, declaration: Declaration, rules: Sequence[NamedRule]) -> Changed | None:
+        """What a limiter is at ``scope``; ``None`` when it is off."""
+        changed = Changed(declaration, tuple(rules), ())
+        special: list[Override] = []
+        for each in self.at(scope):
+            if each.who is not None:
+                if _concerns(Who.parse(each.who), declaration):
+                    self.met.add(each.id)
+                    special.append(each)
+            elif each.limiter is not None and each.limiter not in {declaration.name, declaration.type_name}:
+                continue
+            elif each.rule is not None:
+                changed = self._change_rule(changed, each)
+            elif each.limit is None:
+                self.met.add(each.id)
+                if each.off:
+                    return None
+                changed = _change_limiter(changed, each)
+        if not changed.rules and rules:
+            return None
+        return replace(changed, special=tuple(special))
+
+    def _change_rule(self, changed: Changed, override: Override) -> Changed:
+        by_request = callable(changed.declaration.rules)
+        if by_request:
+            return replace(changed, by_name=(*changed.by_name, override))
+        if any(name == override.rule for name, _ in changed.rules):
+            self.met.add(override.id)
+        return replace(changed, rules=change_rules(changed.rules, (override,)))
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A limiter as overrides make it."""
+
+    declaration: Declaration
+    rules: tuple[NamedRule, ...]
+    special: tuple[Override, ...]
+    """Those about subjects."""
+    by_name: tuple[Override, ...] = ()
+    """Those that change rules which depend on the request, once they are known."""
+
+
+def name_of_rule(declaration: Declaration, rule: Rule) -> str:
+    """What header fields show, unless a limiter before has a rule of that name."""
+    return rule.name or f"{declaration.name or declaration.type_name.replace('+', '-')}-{rule.window}"
+
+
+def _answers(override: Override, scope: str) -> bool:
+    name = override.endpoint
+    return name is None or scope == name or scope.startswith(f"{name}.") or fnmatchcase(scope, name)
+
+
+def _concerns(who: Who, declaration: Declaration) -> bool:
+    """Whether a limiter counts subjects of that type."""
+    type_name = LimitType.IP.value if who.network is not None else who.type_name
+    return type_name in {declaration.type_name, *declaration.type_name.split("+")}
+
+
+def _change_limiter(changed: Changed, override: Override) -> Changed:
+    declared = changed.declaration
+    if override.shadow is not None:
+        return replace(changed, declaration=replace(declared, shadow=override.shadow))
+    if override.times is not None:
+        rules = tuple((name, _times(rule, override.times)) for name, rule in changed.rules)
+        return replace(changed, rules=rules, by_name=(*changed.by_name, override))
+    fixed = _written(override)
+    named = tuple((name_of_rule(declared, rule), rule) for rule in fixed)
+    return replace(changed, declaration=replace(declared, rules=fixed), rules=named, by_name=())
+
+
+def change_rules(rules: Iterable[NamedRule], overrides: Sequence[Override]) -> tuple[NamedRule, ...]:
+    """Each rule as the overrides of its name make it; those that are off are left out."""
+    found = []
+    for name, rule in rules:
+        changed: Rule | None = rule
+        for override in overrides:
+            if override.rule in {name, None} and changed is not None:
+                changed = _change_rule(changed, override)
+        if changed is not None:
+            found.append((name, changed))
+    return tuple(found)
+
+
+def _change_rule(rule: Rule, override: Override) -> Rule | None:
+    if override.off:
+        return None
+    if override.times is not None:
+        return _times(rule, override.times)
+    written = override.rules[0] if isinstance(override.rules, tuple) else override.rules
+    return merged(rule, written) if written is not None else rule
+
+
+def merged(rule: Rule, written: str | WrittenRule) -> Rule:
+    """``written`` in the place of ``rule``: what it leaves open stays, as far as its algorithm takes it.
+
+    Text says count and time only. Raises :class:`ConfigurationError`.
+    """
+    if isinstance(written, str):
+        parsed = Rule.parse(written)
+        given: dict[str, Any] = {"count": parsed.count, "time": parsed.time}
+    else:
+        given = written.model_dump(exclude_unset=True)
+    kept = {name: value for name, value in _fields(rule).items() if name not in given}
+    if given.get("algorithm", rule.algorithm) != rule.algorithm:
+        kept = {name: kept[name] for name in ("count", "time", "name") if name in kept}
+    return Rule(**{**kept, **given})
+
+
+def _fields(rule: Rule) -> dict[str, Any]:
+    return {name: getattr(rule, name) for name in type(rule).model_fields}
+
+
+def _times(rule: Rule, times: float) -> Rule:
+    count = max(floor(rule.count * times), 1)
+    burst = None if rule.burst is None else max(floor(rule.burst * times), 1)
+    lease = rule.lease if rule.lease is not None and rule.lease <= count else None
+    return merged(rule, WrittenRule(count=count, burst=burst, lease=lease))
+
+
+def _written(override: Override) -> tuple[Rule, ...]:
+    return rules_of(override.rules) if override.rules is not None else ()
+
+
+class SpecialRules:
+    """The rules of a limiter for subjects that have rules of their own."""
+
+    def __init__(self, overrides: Iterable[Override], declaration: Declaration) -> None:
+        self.entries = tuple(overrides)
+        networks: list[tuple[Network, Override]] = []
+        self._subjects: dict[tuple[str, str], Override] = {}
+        for each in self.entries:
+            who = Who.parse(each.who)
+            if who.network is not None:
+                networks.append((who.network, each))
+            else:
+                self._subjects[who.type_name, who.value] = each
+        self._networks: Networks[Override] = Networks(networks)
+        self._declaration = declaration
+
+    def find(self, subject: Subject) -> Override | None:
+        """What holds for ``subject``, or for a part of one that several types are together."""
+        found = self._subjects.get((subject.type, subject.value))
+        if found is None and subject.type == "ip":
+            return self._networks.find(subject.value.partition("/")[0])
+        if found is None and "+" in subject.type:
+            parts = (self.find(Subject(*part)) for part in json.loads(subject.value))
+            return next((part for part in parts if part is not None), None)
+        return found
+
+    def of(self, override: Override, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:
+        if override.times is not None:
+            return tuple((name, _times(rule, override.times)) for name, rule in rules)
+        return tuple((name_of_rule(self._declaration, rule), rule) for rule in _written(override))

@@ -1,0 +1,63 @@
+"""A shop whose limits are changed while it runs, on memory and on a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, g, request
+
+from flask_multilimit import IP, USER, MultiLimit, rate_limiter
+from flask_multilimit.control.control import Control
+from support.asking import ask, view
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """One process of the app."""
+
+    app: Flask
+    multilimit: MultiLimit
+
+    @property
+    def control(self) -> Control:
+        with self.app.app_context():
+            return self.multilimit.control
+
+    def statuses(self, times: int, path: str = "/", *, ip: str = "198.51.100.7", user: str = "") -> list[int]:
+        return [self.ask(path, ip=ip, user=user).status_code for _ in range(times)]
+
+    def ask(self, path: str = "/", *, ip: str = "198.51.100.7", user: str = "") -> Any:
+        return ask(self.app, path, environ_base={"REMOTE_ADDR": ip}, headers={"X-User": user})
+
+
+def made(uri: str, **settings: Any) -> Shop:
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5, MULTILIMIT_DENY_CACHE=0, **settings)
+    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User") or g.get("user"))
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute")(view()))
+    app.add_url_rule("/mine", "api.mine", rate_limiter(type=USER, rules="2/minute; 50/hour")(view()))
+    app.add_url_rule("/both", "api.both", rate_limiter(type=(USER, IP), rules="2/minute")(view()))
+    app.add_url_rule("/tier", "tier", rate_limiter(type=IP, rules=lambda: "2/minute", name="tier")(view()))
+    app.add_url_rule("/open", "open", view())
+    return Shop(app, multilimit)
+
+
+@pytest.fixture(params=["memory", "server"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    if request.param == "memory":
+        return made("memory://")
+    return made(request.getfixturevalue("on_server"))
+
+
+@pytest.fixture
+def on_server(server: Server, redis_client: redis.Redis) -> str:
+    """The URI of an empty server."""
+    del redis_client  # which is empty
+    return server.url

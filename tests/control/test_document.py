@@ -1,0 +1,191 @@
+"""The control document: what is in it, until when, and that nothing wrong in it does harm."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flask_multilimit import ConfigurationError, control_failed
+from flask_multilimit.control.control import seconds_of
+from flask_multilimit.control.controls import Document, Listing, entry_from
+from flask_multilimit.serve.steer import steering_of
+
+if TYPE_CHECKING:
+    import redis
+
+    from control.conftest import Shop
+
+KEY = "rate_limit:{control}:document"
+ENTRY = {"id": "0" * 8, "since": 1.0, "kind": "deny", "who": "203.0.113.7"}
+OVERRIDES: list[dict[str, Any]] = [
+    {"endpoint": "a", "rule": "ip-60s", "rules": "5/minute"},
+    {"endpoint": "a", "rule": "ip-60s", "rules": {"count": 5, "time": 0.5, "algorithm": "gcra", "burst": 2}},
+    {"endpoint": "a", "limiter": "ip", "rules": ["5/minute", {"count": 9, "lease": 3}]},
+    {"endpoint": "a", "limit": {"type": "header:X-Key", "rules": "5/day", "charge_when": [401], "methods": ["POST"]}},
+    {"who": "2001:db8::/32", "times": 0.5},
+]
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+def test_a_document_is_read_as_it_was_written(override: dict[str, Any]) -> None:
+    entries = entry_from({**override, "kind": "override", "id": "12345678", "since": 1.5}), entry_from(ENTRY)
+    document = Document(entries=entries)
+
+    assert Document.parse(document.dump()) == document
+
+
+@given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_whatever_is_no_document_is_an_error_that_says_so(text: str | bytes) -> None:
+    with pytest.raises(ConfigurationError, match="control document"):
+        Document.parse(text)
+
+
+@given(
+    st.dictionaries(st.sampled_from([*ENTRY, "until", "rules", "times", "off"]), st.none() | st.integers() | st.text())
+)
+def test_an_entry_with_anything_wrong_in_it_is_an_error(changed: dict[str, Any]) -> None:
+    text = json.dumps({"format": 1, "entries": [{**ENTRY, **changed}]})
+    try:
+        document = Document.parse(text)
+    except ConfigurationError:
+        return
+    assert Document.parse(document.dump()) == document
+
+
+def test_an_entry_holds_until_its_end() -> None:
+    short, long = (entry_from({**ENTRY, "id": str(n) * 8, "who": f"::{n}", "until": float(n)}) for n in (1, 2))
+    document = Document(entries=(short, long))
+
+    assert [len(document.at(now).entries) for now in (0.5, 1.0, 1.5, 2.0)] == [2, 1, 1, 0]
+    assert document.next_end == 1.0
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds"),
+    [
+        (90, 90),
+        ("90", 90),
+        ("90s", 90),
+        ("15 min", 900),
+        ("2h", 7200),
+        ("1d 12h", 129_600),
+        ("1.5 hours", 5400),
+        ("2w", 1_209_600),
+    ],
+)
+def test_durations(duration: Any, seconds: float) -> None:
+    assert seconds_of(duration) == seconds
+
+
+def test_a_duration_may_be_a_timedelta() -> None:
+    assert seconds_of(timedelta(hours=2)) == 7200
+
+
+@pytest.mark.parametrize(
+    "duration", ["", "h", "2 fortnights", "2h!", "-2h", "1e3s", 0.5, True, float("nan"), 10**9, None]
+)
+def test_what_is_no_duration_is_an_error(duration: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        seconds_of(duration)
+
+
+class TestInTheStorage:
+    @pytest.fixture
+    def shop(self, on_server: str) -> Shop:
+        from control.conftest import made
+
+        return made(on_server)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("{", "is no JSON"),
+            ('{"format": 2, "entries": [], "new": 1}', "written by a newer version"),
+            ('{"format": 1, "entries": [{"kind": "deny"}]}', "is missing"),
+            (
+                '{"format": 1, "entries": [' + json.dumps({**ENTRY, "kind": "override", "who": None}) + "]}",
+                "nothing given",
+            ),
+        ],
+    )
+    def test_a_broken_one_changes_nothing_and_is_told_once(
+        self, shop: Shop, redis_client: redis.Redis, text: str, message: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shop.control.deny("198.51.100.7", lasting=True)
+        told: list[str] = []
+        redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": text})
+
+        with control_failed.connected_to(lambda _, error: told.append(str(error)), shop.app):
+            for _ in range(3):
+                steering_of(shop.app).watcher.look()
+
+        assert shop.statuses(1) == [403]
+        assert [message in each for each in told] == [True]
+        assert len([each for each in caplog.records if message in each.getMessage()]) == 1
+        with pytest.raises(ConfigurationError, match=message):
+            shop.control.allow("198.51.100.7", lasting=True)
+
+    def test_a_good_one_after_a_broken_one_holds(self, shop: Shop, redis_client: redis.Redis) -> None:
+        redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
+        steering_of(shop.app).watcher.look()
+        redis_client.delete(KEY)
+        shop.control.deny("198.51.100.7", lasting=True)
+
+        assert shop.statuses(1) == [403]
+        assert shop.control.problem is None
+
+    def test_one_that_does_not_fit_the_app_keeps_the_overrides_before_and_takes_its_lists(
+        self, shop: Shop, redis_client: redis.Redis
+    ) -> None:
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": {"type": "ip"}}
+        denied = {**ENTRY, "who": "203.0.113.9"}
+        text = json.dumps({"format": 1, "entries": [clash, denied]})
+        redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": text})
+
+        assert shop.statuses(3) == [200, 200, 429]
+        assert shop.statuses(1, ip="203.0.113.9") == [403]
+        assert "would share one key" in str(shop.control.problem)
+
+    def test_an_override_whose_target_is_gone_does_nothing(self, shop: Shop, redis_client: redis.Redis) -> None:
+        gone = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "gone", "off": True}
+        redis_client.hset(KEY, mapping={"stamp": "9-gone", "document": json.dumps({"format": 1, "entries": [gone]})})
+
+        assert shop.statuses(3) == [200, 200, 429]
+        assert shop.control.problem is None
+        assert steering_of(shop.app).idle(shop.control.entries()) == {"1" * 8}
+
+    def test_the_key_of_somebody_else_is_told(self, shop: Shop, redis_client: redis.Redis) -> None:
+        redis_client.set(KEY, "mine")
+
+        assert shop.statuses(3) == [200, 200, 429]
+        assert "WRONGTYPE" in str(shop.control.problem)
+
+    def test_the_history_tells_when_who_what_and_why(self, shop: Shop) -> None:
+        made = shop.control.deny("::1", lasting=True, author="eve", reason="scans")
+        shop.control.undo(made.id, author="adam", reason="was us")
+
+        history = shop.control.history()
+
+        assert [(each["author"], each["what"], each["entry"], each["reason"]) for each in history] == [
+            ("adam", "undo", "deny ::1", "was us"),
+            ("eve", "set", "deny ::1", "scans"),
+        ]
+        assert history[0]["at"] >= history[1]["at"] > made.since - 1
+
+    def test_ten_to_the_five_entries_are_taken_and_no_more(self, shop: Shop, redis_client: redis.Redis) -> None:
+        entries = [{**ENTRY, "id": f"{n:08x}", "who": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"} for n in range(100_000)]
+        text = json.dumps({"format": 1, "entries": entries})
+        redis_client.hset(KEY, mapping={"stamp": "9-long", "document": text})
+
+        assert shop.statuses(2, "/open", ip="10.1.2.3") == [403, 403]
+        with pytest.raises(ConfigurationError, match="100000 entries"):
+            shop.control.deny("192.0.2.1", lasting=True)
+
+
+def test_listings_are_what_they_say() -> None:
+    assert isinstance(entry_from(ENTRY), Listing)

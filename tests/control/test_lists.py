@@ -1,0 +1,90 @@
+"""Subjects and networks are allowed, denied and banned while the app runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit import ConfigurationError
+from flask_multilimit.control.control import NeedsForce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from control.conftest import Shop
+
+
+def test_allowed(shop: Shop) -> None:
+    shop.control.allow("198.51.100.0/24", lasting=True)
+
+    assert shop.statuses(4) == [200] * 4
+    assert shop.statuses(3, ip="198.51.101.1") == [200, 200, 429]
+
+
+def test_denied(shop: Shop) -> None:
+    shop.control.deny("user:mallory", lasting=True)
+
+    assert shop.statuses(1, "/open", user="mallory") == [403]
+    assert shop.statuses(1, "/open", user="you") == [200]
+
+
+def test_denied_with_the_other_status(shop: Shop) -> None:
+    shop.control.deny("198.51.100.7", status=429, lasting=True)
+
+    answer = shop.ask("/open")
+
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (429, None)
+
+
+def test_banned_shows_as_what_it_is_with_its_end(shop: Shop) -> None:
+    shop.control.ban("198.51.100.7", for_=90)
+
+    answer = shop.ask("/open")
+
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "90")
+    assert answer.get_json(force=True)["detail"] == "You are banned for a while."
+
+
+def test_undone(shop: Shop) -> None:
+    entry = shop.control.deny("198.51.100.7", lasting=True)
+    shop.control.undo(entry.id)
+
+    assert shop.statuses(1, "/open") == [200]
+
+
+def test_a_subject_is_on_one_list_at_a_time(shop: Shop) -> None:
+    shop.control.deny("198.51.100.7", lasting=True)
+    shop.control.allow("198.51.100.7", lasting=True)
+
+    assert [str(each) for each in shop.control.entries()] == ["allow 198.51.100.7"]
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "::ffff:0:0/96", "128.0.0.0/7"])
+def test_nobody_locks_everyone_out_by_accident(shop: Shop, network: str) -> None:
+    with pytest.raises(NeedsForce, match="would refuse"):
+        shop.control.deny(network, lasting=True)
+    assert shop.statuses(1, "/open") == [200]
+
+    shop.control.deny(network, lasting=True, force=True)
+    assert len(shop.control.entries()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda control: control.ban("198.51.100.7", lasting=True), "a ban ends"),
+        (lambda control: control.deny("everyone", lasting=True), "give a network"),
+        (lambda control: control.deny("tenant:a", lasting=True), "no limiter of this app has a type called 'tenant'"),
+        (lambda control: control.deny("::1", lasting=True, status=404), "status=404"),
+        (lambda control: control.deny("::1", for_="soon"), "write a time as"),
+        (lambda control: control.deny("::1", for_=0), "1 second to 400 days"),
+        (lambda control: control.deny("::1", lasting=True, reason="x" * 501), "reason="),
+        (lambda control: control.undo("12345678"), "no entry has the id '12345678'"),
+    ],
+)
+def test_what_is_wrong_is_not_stored(shop: Shop, change: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        change(shop.control)
+
+    assert shop.control.entries() == ()

@@ -1,0 +1,234 @@
+"""Limits are changed while the app runs; what is used stays used; what could not be declared cannot be set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import IP, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
+from flask_multilimit.control.control import NeedsForce
+from support.asking import ask, policy, view
+
+if TYPE_CHECKING:
+    from control.conftest import Shop
+
+
+class TestRules:
+    def test_what_is_used_stays_used_when_a_count_is_raised_and_lowered(self, shop: Shop) -> None:
+        assert shop.statuses(3) == [200, 200, 429]
+
+        raised = shop.control.override("show", rule="ip-60s", rules="4/minute", for_=60)
+        assert shop.statuses(3) == [200, 200, 429]
+
+        shop.control.undo(raised.id)
+        assert shop.statuses(1) == [429]
+        assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=2;w=60'
+
+    def test_text_changes_count_and_time_only(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        rule = Rule(60, 10, algorithm="token_bucket", burst=3)
+        app.add_url_rule("/", "show", rate_limiter(type=IP, rules=rule)(view()))
+        with app.app_context():
+            multilimit.control.override("show", rule="ip-60s", rules="20/minute", lasting=True)
+
+        answers = [ask(app) for _ in range(4)]
+
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+        assert policy(answers[0]) == ["ip-60s"]
+
+    def test_a_table_changes_the_algorithm(self, shop: Shop) -> None:
+        shop.control.override("show", rule="ip-60s", rules={"algorithm": "gcra", "burst": 1}, lasting=True)
+
+        assert shop.statuses(2) == [200, 429]
+
+    def test_the_name_stays_when_the_window_changes(self, shop: Shop) -> None:
+        shop.control.override("show", rule="ip-60s", rules="1/hour", lasting=True, force=True)
+
+        assert shop.ask().headers["RateLimit-Policy"] == '"ip-60s";q=1;w=3600'
+
+    def test_one_of_several_is_off(self, shop: Shop) -> None:
+        shop.control.override("api.mine", rule="user-60s", off=True, lasting=True)
+
+        assert policy(shop.ask("/mine", user="7")) == ["user-3600s"]
+
+    def test_those_that_depend_on_the_request(self, shop: Shop) -> None:
+        assert shop.statuses(3, "/tier") == [200, 200, 429]
+
+        shop.control.override("tier", rule="tier-60s", rules="3/minute", lasting=True)
+
+        assert shop.statuses(2, "/tier") == [200, 429]
+
+
+class TestLimiters:
+    def test_by_type_get_other_rules(self, shop: Shop) -> None:
+        shop.control.override("api.mine", limiter="user", rules="1/minute", lasting=True, force=True)
+
+        assert shop.statuses(2, "/mine", user="7") == [200, 429]
+
+    def test_go_to_shadow_and_back(self, shop: Shop) -> None:
+        trial = shop.control.override("*", limiter="ip", shadow=True, lasting=True)
+        assert shop.statuses(3) == [200, 200, 200]
+
+        shop.control.undo(trial.id)
+        assert shop.statuses(1) == [429]
+
+    @pytest.mark.parametrize("endpoint", ["api.*", "api", "*"])
+    def test_of_all_endpoints_of_a_pattern_or_a_blueprint_are_off(self, shop: Shop, endpoint: str) -> None:
+        shop.control.override(endpoint, off=True, lasting=True)
+
+        assert shop.statuses(3, "/mine", user="7") == [200, 200, 200]
+        assert shop.statuses(3) == ([200, 200, 200] if endpoint == "*" else [200, 200, 429])
+
+    def test_that_depend_on_the_request_get_so_many_times_as_much(self, shop: Shop) -> None:
+        shop.control.override("tier", limiter="tier", times=2, lasting=True)
+
+        assert shop.statuses(5, "/tier") == [200, 200, 200, 200, 429]
+
+    def test_more_of_them_on_an_endpoint_without_any(self, shop: Shop) -> None:
+        shop.control.override("open", limit={"type": "ip", "rules": "1/minute"}, lasting=True)
+
+        assert shop.statuses(2, "/open") == [200, 429]
+        assert shop.statuses(1, "/open", ip="198.51.100.8") == [200]
+
+
+class TestSubjects:
+    def test_get_so_many_times_as_much(self, shop: Shop) -> None:
+        shop.control.override(who="user:42", times=2, lasting=True)
+
+        assert shop.statuses(5, "/mine", user="42") == [200, 200, 200, 200, 429]
+        assert shop.statuses(3, "/mine", user="7") == [200, 200, 429]
+        assert shop.statuses(5, "/both", user="42") == [200, 200, 200, 200, 429]
+
+    def test_get_rules_of_their_own_at_an_endpoint(self, shop: Shop) -> None:
+        shop.control.override("api.mine", who="user:42", rules="3/minute", lasting=True)
+
+        assert shop.statuses(4, "/mine", user="42") == [200, 200, 200, 429]
+        assert shop.statuses(3, "/both", user="42") == [200, 200, 429]
+
+    @pytest.mark.parametrize(
+        ("network", "address", "other"),
+        [
+            ("203.0.113.0/24", "203.0.113.9", "203.0.114.9"),
+            ("203.0.113.0/24", "::ffff:203.0.113.9", "::ffff:203.0.114.9"),
+            ("2001:db8::/32", "2001:db8:1::7", "2001:db9::7"),
+        ],
+    )
+    def test_are_addresses_of_a_network(self, shop: Shop, network: str, address: str, other: str) -> None:
+        shop.control.override(who=network, times=2, lasting=True)
+
+        assert shop.statuses(5, ip=address) == [200, 200, 200, 200, 429]
+        assert shop.statuses(3, ip=other) == [200, 200, 429]
+
+    def test_the_smallest_network_decides(self, shop: Shop) -> None:
+        shop.control.override(who="203.0.113.0/24", times=2, lasting=True)
+        shop.control.override(who="203.0.113.7", times=3, lasting=True)
+
+        assert shop.statuses(7, ip="203.0.113.7") == [200] * 6 + [429]
+
+    def test_whose_rules_depend_on_the_request(self, shop: Shop) -> None:
+        shop.control.override(who="198.51.100.7", times=2, lasting=True)
+
+        assert shop.statuses(5, "/tier") == [200, 200, 200, 200, 429]
+
+
+class TestWhatElseIsLimited:
+    def test_a_check_in_a_view_by_its_scope(self, shop: Shop) -> None:
+        shop.control.override("mail", rule="default-60s", rules="3/minute", lasting=True, force=True)
+        with shop.app.app_context():
+            allowed = [shop.multilimit.check("2/minute", scope="mail").allowed for _ in range(4)]
+
+        assert allowed == [True, True, True, False]
+
+    def test_a_service_function(self, shop: Shop) -> None:
+        @rate_limiter(rules="1/minute")
+        def send() -> str:
+            return "sent"
+
+        where = f"{__name__}:{send.__qualname__}"
+        with shop.app.app_context():
+            shop.control.override(where, off=True, lasting=True, force=True)
+            assert [send() for _ in range(3)] == ["sent"] * 3
+
+    @pytest.mark.parametrize("place", ["MULTILIMIT_DEFAULT_LIMITS", "MULTILIMIT_APPLICATION_LIMITS"])
+    def test_limits_of_settings(self, app: Flask, place: str) -> None:
+        app.config[place] = [{"type": "ip", "rules": "1/minute", "name": "each"}]
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "show", view())
+        with app.app_context():
+            multilimit.control.override("*", rule="each-60s", rules="2/minute", lasting=True)
+
+        assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"endpoint": "show", "rule": "ip-60s", "rules": "2/mnute"}, "rules='2/mnute': .*did you mean 'minute'"),
+    ({"endpoint": "show", "rule": "ip-60s", "rules": {"count": 0}}, "rules.count=0"),
+    ({"endpoint": "show", "rule": "ip-60s", "rules": {"burst": 5}}, "burst is taken by"),
+    ({"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that"),
+    ({"endpoint": "show", "rule": "ip-61s", "rules": "2/second"}, "no endpoint has that"),
+    ({"endpoint": "api.mine", "rule": "user-60s", "rules": "9/hour"}, "would share one key"),
+    ({"endpoint": "show", "limit": {"type": "ip", "rules": "9/minute"}}, "would share one key"),
+    (
+        {"endpoint": "show", "limit": {"type": f"{__name__}:view"}},
+        "names a callable, which only settings and files can",
+    ),
+    ({"endpoint": "show", "limit": {"typ": "ip"}}, "limit.typ: is not an option; did you mean 'type'"),
+    ({"endpoint": "show", "rules": "9/minute"}, "rules of what"),
+    ({"endpoint": "show", "rule": "ip-60s"}, "nothing given"),
+    ({"endpoint": "show", "rule": "ip-60s", "limiter": "ip", "off": True}, "rule and limiter: give one of them"),
+    ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "shadow is nothing for a rule"),
+    ({"rule": "ip-60s", "rules": "9/minute"}, "endpoint: give one"),
+    ({"who": "user:42", "times": 0}, "times=0"),
+    ({"who": "nobody", "times": 2}, "give a network"),
+    ({"who": "tenant:a", "times": 2}, "no limiter of this app has a type called 'tenant'"),
+    ({"who": "2001:db8::1", "times": 2}, "give 2001:db8::/64"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG)
+def test_what_could_not_be_declared_cannot_be_set(shop: Shop, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        shop.control.override(**given, lasting=True)
+
+    assert shop.control.entries() == ()
+    assert shop.control.history() == []
+
+
+def test_less_than_a_hundredth_needs_force(shop: Shop) -> None:
+    with pytest.raises(NeedsForce):
+        shop.control.override("api.mine", rule="user-60s", rules="2/day", lasting=True)
+
+    shop.control.override("api.mine", rule="user-60s", rules="2/day", lasting=True, force=True)
+
+    assert len(shop.control.entries()) == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"for_": 60, "lasting": True}])
+def test_each_change_says_how_long_it_holds(shop: Shop, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="for how long"):
+        shop.control.override("show", off=True, **given)
+
+
+def test_another_of_the_same_takes_the_place_of_the_first(shop: Shop) -> None:
+    for count in (3, 4):
+        shop.control.override("show", rule="ip-60s", rules=f"{count}/minute", lasting=True)
+
+    (entry,) = shop.control.entries()
+    assert str(entry) == "rule ip-60s at show: 4/minute"
+    assert shop.statuses(5) == [200, 200, 200, 200, 429]
+
+
+def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    shop.app.logger.setLevel("INFO")
+    told: list[int] = []
+    with control_changed.connected_to(lambda _, entries: told.append(len(entries)), shop.app):
+        made = shop.control.override("show", off=True, lasting=True, author="eve", reason="sale")
+        shop.control.undo(made.id)
+
+    assert told == [1, 0]
+    assert [record.getMessage() for record in caplog.records if "Rate limits" in record.getMessage()] == [
+        f"Rate limits, now: at show: off ({made.id} by eve): sale",
+        f"Rate limits, no longer: at show: off ({made.id} by eve): sale",
+    ]

@@ -1,0 +1,250 @@
+"""Processes learn of changes in the background, whatever happens to them and to the storage."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from control.conftest import made
+from flask_multilimit import ControlConflict, StorageError
+from flask_multilimit.serve.steer import steering_of
+from support.asking import commands
+from support.processes import Program
+from support.servers import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import redis
+
+    from control.conftest import Shop
+    from support.cluster import Cluster
+    from support.servers import Binary
+
+
+def soon(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def denies(shop: Shop) -> bool:
+    return shop.statuses(1, "/open") == [403]
+
+
+def test_another_process_learns_of_a_change_and_of_its_end(on_server: str) -> None:
+    one, other = made(on_server), made(on_server)
+    assert other.statuses(1, "/open") == [200]
+
+    one.control.deny("198.51.100.7", for_=2)
+
+    soon(lambda: denies(other))
+    soon(lambda: not denies(other))
+    soon(lambda: not denies(one))
+
+
+def test_a_process_that_starts_later_knows_before_its_first_request(on_server: str) -> None:
+    made(on_server).control.deny("198.51.100.7", lasting=True)
+
+    assert denies(made(on_server))
+
+
+def test_no_request_asks(on_server: str, redis_client: redis.Redis) -> None:
+    shop = made(on_server)
+    shop.control.override("show", rule="ip-60s", rules="9/minute", lasting=True)
+    shop.control.allow("203.0.113.0/24", lasting=True)
+    shop.control.deny("192.0.2.0/24", lasting=True)
+    shop.statuses(1)
+
+    with commands(redis_client) as seen:
+        assert shop.statuses(1) == [200]
+        assert shop.statuses(1, ip="203.0.113.7") == [200]
+        assert shop.statuses(1, ip="192.0.2.7") == [403]
+
+    assert seen == ["EVALSHA"]
+
+
+def test_where_control_is_off_nothing_is_asked(on_server: str) -> None:
+    made(on_server).control.deny("198.51.100.7", lasting=True)
+
+    assert made(on_server, MULTILIMIT_CONTROL=False).statuses(1, "/open") == [200]
+
+
+@pytest.mark.slow
+def test_while_the_storage_is_away_the_last_document_holds_and_then_the_newest(
+    server_binaries: dict[str, Binary],
+) -> None:
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        shop = made(server.tcp_url)
+        shop.control.deny("198.51.100.7", lasting=True)
+        text: Any = server.client().hget("rate_limit:{control}:document", "document")
+        server.stop()
+        assert all(denies(shop) for _ in range(3))
+        time.sleep(1)
+        assert denies(shop)
+        assert shop.control.problem is None
+
+        server.restart()
+        server.client().hset("rate_limit:{control}:document", mapping={"stamp": "1-new", "document": text})
+        time.sleep(1)
+        assert denies(shop)
+        server.client().delete("rate_limit:{control}:document")
+        soon(lambda: not denies(shop))
+
+
+def test_when_the_server_has_lost_the_document_nothing_is_changed_any_more(
+    on_server: str, redis_client: redis.Redis
+) -> None:
+    shop = made(on_server)
+    shop.control.deny("198.51.100.7", lasting=True)
+
+    redis_client.flushall()
+
+    soon(lambda: not denies(shop))
+
+
+def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_number(
+    on_server: str, redis_client: redis.Redis
+) -> None:
+    shop, other = made(on_server), made(on_server)
+    shop.control.deny("198.51.100.7", lasting=True)
+    stamp = steering_of(shop.app).watcher.in_force.stamp
+    redis_client.flushall()
+    entry = other.control.allow("203.0.113.1", lasting=True)
+
+    assert redis_client.hget("rate_limit:{control}:document", "stamp") != stamp
+    soon(lambda: not denies(shop))
+    assert shop.control.entries() == (entry,)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_child_of_a_process_that_has_served_keeps_up_by_itself(on_server: str) -> None:
+    parent = made(on_server)
+    parent.statuses(1)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            parent.statuses(1, "/open")
+            os.write(write, b"1")
+            soon(lambda: denies(parent))
+            code = 0
+        finally:
+            os._exit(code)
+    os.read(read, 1)
+    made(on_server).control.deny("198.51.100.7", lasting=True)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class TestWriters:
+    def test_of_different_things_at_once_lose_nothing(self, on_server: str) -> None:
+        shops = [made(on_server) for _ in range(4)]
+
+        def write(number: int) -> None:
+            for n in range(5):
+                shops[number].control.deny(f"10.{number}.{n}.1", lasting=True)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(write, range(4)))
+
+        assert len(shops[0].control.entries()) == 20
+        assert len(shops[0].control.history()) == 20
+
+    def test_of_the_same_at_once_the_second_is_told(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+        control = shop.control
+        validate = steering_of(shop.app).validate
+        raced: list[bool] = []
+
+        def race(*arguments: object) -> None:
+            if not raced:
+                raced.append(True)
+                shop.control.deny("10.0.0.1", lasting=True, author="first")
+            validate(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(control, "_validate", race)
+        with pytest.raises(ControlConflict, match="changed by somebody else"):
+            control.allow("10.0.0.1", lasting=True, author="second")
+
+        assert [(each.kind, each.author) for each in control.entries()] == [("deny", "first")]
+
+
+def test_on_a_cluster(cluster: Cluster) -> None:
+    one, other = made(cluster.uri), made(cluster.uri)
+    other.statuses(1, "/open")
+
+    one.control.deny("198.51.100.7", lasting=True)
+
+    soon(lambda: denies(other))
+    assert len(one.control.history()) == 1
+
+
+def test_where_a_user_of_the_server_may_not_read_it_the_app_works_and_tells(
+    on_server: str, redis_client: redis.Redis
+) -> None:
+    rights = ["+evalsha", "+eval", "+time", "+zadd", "+zcard", "+zcount", "+zrange", "+pexpire", "+zremrangebyscore"]
+    client: Any = redis_client
+    client.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~*", *rights)
+    try:
+        shop = made(on_server.replace("://", "://narrow:secret@", 1))
+        assert shop.statuses(3) == [200, 200, 429]
+        assert shop.control.problem is not None
+        with pytest.raises(StorageError):
+            shop.control.deny("198.51.100.7", lasting=True)
+    finally:
+        client.execute_command("ACL", "DELUSER", "narrow")
+
+
+APP = """
+import os
+from flask import Flask, jsonify
+from flask_multilimit import MultiLimit
+app = Flask(__name__)
+app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
+multilimit = MultiLimit(app)
+app.get("/")(lambda: str(os.getpid()))
+app.errorhandler(403)(lambda error: (str(os.getpid()), 403))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-k", "sync", "-w", "8"],
+        ["-k", "gthread", "--threads", "2", "-w", "4"],
+        ["-k", "gevent", "-w", "4"],
+        ["-k", "sync", "-w", "4", "--preload"],
+    ],
+    ids=["sync", "gthread", "gevent", "preload"],
+)
+def test_all_workers_of_gunicorn_learn_of_it(on_server: str, tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "watched.py").write_text(APP)
+    workers = int(options[options.index("-w") + 1])
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {"STORAGE_URI": on_server, "PYTHONPATH": path}
+    with Program("gunicorn", "-b", "127.0.0.1:0", *options, "watched:app", environment=environment) as program:
+        serving: set[str] = set()
+
+        def all_serve() -> bool:
+            serving.update(reply.text for reply in program.get_all(["/"] * 4 * workers))
+            return len(serving) == workers
+
+        soon(all_serve)
+        made(on_server).control.deny("127.0.0.1", lasting=True)
+
+        refusing: set[str] = set()
+
+        def all_refuse() -> bool:
+            replies = program.get_all(["/"] * 4 * workers)
+            refusing.update(reply.text for reply in replies if reply.status == 403)
+            return refusing >= serving
+
+        soon(all_refuse)
