@@ -283,6 +283,7 @@ class MultiLimit:
         For processes that make one app after the other, such as tests. What still asks opens connections anew.
         """
         for app in list(self._apps):
+            steering_of(app).watcher.close()
             gate_of(app).limiter.close()
 
     def validate(self, app: Flask | None = None) -> None:

@@ -22,6 +22,9 @@ SECONDS = (0.4, 0.6)
 """Between two looks, at random, so that not all workers ask at once: with the answer, less than a second."""
 
 
+_dice = random.Random()
+"""Of its own: an app may have seeded the one that all share."""
+
 NOTHING = Document()
 """What is changed when nobody has changed anything."""
 
@@ -138,7 +141,7 @@ class Watcher:
 def _watch(watching: weakref.ref[Watcher]) -> None:
     """The thread keeps no app alive."""
     while True:
-        time.sleep(random.uniform(*SECONDS))
+        time.sleep(_dice.uniform(*SECONDS))
         watcher = watching()
         if watcher is None or watcher._closed:
             return

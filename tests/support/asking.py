@@ -49,5 +49,10 @@ def commands(client: redis.Redis) -> Iterator[list[str]]:
             pings += name == "PING"
             if pings == 2:
                 break
-            if pings and name != "PING" and command["client_type"] != "lua" and "{control}" not in command["command"]:
+            if (
+                pings
+                and name not in {"PING", "CLIENT", "HELLO", "SELECT"}
+                and command["client_type"] != "lua"
+                and "{control}" not in command["command"]
+            ):
                 seen.append(name)

@@ -46,7 +46,7 @@ def change_options(command: C) -> C:
         click.option("--author", default=None, help="Who; default: the name of the user who runs this."),
         click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--force", is_flag=True, help="Also what would lock out nearly everyone."),
+        click.option("--force", is_flag=True, help="Do it even if it would lock out nearly everyone."),
         as_json,
     )
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
@@ -59,10 +59,10 @@ def change_options(command: C) -> C:
 @click.option("--limiter", metavar="NAME", help="Limiters with this name or type, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="Limits that count a subject (user:42) or network, instead of a RULE.")
 @click.option("--rules", "given_rules", metavar="TEXT", help="What holds instead, for --limiter and --who.")
-@click.option("--times", type=float, help="So many times the count and the burst.")
+@click.option("--times", type=float, help="Multiply the count and the burst.")
 @click.option("--shadow/--no-shadow", default=None, help="Count, but never refuse; or refuse again.")
 @click.option("--off", is_flag=True, help="As if it were not there.")
-@click.option("--limit", metavar="TEXT", help="A limit more at ENDPOINT, of --type.")
+@click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT, of --type.")
 @click.option("--type", "type_", metavar="TYPE", default="default", help="Of --limit: ip, user, default, ...")
 @change_options
 def set_command(
@@ -231,7 +231,9 @@ def entries_command(as_json: bool) -> None:
 
 
 @command("history", short_help="List the latest changes.")
-@click.option("--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many at most.")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of changes to list."
+)
 @as_json
 def history_command(most: int, as_json: bool) -> None:
     """List the latest changes, the newest first: when, who, what, why."""

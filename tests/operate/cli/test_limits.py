@@ -185,12 +185,23 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
 
     assert run.code == 0
     assert [line.split()[0] for line in run.out.partition("Commands:\n")[2].splitlines()] == [
+        "alerts",
+        "allow",
+        "ban",
         "check",
+        "config",
+        "deny",
         "doctor",
+        "entries",
+        "grafana",
+        "history",
         "keys",
         "limits",
         "reset",
         "schema",
+        "set",
         "simulate",
         "suggest",
+        "top",
+        "unset",
     ]
