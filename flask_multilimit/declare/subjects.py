@@ -174,9 +174,14 @@ class Subjects:
             return None
         return Subject(as_ or called, network_of(value, self._ipv6_prefix) if called == "ip" else value)
 
+    @property
+    def knows_users(self) -> bool:
+        """Whether there is a way to know the user."""
+        return self._find_user_loader() is not None or hasattr(self._app, "login_manager")
+
     def require_users(self, where: str) -> None:
         """Raise :class:`ConfigurationError` unless there is a way to know the user."""
-        if self._find_user_loader() is None and not hasattr(self._app, "login_manager"):
+        if not self.knows_users:
             raise ConfigurationError(
                 f'limiter on "{where}": type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, '
                 "decorate a function with @multilimit.user_loader, or set up flask-login"

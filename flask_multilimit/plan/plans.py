@@ -207,7 +207,9 @@ class Plans:
     @cached_property
     def types(self) -> Mapping[str, SubjectType]:
         """The types by their names: those of every app, and those of the limiters on endpoints."""
-        found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP, LimitType.USER.value: LimitType.USER}
+        found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
+        if self._subjects.knows_users:
+            found[LimitType.USER.value] = LimitType.USER
         plans = [*self._endpoints.values(), *self._unmatched.values()]
         for declared in (limiter.declaration for plan in plans for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)

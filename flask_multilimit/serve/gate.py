@@ -14,7 +14,7 @@ from flask import Flask, Request, Response, has_request_context, request
 from ..config import Settings
 from ..declare.decorators import Stack, gate_of_app, held_by_this_call
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import Subject, Subjects
+from ..declare.subjects import LimitType, Subject, Subjects
 from ..engine import ConfigurationError, ConfigurationWarning, Decision, Hit, Limiter, StorageDenied, StorageError
 from ..engine.forks import tell_child
 from ..observe.events import OTHERS, Audience, Outcome, event_of
@@ -178,9 +178,14 @@ class AppGate:
                 warn_of_several_processes(self.app, self.settings, self.limiter)
                 warn_where_no_threads_run(self.app, self.settings)
                 self.plans.build()
+                self._require_users_of_lists()
                 self._report_unknown_names()
                 self.started = True
         self.keep_up()
+
+    def _require_users_of_lists(self) -> None:
+        if self._access is not None and LimitType.USER.value in self._access.type_names:
+            self.subjects.require_users("allow and deny")
 
     def keep_up(self) -> None:
         """Put in force what is changed while the app runs; once in each process."""
@@ -207,6 +212,7 @@ class AppGate:
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for whatever is wrong in declarations and settings of limits."""
         self.plans.build()
+        self._require_users_of_lists()
         if self.settings.unknown_names == "error":
             self.plans.require_known_names()
         for problem in self.plans.sources.unknown_names():

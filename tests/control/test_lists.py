@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import ConfigurationError
+from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.control.control import NeedsForce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from flask import Flask
 
     from control.conftest import Shop
 
@@ -88,3 +90,21 @@ def test_what_is_wrong_is_not_stored(shop: Shop, change: Callable[[Any], Any], m
         change(shop.control)
 
     assert shop.control.entries() == ()
+
+
+def test_users_cannot_be_listed_where_nobody_knows_them(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "index", lambda: "ok")
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="no limiter of this app has a type called 'user'"):
+        multilimit.control.allow("user:42", lasting=True)
+
+    assert app.test_client().get("/").status_code == 200
+
+
+def test_users_in_settings_where_nobody_knows_them_are_an_error(app: Flask) -> None:
+    app.config["MULTILIMIT_ALLOW"] = ["user:42"]
+    multilimit = MultiLimit(app)
+
+    with pytest.raises(ConfigurationError, match="needs to know the user"):
+        multilimit.validate(app)
