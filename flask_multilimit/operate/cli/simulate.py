@@ -98,15 +98,18 @@ def simulate_command(
     require_requests(read.files)
     reports = [_of_endpoint(replay.report(complete=watched.complete, files=read.files), endpoint) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
+    titled = named if endpoint is None else [(f"{name}; requests to {endpoint!r}", report) for name, report in named]
     with for_people(), writing():
         if html is not None:
-            html.write_text(report_page(named, zone), encoding="utf-8")
+            html.write_text(report_page(titled, zone), encoding="utf-8")
         if png is not None:
-            draw_reports(named, png)
+            draw_reports(titled, png)
     if as_json:
         write_json(reports=[{"limits": name, **for_json(report.as_json())} for name, report in named])
         return
     write(_screen(reports[0], zone))
+    if endpoint is not None:
+        write(["", *console.paragraph("Clients and the storage are those of the whole app: limits may be shared.")])
     if len(reports) == 2:
         write(_comparison([name for name, _ in sets], reports))
 
@@ -125,12 +128,16 @@ def _run(watched: Watched, replays: Sequence[Replay]) -> None:
 
 
 def _of_endpoint(report: Report, endpoint: str | None) -> Report:
-    """Only what concerns one endpoint; all requests were replayed, for limits may be shared."""
+    """Only what concerns one endpoint, as far as it is counted by endpoint: all requests were replayed, for limits may
+    be shared, and clients and the storage are those of all."""
     if endpoint is None:
         return report
     endpoints = tuple(each for each in report.endpoints if each.name == endpoint)
     rules = tuple(rule for rule in report.rules if endpoint in rule.endpoints)
-    return replace(report, endpoints=endpoints, rules=rules)
+    requests, admitted, refused = (
+        sum(getattr(each, name) for each in endpoints) for name in ("requests", "admitted", "refused")
+    )
+    return replace(report, endpoints=endpoints, rules=rules, requests=requests, admitted=admitted, refused=refused)
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:

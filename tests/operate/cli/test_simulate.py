@@ -107,6 +107,22 @@ def test_one_endpoint_of_some_time(on_memory: Command, log: Path) -> None:
     assert report["files"][0]["outside"] == 9
 
 
+def test_shares_are_those_of_the_endpoint(on_memory: Command, log: Path) -> None:
+    """Else those who really succeeded at one endpoint would be a part of all that was refused anywhere."""
+    strict = log.with_name("strict.json")
+    written(strict, ['{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}'])
+    options = ("--limits", str(strict), "--endpoint", "api.search")
+
+    out = on_memory("simulate", str(log), *options, columns=140).out
+    (report,) = on_memory("simulate", str(log), *options, "--json").json["reports"]
+
+    assert out.startswith("4 requests")
+    assert "refused           3 (75.0 %)\n" in out
+    assert "really succeeded  3 (100.0 %) of the refused" in out
+    assert "Clients and the storage are those of the whole app" in out
+    assert (report["requests"], report["admitted"], report["refused"], report["succeeded_before"]) == (4, 1, 3, 3)
+
+
 def test_names_from_a_log_do_not_steer_the_terminal(on_memory: Command, tmp_path: Path) -> None:
     log = written(tmp_path / "evil.log", (line(second, "/update", address="\x1b[31mred") for second in range(9)))
 
