@@ -1,0 +1,79 @@
+"""The log of the tutorial is what its script makes, and every session of the tutorial answers what the page says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from docs.snippets import blocks_of
+from support.folders import DOCS, EXAMPLES, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from docs.snippets import Block
+
+FOLDER = EXAMPLES / "what_if"
+PAGE = DOCS / "choose-a-limit.md"
+PICTURES = ("what-if-peaks.png", "what-if-slider.png")
+SMALL = 200_000
+
+SESSIONS = [block for block in blocks_of(PAGE) if block.text.startswith("$ flask ")]
+
+
+def test_the_log_is_what_the_script_makes() -> None:
+    log = runpy.run_path(str(FOLDER / "make_log.py"))["log"]
+
+    assert gzip.decompress((FOLDER / "access.log.gz").read_bytes()).decode() == log()
+
+
+def test_the_script_writes_a_log(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(FOLDER / "make_log.py"), str(tmp_path / "access.log.gz")], check=True)
+
+    written = gzip.decompress((tmp_path / "access.log.gz").read_bytes())
+    assert written == gzip.decompress((FOLDER / "access.log.gz").read_bytes())
+
+
+@pytest.mark.parametrize("name", ["guessed.json", "chosen.json"])
+def test_the_page_shows_the_files(name: str) -> None:
+    shown = [json.loads(block.text) for block in blocks_of(PAGE) if block.language == "json"]
+
+    assert json.loads((FOLDER / name).read_text()) in shown
+
+
+def test_the_page_has_its_sessions() -> None:
+    assert len(SESSIONS) == 4
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=str)
+def test_a_session_answers_what_the_page_says(tmp_path: Path, session: Block) -> None:
+    pytest.importorskip("matplotlib", reason="one session draws")
+    command, _, expected = session.text.removeprefix("$ ").partition("\n")
+    folder = shutil.copytree(FOLDER, tmp_path / "what_if")
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+
+    run = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (run.returncode, run.stdout) == (0, expected), run.stderr
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_of_the_page_is_there_and_small(name: str) -> None:
+    assert name in PAGE.read_text(encoding="utf-8")
+    assert 0 < (DOCS / "_static" / name).stat().st_size < SMALL
