@@ -19,7 +19,7 @@ from ..simulate.replay import Replay
 from ..simulate.report import Report, RuleReport
 from ..simulate.watching import Watched
 from ..simulate.whatif import header_fields, plans_of, replay_of
-from .base import as_json, command, for_people, write, write_json
+from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
     file_lines,
     for_json,
@@ -82,6 +82,7 @@ def simulate_command(
     context = click.get_current_context()
     costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
     with for_people():
+        current_gate()  # with what is changed while the app runs
         sets = [(str(limits) if limits else IN_FORCE, plans_of(app, limits))]
         if against is not None:
             sets.append((str(against), plans_of(app, against)))

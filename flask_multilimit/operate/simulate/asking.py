@@ -91,6 +91,11 @@ class Asking:
         limiters = plan.limiters if plan else ()
         self._limiters = [known for each in limiters if (known := self._known(each)) is not None]
         self._tallies: dict[tuple[RuleKey, ...], Tally] = {}
+        self._rules = {
+            (limiter.declaration.where, name, str(rule)): (limiter.declaration.type_name, limiter.declaration.shadow)
+            for limiter, _ in self._limiters
+            for name, rule in limiter.rules
+        }
 
     def of(self, request: LoggedRequest, client_named: Callable[[str], Client]) -> Asked:
         """For the client of ``request``."""
@@ -103,9 +108,14 @@ class Asking:
             if request.recorded is None:
                 untold += self._untold(declared, subjects)
             if subject is not None:
-                applied.append(Applied(declared, subject, limiter.hits(subject, cost, asking=False)))
+                hits = limiter.hits(subject, cost, asking=False)
+                applied.append(Applied(declared, subject, tuple(hit for hit in hits if not hit.rule.holds_slots)))
         limits = AppliedLimits(applied)
         rules = tuple((_where(limits, hit.key), hit.name, str(hit.rule)) for hit in limits.hits)
+        for each in applied:  # also the rules that a subject has of its own
+            for hit in each.hits:
+                known = (each.declaration.where, hit.name, str(hit.rule))
+                self._rules.setdefault(known, (each.declaration.type_name, hit.shadow))
         shadows = tuple(hit.shadow for hit in limits.hits)
         tally = self._tallies.setdefault(rules, Tally(least=[1 << 62] * len(rules)))
         is_plain = not (any(shadows) or limits.may_wait or limits.reserved) and not any(
@@ -121,11 +131,7 @@ class Asking:
     @property
     def rules(self) -> Mapping[RuleKey, tuple[str, bool]]:
         """Every rule, with its type and whether it is a shadow."""
-        return {
-            (limiter.declaration.where, name, str(rule)): (limiter.declaration.type_name, limiter.declaration.shadow)
-            for limiter, _ in self._limiters
-            for name, rule in limiter.rules
-        }
+        return self._rules
 
     def _known(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int] | None:
         declared = limiter.declaration
@@ -139,12 +145,23 @@ class Asking:
             kind = declared.name or declared.type_name
             named = tuple((rule.name or f"{kind}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
+        if declared.reserve is not None:
+            self.notes.append(f"priorities of {declared.where}: every request is taken as one without")
+        limiter = self._without_slots(limiter)
         if not callable(declared.cost):
             return limiter, declared.cost
         cost = _said(self._given.costs, self.place, declared)
         if cost is None:
             self.notes.append(f"cost by request of {declared.where}: taken as 1; give it (--cost)")
         return limiter, 1 if cost is None else cost
+
+    def _without_slots(self, limiter: PlannedLimiter) -> PlannedLimiter:
+        """A log does not tell when a request was over: that is when it gives its slot back."""
+        rules = tuple((name, rule) for name, rule in limiter.rules if not rule.holds_slots)
+        if len(rules) == len(limiter.rules):
+            return limiter
+        self.notes.append(f"what runs at once, of {limiter.declaration.where}: not replayed; no log tells how long")
+        return replace(limiter, rules=rules)
 
     def _untold(self, declared: Declaration, subjects: Mapping[str, str]) -> list[str]:
         parts = parts_of(declared.type, declared.name)

@@ -62,8 +62,10 @@ class Replay:
         who: Who,
         given: Given | None = None,
         tell: Verdict | None = None,
+        caveats: Iterable[str] = (),
     ) -> None:
         self._plans = plans
+        self._caveats = tuple(caveats)
         self._subjects = subjects
         self._routes = routes
         self._who = who
@@ -317,7 +319,7 @@ class Replay:
         return tuple(found.report(rule, asked[rule], least.get(rule)) for rule in known)
 
     def _all_notes(self) -> tuple[Note, ...]:
-        notes = Counter(self._notes)
+        notes = Counter({**self._notes, **dict.fromkeys(self._caveats, self._requests)})
         for asking in self._places.values():
             requests = sum(tally.requests for tally in asking.tallies.values())
             for note in asking.notes:

@@ -84,7 +84,11 @@ def replay_of(
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     who = Who({**headers, **subjects}, headers.keys() - subjects.keys())
-    return Replay(plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, tell=tell)
+    lists = len(gate.access)
+    caveats = [f"allow and deny lists ({lists} entries): not replayed; everyone is limited"] if lists else []
+    return Replay(
+        plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, tell=tell, caveats=caveats
+    )
 
 
 def plans_of(app: Flask, limits: Limits | None = None) -> Plans:

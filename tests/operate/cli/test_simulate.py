@@ -86,6 +86,15 @@ def test_what_the_log_does_not_tell_is_given(on_memory: Command, log: Path) -> N
     assert refused["api_key-3600s"] == 2, "all of the log have one user agent"
 
 
+def test_what_is_changed_while_the_app_runs_is_in_force_here_too(on_server: Command, log: Path) -> None:
+    changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes")
+
+    (report,) = on_server("simulate", "--json", str(log)).json["reports"]
+
+    assert changed.code == 0, changed.err
+    assert report["refused"] == 5
+
+
 def test_other_limits_side_by_side(on_memory: Command, log: Path, tmp_path: Path) -> None:
     strict = tmp_path / "strict.json"
     strict.write_text('{"limits": {"api.*": {"type": "ip", "rules": "1/minute"}}}')

@@ -15,6 +15,7 @@ from flask_multilimit import (
     DEFAULT,
     IP,
     USER,
+    Concurrent,
     ConfigurationError,
     Decision,
     MemoryStorage,
@@ -22,11 +23,14 @@ from flask_multilimit import (
     Rule,
     rate_limiter,
 )
+from flask_multilimit.control.controls import Override
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.operate.simulate.asking import Given
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
 from flask_multilimit.operate.simulate.logs.reading import read_logs
 from flask_multilimit.operate.simulate.report import Report
-from flask_multilimit.operate.simulate.whatif import simulate
+from flask_multilimit.operate.simulate.whatif import replay_of, simulate
+from flask_multilimit.serve.steer import steering_of
 
 from .lines import SECOND, START_AT, line
 
@@ -273,6 +277,40 @@ def test_what_cannot_be_replayed_is_said_with_how_many_it_concerns() -> None:
         "users": 2,
     }
     assert report.refused == 0
+
+
+def test_slots_are_left_out_for_no_log_tells_when_they_are_given_back() -> None:
+    app = app_with(rate_limiter(type=IP, rules=[Concurrent(1), Rule(60, 3)]))
+
+    report = replayed(app, *map(at, range(5)))
+
+    assert (report.admitted, report.refused) == (3, 2)
+    assert [(note.text.split(",")[0], note.requests) for note in report.notes] == [("what runs at once", 5)]
+
+
+def test_lists_are_said_to_be_left_out() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute"), MULTILIMIT_ALLOW=["203.0.113.0/24"])
+
+    report = replayed(app, at(0), at(1))
+
+    assert report.refused == 1
+    assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [
+        ("allow and deny lists (1 entries)", 2)
+    ]
+
+
+def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute"))
+    override = Override(kind="override", id="00000001", since=0, who="203.0.113.7", rules="3/minute")
+    plans = steering_of(app).plans_with([override])
+    replay = replay_of(app, plans=plans, subjects={}, given=Given())
+
+    for second in range(5):
+        replay.add(at(second))
+        replay.add(at(second, address="203.0.113.8"))
+    report = replay.report()
+
+    assert {rule.text: rule.refused for rule in report.rules} == {"1 per 60s": 4, "3 per 60s": 2}
 
 
 def test_what_cannot_be_replayed_can_be_given() -> None:
