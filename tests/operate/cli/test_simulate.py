@@ -87,7 +87,7 @@ def test_what_the_log_does_not_tell_is_given(on_memory: Command, log: Path) -> N
 
 
 def test_what_is_changed_while_the_app_runs_is_in_force_here_too(on_server: Command, log: Path) -> None:
-    changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes")
+    changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes", columns=120)
 
     (report,) = on_server("simulate", "--json", str(log)).json["reports"]
 
