@@ -36,7 +36,8 @@ def commands_of(client: Any, call: Call) -> int:
         for line in iter(monitor.next_command, None):
             if line["command"] == "ECHO end":
                 break
-            if line["client_type"] != "lua":
+            # Processes ask in the background what is changed.
+            if line["client_type"] != "lua" and "{control}" not in line["command"]:
                 sent.append(line["command"])
     return len(sent) - sent.index("ECHO begin") - 1
 

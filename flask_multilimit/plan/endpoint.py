@@ -38,8 +38,15 @@ class PlannedLimiter:
     dynamic: DynamicRules | None
     special: SpecialRules | None = None
     """For subjects with rules of their own."""
+    changed_from: Declaration | None = None
+    """What was declared, where an override has changed it."""
     by_name: tuple[Override, ...] = ()
     """What changes the rules that depend on the request."""
+
+    @property
+    def declared(self) -> Declaration:
+        """What was declared, whatever overrides make of it."""
+        return self.changed_from or self.declaration
 
     def hits(self, subject: Subject, cost: int, *, priority: str | None = None, asking: bool = True) -> tuple[Hit, ...]:
         """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
@@ -191,7 +198,7 @@ class Plan:
         )
         if overrides:
             planned = _overridden(scope, planned, overrides)
-            reject_shared_keys(scope, (limiter.declaration for limiter in planned), prefix=prefix, scope=scope)
+            reject_shared_keys(scope, (limiter.declaration for limiter in planned), prefix=prefix, scope=own)
         return cls(scope, stack, planned)
 
     @property
@@ -208,7 +215,7 @@ class Plan:
         if self.stack is None:
             return self
         own = self.stack.covered
-        return Plan(self.scope, None, tuple(each for each in self.limiters if each.declaration not in own))
+        return Plan(self.scope, None, tuple(each for each in self.limiters if each.declared not in own))
 
     @property
     def needs_users(self) -> bool:
@@ -332,6 +339,7 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
                 changed.rules,
                 limiter.dynamic if callable(declared.rules) else None,
                 SpecialRules(changed.special, declared) if changed.special else None,
+                limiter.declaration,
                 changed.by_name,
             )
         )

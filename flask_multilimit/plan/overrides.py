@@ -16,9 +16,10 @@ from ..declare.limiter import Declaration
 from ..declare.networks import Network, Networks
 from ..declare.subjects import LimitType, Subject
 from ..declare.who import Who
-from ..engine import Rule
+from ..engine import Concurrent, Rule
 
 NamedRule = tuple[str, Rule]
+CONCURRENCY = "concurrency"
 
 
 @dataclass(frozen=True)
@@ -144,13 +145,20 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
     """
     if isinstance(written, str):
         parsed = Rule.parse(written)
-        given: dict[str, Any] = {"count": parsed.count, "time": parsed.time}
+        given: dict[str, Any] = {"count": parsed.count}
+        if isinstance(parsed, Concurrent) != isinstance(rule, Concurrent):
+            given |= {"time": parsed.time, "algorithm": parsed.algorithm}
+        elif not isinstance(parsed, Concurrent):  # "5 at once" says nothing of its timeout
+            given["time"] = parsed.time
     else:
         given = written.model_dump(exclude_unset=True)
     kept = {name: value for name, value in _fields(rule).items() if name not in given}
     if given.get("algorithm", rule.algorithm) != rule.algorithm:
-        kept = {name: kept[name] for name in ("count", "time", "name") if name in kept}
-    return Rule(**{**kept, **given})
+        kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
+    fields = {**kept, **given}
+    if fields["algorithm"] == CONCURRENCY:
+        return Concurrent(fields["count"], fields["time"], name=fields["name"])
+    return Rule(**fields)
 
 
 def _fields(rule: Rule) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
+from flask_multilimit import IP, Concurrent, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
 from flask_multilimit.control.control import NeedsForce
+from flask_multilimit.plan.overrides import merged
 from support.asking import ask, policy, view
 
 if TYPE_CHECKING:
@@ -232,3 +233,37 @@ def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureF
         f"Rate limits, now: at show: off ({made.id} by eve): sale",
         f"Rate limits, no longer: at show: off ({made.id} by eve): sale",
     ]
+
+
+class TestBesideTheView:
+    """What an override makes of a decorator's limiter is still the decorator's."""
+
+    def test_a_request_that_ends_before_its_view_is_not_charged_by_it(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "show", rate_limiter(rules="1/minute")(view()))
+        answers = iter(["early", "early", None])
+        app.before_request(lambda: next(answers, None))
+        with app.app_context():
+            multilimit.control.override("show", limiter="default", rules="1/hour", lasting=True, force=True)
+
+        assert [ask(app).status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+class TestConcurrency:
+    def test_text_changes_the_slots_and_leaves_the_timeout(self) -> None:
+        changed = merged(Concurrent(5, 30, name="slots"), "9 at once")
+
+        assert changed == Concurrent(9, 30, name="slots")
+        assert isinstance(changed, Concurrent)
+
+    def test_so_many_times_as_many_slots(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "show", rate_limiter(rules=[Concurrent(1)])(view()))
+        with app.app_context():
+            multilimit.control.override("show", limiter="default", times=3, lasting=True)
+
+        assert [ask(app).status_code for _ in range(3)] == [200] * 3
+
+    def test_a_rate_may_take_the_place_of_slots_and_the_other_way_round(self) -> None:
+        assert merged(Concurrent(5, 30), "9/minute") == Rule(60, 9)
+        assert merged(Rule(60, 9), "5 at once") == Concurrent(5)

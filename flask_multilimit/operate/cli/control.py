@@ -153,7 +153,7 @@ def _change(
     if as_json:
         write_json(changed=not dry_run, entry=_entry_as_json(entry), endpoints=[_as_json(each) for each in changes])
     elif not dry_run:
-        click.echo(f"In force in every worker within a second. To take it back: flask multilimit unset {entry.id}")
+        click.echo(f"In force within a second. To take it back: flask multilimit unset {entry.id}")
 
 
 def _needs_force(steering: Steering, entry: Override | Listing) -> NeedsForce | None:
