@@ -8,7 +8,8 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit, RedisStorage
-from flask_multilimit.engine import Limiter, storage_from_uri
+from flask_multilimit.control.watch import Watcher
+from flask_multilimit.engine import Limiter, forks, storage_from_uri
 from flask_multilimit.engine.storage.redis.shapes import Shapes
 from flask_multilimit.observe import beat
 from support.clock import Clock
@@ -25,14 +26,26 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 BINARIES = find_binaries()
-SLOW_FOLDERS = [TESTS / name for name in ("engine/storage/local", "examples", "faults", "history", "soak")]
+SLOW_FOLDERS = [
+    TESTS / name
+    for name in (
+        *("engine/storage/local", "examples", "faults", "history", "operate/cli", "soak"),
+        *("compat/flask_limiter/test_any_app.py", "control/test_document.py", "control/test_watch.py"),
+        *(
+            "engine/storage/cluster/test_in_flask.py",
+            "engine/storage/redis/test_expiry.py",
+            "engine/storage/redis/test_tls.py",
+        ),
+        *("engine/storage/layers/guard/test_guard.py", "operate/simulate/test_picture.py"),
+    )
+]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole folders are slow by what they do: servers fail, processes come and go, load goes on for a while."""
+    """Folders and files are slow by what they do: servers fail, processes come and go, load goes on for a while."""
     for item in items:
-        if any(folder in item.path.parents for folder in SLOW_FOLDERS):
+        if any(slow in {item.path, *item.path.parents} for slow in SLOW_FOLDERS):
             item.add_marker("slow")
 
 
@@ -91,6 +104,15 @@ def _no_traffic_of_earlier_tests() -> Iterator[None]:
     yield
     for each in list(beat._beats):
         each._tasks.clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_watchers_of_earlier_tests() -> Iterator[None]:
+    """What an app asks in the background is not asked in another test."""
+    yield
+    for each in list(forks._told):
+        if isinstance(each, Watcher):
+            each.close()
 
 
 @pytest.fixture

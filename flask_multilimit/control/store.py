@@ -101,8 +101,12 @@ class StoreInStorage:
         self.history_key = f"{prefix}{{control}}:history"
 
     def read(self, known: str) -> Found:
-        stamp, text, seconds, microseconds = self._run("read", [self.key], [known])
-        now = int(seconds) + int(microseconds) / 1_000_000
+        reply = self._run("read", [self.key], [known])
+        try:
+            stamp, text, seconds, microseconds = reply
+            now = int(seconds) + int(microseconds) / 1_000_000
+        except (TypeError, ValueError):
+            raise StorageError(f"the reply about the control document has the wrong shape: {reply!r:.80}") from None
         return Found(_text(stamp), None if _text(stamp) == known else _text(text), now)
 
     def write(self, seen: str, text: str, change: Change) -> str | None:
@@ -112,7 +116,11 @@ class StoreInStorage:
         return stamp if written else None
 
     def history(self, most: int) -> list[Change]:
-        return [_change(id_, fields) for id_, fields in self._run("history", [self.history_key], [str(most)])]
+        reply = self._run("history", [self.history_key], [str(most)])
+        try:
+            return [_change(id_, fields) for id_, fields in reply]
+        except (TypeError, ValueError):
+            raise StorageError(f"the reply about the history has the wrong shape: {reply!r:.80}") from None
 
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
         return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,13 +25,17 @@ OWN_STORAGE = own_storage()
 """What the page "Write your own storage" shows."""
 
 
+def slow(storage: str) -> Any:
+    return pytest.param(storage, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def clock() -> Clock:
     """From no round number on."""
     return Clock()
 
 
-@pytest.fixture(params=["memory", "own", "cluster", "compiled", *find_binaries()])
+@pytest.fixture(params=["memory", slow("own"), slow("cluster"), "compiled", *find_binaries()])
 def bench(
     request: pytest.FixtureRequest, clock: Clock, server_binaries: dict[str, Binary], servers: Servers
 ) -> Iterator[Bench]:
