@@ -84,9 +84,9 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "operate/simulate": (
         {"arrivals", "logs"},
         {"report", "routes", "suggest", "who"},
-        {"asking", "page", "picture"},
+        {"asking", "page", "picture", "watching"},
         {"replay"},
-        {"watching", "whatif"},
+        {"whatif"},
     ),
     "operate/simulate/page": ({"document"}, {"peaks", "replayed"}),
     "operate/simulate/logs": (

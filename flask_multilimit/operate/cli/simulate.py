@@ -17,7 +17,7 @@ from ..simulate.page.replayed import report_page
 from ..simulate.picture import draw_reports
 from ..simulate.replay import Replay
 from ..simulate.report import Report, RuleReport
-from ..simulate.watching import Watched
+from ..simulate.watching import Watched, seldom_collected
 from ..simulate.whatif import header_fields, plans_of, replay_of
 from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
@@ -95,7 +95,8 @@ def simulate_command(
         fields = [*subject.values(), *header_fields(plans for _, plans in sets).values()]
         read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
         watched = Watched(read)
-        _run(watched, replays)
+        with seldom_collected():
+            _run(watched, replays)
     require_requests(read.files)
     reports = [_of_endpoint(replay.report(complete=watched.complete, files=read.files), endpoint) for replay in replays]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]

@@ -117,7 +117,7 @@ class Replay:
         decision = self._storage.check(asked.applied.hits)
         self._checks += 1
         if self._checks >= self._next_look:
-            self._next_look += min(1 + self._checks // 64, LOOKED_EVERY)
+            self._next_look += min(1 + self._checks // 16, LOOKED_EVERY)
             self._usage.look()
         reply = decision.reply
         if reply[ALLOWED] > 0:

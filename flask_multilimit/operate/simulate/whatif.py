@@ -26,6 +26,7 @@ from .replay import Replay, Verdict
 from .report import Report
 from .routes import Routes
 from .suggest import Suggestion, suggest
+from .watching import seldom_collected
 from .who import Who
 
 Limits = Mapping[str, Any] | LimitsFile | str | Path
@@ -61,9 +62,10 @@ def simulate(
         script_name=script_name,
         tell=tell,
     )
-    for request in requests:
-        replay.add(request)
-    replay.finish()
+    with seldom_collected():
+        for request in requests:
+            replay.add(request)
+        replay.finish()
     return replay.report(files=requests.files if isinstance(requests, Logs) else ())
 
 

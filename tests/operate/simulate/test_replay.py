@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -453,3 +454,16 @@ def test_memory_is_that_of_live_subjects_only() -> None:
 
     assert report.clients == 30_000
     assert report.storage.peak_keys < 10
+
+
+def test_the_garbage_collector_is_left_as_it_was() -> None:
+    before = gc.get_threshold()
+    during = []
+
+    def tell(_: LoggedRequest, decision: Decision | None) -> None:  # noqa: ARG001
+        during.append(gc.get_threshold()[0])
+
+    replayed(app_with(), at(0), tell=tell)
+
+    assert during[0] >= max(before[0], 50_000)
+    assert gc.get_threshold() == before
