@@ -97,8 +97,8 @@ class StoreInStorage:
 
     def __init__(self, storage: Scripted, *, prefix: str) -> None:
         self._storage = storage
-        self.key = f"{prefix}{{control}}:document"
-        self.history_key = f"{prefix}{{control}}:history"
+        self.key: str = f"{prefix}{{control}}:document"
+        self.history_key: str = f"{prefix}{{control}}:history"
 
     def read(self, known: str) -> Found:
         reply = self._run("read", [self.key], [known])

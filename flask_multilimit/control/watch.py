@@ -61,7 +61,7 @@ class Watcher:
         logger: logging.Logger,
     ) -> None:
         self.store = store
-        self.in_force = InForce()
+        self.in_force: InForce = InForce()
         self.problem: Exception | None = None
         """Why the newest document is not in force."""
         self._taken = NOTHING

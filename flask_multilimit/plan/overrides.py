@@ -180,7 +180,7 @@ class SpecialRules:
     """The rules of a limiter for subjects that have rules of their own."""
 
     def __init__(self, overrides: Iterable[Override], declaration: Declaration) -> None:
-        self.entries = tuple(overrides)
+        self.entries: tuple[Override, ...] = tuple(overrides)
         networks: list[tuple[Network, Override]] = []
         self._subjects: dict[tuple[str, str], Override] = {}
         for each in self.entries:

@@ -60,7 +60,7 @@ class Plans:
         self.key_prefix = key_prefix
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
         """The rules by request of each limiter in its place: they remember the last good ones."""
-        self.overrides = overrides or Overrides()
+        self.overrides: Overrides = overrides or Overrides()
         """What is changed while the app runs."""
         self._subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}

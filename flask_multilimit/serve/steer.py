@@ -37,8 +37,8 @@ class Steering:
         self._lists = tuple(lists)
         self._entries: tuple[Override | Listing, ...] = ()
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
-        self.watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
-        self.control = Control(store, self.watcher, validate=self.validate)
+        self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
+        self.control: Control = Control(store, self.watcher, validate=self.validate)
 
     @property
     def enabled(self) -> bool:

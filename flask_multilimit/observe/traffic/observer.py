@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 from ..beat import Beat
+from ..events import Event
 from .counting import Counter
 from .counts import Counts
 from .flushing import Outbox, ShownSubjects, shown
@@ -31,7 +35,7 @@ class Traffic(Counter):
         self._key = key
         beat.add(self.flush)
 
-    __call__ = Counter.count
+    __call__: ClassVar[Callable[[Counter, Event], None]] = Counter.count
 
     def flush(self, *, ending: bool = False) -> bool:
         """Hand on what was counted since the last time; return whether there is more to come."""
