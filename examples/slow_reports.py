@@ -1,7 +1,7 @@
 """Reports that take a while: each client may have two of them in progress, and ten a minute.
 
-python examples/slow_reports.py
-curl -N http://127.0.0.1:5000/report & curl -N http://127.0.0.1:5000/report & curl -i http://127.0.0.1:5000/report
+    flask --app examples/slow_reports run
+    curl -N http://127.0.0.1:5000/report & curl -N http://127.0.0.1:5000/report & curl -i http://127.0.0.1:5000/report
 """
 
 from __future__ import annotations
@@ -41,7 +41,3 @@ def refuse(error: RateLimitExceeded) -> tuple[str, int]:
     if error.decision.waits_for_slot:
         return "Two of your reports are being written. Come back when one is done.\n", 429
     return f"You have had ten reports. Come back in {error.decision.retry_after:.0f} s.\n", 429
-
-
-if __name__ == "__main__":
-    app.run(threaded=True)
