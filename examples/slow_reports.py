@@ -2,6 +2,8 @@
 
     flask --app examples/slow_reports run
     curl -N http://127.0.0.1:5000/report & curl -N http://127.0.0.1:5000/report & curl -i http://127.0.0.1:5000/report
+
+The third is refused until one of the others has ended.
 """
 
 from __future__ import annotations
