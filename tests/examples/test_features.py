@@ -152,9 +152,10 @@ class TestApiTiers:
         assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(5)] == [200] * 5
 
     def test_a_tier_that_does_not_exist_leaves_the_last_rules(self, get: Client) -> None:
+        assert get("/items", X_Api_Key="key-of-ann").status == 200
         get("/tier/diamond", form={}, X_Api_Key="key-of-ann")
 
-        assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(3)] == [200, 200, 429]
+        assert [get("/items", X_Api_Key="key-of-ann").status for _ in range(2)] == [200, 429]
 
     def test_keys_are_not_guessed_at_will(self, get: Client) -> None:
         assert [get("/items", X_Api_Key=f"key {n}").status for n in range(11)] == [401] * 10 + [429]

@@ -59,7 +59,6 @@ def test_nothing_is_made_before_the_first_check(place: Place) -> None:
     def index() -> str:
         return str(current_decision.decided_by)
 
-    assert "index" in app.test_cli_runner().invoke(args=["multilimit", "limits"]).output
     assert not place.directory.exists()
 
     assert app.test_client().get("/").text == "storage"
