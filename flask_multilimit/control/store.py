@@ -101,6 +101,8 @@ class StoreInStorage:
         self.history_key: str = f"{prefix}{{control}}:history"
 
     def read(self, known: str) -> Found:
+        if known == NEVER_WRITTEN and getattr(self._storage, "is_untouched", False):
+            return Found(NEVER_WRITTEN, None, time.time())
         reply = self._run("read", [self.key], [known])
         try:
             stamp, text, seconds, microseconds = reply

@@ -63,6 +63,11 @@ class LocalStorage:
         its workers run as somebody else."""
         return self._given_directory or default_directory()
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has used it yet: there is nothing to read, and no server to be started for that."""
+        return not self.directory.exists()
+
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         return self._ask(self._redis.check, hits, check_id)
 
