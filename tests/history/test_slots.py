@@ -150,7 +150,7 @@ def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> Non
         assert not violations(history)
         assert any(work.ended - work.ending > TIMEOUT * 10**9 for work in history)
 
-        limiter = Limiter(storage_from_uri(server.url))
+        limiter = Limiter(storage_from_uri(server.url, timeout=30))
         deadline = time.monotonic() + 3 * TIMEOUT
         asked = hits_for(Concurrent(COUNT, TIMEOUT), scope="slots")
         while limiter.peek(asked).remaining < COUNT and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
+from flask_multilimit.observe.traffic.buckets import is_traffic
 from support.processes import REPLY_SECONDS, Program
 from support.servers import Server
 
@@ -65,7 +66,9 @@ class Soaked:
     abandoned: int = 0
     """Requests whose client did not wait for the reply."""
     keys_left: int = 0
-    """After two windows without requests."""
+    """Of limits, after two windows without requests."""
+    lasting_keys: int = 0
+    """Of any kind, without an end."""
 
     def growth(self, what: str) -> float:
         """Bytes a request, by least squares."""
@@ -176,6 +179,11 @@ class _Soak:
 
     def _wait_until_forgotten(self) -> None:
         deadline = time.monotonic() + GONE_SECONDS
-        while (left := self._admin.dbsize()) and time.monotonic() < deadline:
+        while (left := self._keys_of_limits()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._seen.keys_left = int(left)
+        self._seen.keys_left = left
+        self._seen.lasting_keys = sum(self._admin.ttl(key) < 0 for key in self._admin.scan_iter())
+
+    def _keys_of_limits(self) -> int:
+        """Traffic stays for an hour."""
+        return sum(not is_traffic(key.decode()) for key in self._admin.scan_iter())

@@ -23,8 +23,8 @@ REMEMBERED = 2 * fallback.REMEMBERED + denials.REMEMBERED
 BYTES_OF_A_SUBJECT = 2500
 """Its last answer, and its last refusal."""
 PROBER = 1
-OWN_THREADS = 1
-"""The one that takes connections."""
+OWN_THREADS = 3
+"""The one that takes connections, that of traffic and that of control."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -68,3 +68,4 @@ def test_no_connection_file_or_thread_is_leaked(soaked: Soaked) -> None:
 
 def test_no_key_is_left_when_two_windows_have_passed(soaked: Soaked) -> None:
     assert soaked.keys_left == 0
+    assert soaked.lasting_keys == 0

@@ -46,16 +46,18 @@ class Reply(NamedTuple):
 
 
 class Program:
-    """``python -m`` something that serves HTTP, from the root of the project.
+    """``python -m`` something that serves HTTP, from the root of the project, or uWSGI.
 
-    It is told to listen on port 0 and says in its output which port that has become, so no two programs can
+    It can import what the tests can. It is told to listen on port 0 and says in its output which port that has become, so no two programs can
     meet on one. Leaving the ``with`` block ends it and its children.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self._command = [sys.executable, "-m", *arguments] if arguments[0] != "uwsgi" else list(arguments)
+        uwsgi = str(Path(sys.executable).with_name("uwsgi"))
+        self._command = [uwsgi, *arguments[1:]] if arguments[0] == "uwsgi" else [sys.executable, "-m", *arguments]
         foreign = {name: value for name, value in os.environ.items() if not name.startswith(("FLASK_", "GUNICORN_"))}
-        self._environment = {**foreign, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        same_modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._environment = {**foreign, **same_modules, "PYTHONUNBUFFERED": "1", **(environment or {})}
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
