@@ -48,8 +48,8 @@ class Reply(NamedTuple):
 class Program:
     """``python -m`` something that serves HTTP, from the root of the project, or uWSGI.
 
-    It can import what the tests can. It is told to listen on port 0 and says in its output which port that has become, so no two programs can
-    meet on one. Leaving the ``with`` block ends it and its children.
+    It can import what the tests can. It is told to listen on port 0 and says in its output which port that has become,
+    so no two programs can meet on one. Leaving the ``with`` block ends it and its children.
     """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:

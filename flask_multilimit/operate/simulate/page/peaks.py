@@ -1,11 +1,16 @@
-"""The peaks of clients, with a slider from a count to what it would refuse."""
+"""The peaks of clients, with a slider from a count to what it would refuse.
+
+Another page can have the slider too: it puts :func:`slider_element` where the slider shall be, and serves
+``slider.css`` and ``slider.js`` (:func:`.document.part`) as files of its own, the script after the elements or
+deferred. They need no more of a Content-Security-Policy than ``script-src 'self'; style-src 'self'``: the data stands
+in a ``<script type="application/json">``, which no browser runs.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import TypedDict
 
 from ..suggest import Suggestion, Traffic, curve
 from .document import data_element, document, plain, text
@@ -16,8 +21,25 @@ NAMED = 200
 _PART = """<h2>In any {window} seconds</h2>
 <p>Half of the clients make at most {p50} requests, 90 % at most {p90}, 99 % at most {p99}, 99.9 % at most {p999}; the
 busiest makes {max}.</p>
-<div class="peaks">{data}</div>
+{slider}
 """
+
+
+class Slider(TypedDict):
+    """What the slider shows, as JSON knows it."""
+
+    window: str
+    """Seconds."""
+    requests: int
+    clients: int
+    chosen: int
+    """The count at which it stands at first."""
+    peaks: list[list[int]]
+    """``[peak, how many clients have it]``, from the smallest."""
+    curve: list[list[int]]
+    """``[count, requests that it refuses]``, from the smallest; the chosen one is among them."""
+    names: list[list[str | int]]
+    """``[client, peak, requests]`` of those with the largest peaks."""
 
 
 def page_of(found: Suggestion, traffic: Traffic) -> str:
@@ -26,8 +48,8 @@ def page_of(found: Suggestion, traffic: Traffic) -> str:
     for number, peaks in enumerate(found.peaks):
         chosen = found.for_requests[number].rules[0].count
         shown = {name: f"{getattr(peaks, name):,}" for name in ("p50", "p90", "p99", "p999", "max")}
-        data = data_element(peaks_data(traffic.of_window(number), chosen))
-        parts.append(_PART.format(window=f"{peaks.window:g}", data=data, **shown))
+        slider = slider_element(peaks_data(traffic.of_window(number), chosen))
+        parts.append(_PART.format(window=f"{peaks.window:g}", slider=slider, **shown))
         choices.append(f"{chosen:,} per {peaks.window:g} seconds")
     about = (
         f"{found.requests:,} requests of {found.subjects:,} clients (type: {text(found.type)}). At first, each slider "
@@ -38,11 +60,15 @@ def page_of(found: Suggestion, traffic: Traffic) -> str:
     return document("How many requests clients make", body, styles=("page.css", "slider.css"), script="slider.js")
 
 
-def peaks_data(traffic: Traffic, chosen: int) -> dict[str, Any]:
+def slider_element(data: Slider) -> str:
+    """HTML: the element that ``slider.js`` makes a slider of."""
+    return f'<div class="peaks">{data_element(data)}</div>'
+
+
+def peaks_data(traffic: Traffic, chosen: int) -> Slider:
     """What ``slider.js`` shows of traffic with one window."""
     ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))
-    names = [[plain(name), peak, len(traffic.arrivals[name])] for name, (peak,) in ordered[:NAMED]]
-    many: Sequence[tuple[int, int]] = sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())
+    many = sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())
     return {
         "window": f"{traffic.windows[0]:g}",
         "requests": traffic.arrivals.requests,
@@ -50,5 +76,5 @@ def peaks_data(traffic: Traffic, chosen: int) -> dict[str, Any]:
         "chosen": chosen,
         "peaks": [list(each) for each in many],
         "curve": [[point.count, point.requests] for point in curve(traffic, chosen)],
-        "names": names,
+        "names": [[plain(name), peak, len(traffic.arrivals[name])] for name, (peak,) in ordered[:NAMED]],
     }

@@ -16,11 +16,12 @@ Cells = Sequence[str]
 
 def report_page(reports: Sequence[tuple[str, Report]], zone: tzinfo) -> str:
     """The whole page: one part for each set of limits."""
-    body = "".join(_part(name, report, zone) for name, report in reports)
+    body = "".join(report_part(name, report, zone) for name, report in reports)
     return document("What limits would have done", body, styles=("page.css",))
 
 
-def _part(name: str, report: Report, zone: tzinfo) -> str:
+def report_part(name: str, report: Report, zone: tzinfo) -> str:
+    """One report, as HTML that another page may hold: headings from ``<h2>`` on, no style, no script."""
     if report.first is None or report.last is None:
         return "<p>No requests.</p>\n"
     span = f"{_told(report.first, zone)} to {_told(report.last, zone)} {zone}"
