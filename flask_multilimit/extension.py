@@ -118,7 +118,6 @@ class MultiLimit:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
         settings = Settings.from_config(app.config)
         file = LimitsFile() if settings.file is None else read_limits(Path(app.root_path, settings.file))
-        storage = settings.storage_uri if self._storage is None else self._storage
         sources = Sources.of(
             app,
             settings,
@@ -128,31 +127,35 @@ class MultiLimit:
             unmatched=(self._unmatched_limits, unmatched_limits),
             limits=(self._limits, limits),
         )
+        lists = self._declared_lists(settings, file)
+        gate = self._gate_for(app, settings, sources, lists)
+        app.extensions[EXTENSION] = self
+        app.extensions[GATE] = gate
+        self._apps.add(app)
+        gate.install()
+        app.extensions[STEERING] = steering = Steering(gate, lists)
+        gate.startup.follow_changes = steering.start
+        app.cli.add_command(Commands())
+
+    def _gate_for(self, app: Flask, settings: Settings, sources: Sources, lists: Iterable[Listed]) -> AppGate:
+        storage = settings.storage_uri if self._storage is None else self._storage
+        limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
         subjects = Subjects(
             app,
             ipv6_prefix=settings.ipv6_prefix,
             anonymous_user=settings.anonymous_user,
             find_user_loader=lambda: self._user_loader,
         )
-        limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
-        lists = self._declared_lists(settings, file)
-        gate = AppGate(
-            app,
-            settings,
+        return AppGate(
+            app=app,
+            settings=settings,
             limiter=limiter,
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
-            access=AccessLists(lists),
-            on_rejected=self._on_rejected,
+            access=AccessLists(lists) or None,
             audience=audience_of(app, settings, limiter, self._observers),
+            on_rejected=self._on_rejected,
         )
-        app.extensions[EXTENSION] = self
-        app.extensions[GATE] = gate
-        self._apps.add(app)
-        gate.install()
-        app.extensions[STEERING] = steering = Steering(gate, lists)
-        gate.steer = steering.start
-        app.cli.add_command(Commands())
 
     def _declared_lists(self, settings: Settings, file: LimitsFile) -> list[Listed]:
         """Who is allowed and who is denied as long as the app runs."""
@@ -269,7 +272,7 @@ class MultiLimit:
 
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
-        return _gate().refund(decision, hits)
+        return _gate().settlement.refund(decision, hits)
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
@@ -293,7 +296,7 @@ class MultiLimit:
 
         Names that match no endpoint are errors, or warnings, as ``MULTILIMIT_UNKNOWN_NAMES`` says.
         """
-        (_gate() if app is None else gate_of(app)).validate()
+        (_gate() if app is None else gate_of(app)).startup.validate()
 
     @property
     def control(self) -> Control:

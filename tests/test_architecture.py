@@ -69,7 +69,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "serve": (
         {"access", "audience", "headers", "messages", "record", "workers"},
-        {"refusal", "slots"},
+        {"in_force", "refusal", "slots"},
+        {"access_check", "settle", "startup"},
         {"gate"},
         {"here", "steer"},
     ),

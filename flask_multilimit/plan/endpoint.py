@@ -116,6 +116,8 @@ class AppliedLimits(tuple[Applied, ...]):
     """Whether any of them may keep a request asleep."""
     holds_slots: bool
     """Whether what it charges is in use until it is released."""
+    may_give_back: bool
+    """Whether some of what it charges may be given back: because of the response, or by a release."""
     has_answers: bool
     """Whether any of them has a message or a reaction of its own."""
 
@@ -127,6 +129,7 @@ class AppliedLimits(tuple[Applied, ...]):
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
+        made.may_give_back = made.holds_slots or bool(made.reserved)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
         return made
@@ -138,7 +141,7 @@ class AppliedLimits(tuple[Applied, ...]):
         made = super().__new__(cls, asked_here)
         hits.memory[scope_of] = scope
         made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
-        made.holds_slots = any(hit.rule.holds_slots for hit in hits)
+        made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         return made
 
     def longest_wait(self, decision: Decision) -> float:

@@ -12,12 +12,12 @@ from ..config import PREFIX, Settings
 from ..engine import ConfigurationError, Decision, Health, LeasingStorage, Limiter, StorageError
 from ..engine.storage import KeepsTallies, layers_of
 from ..observe.beat import Beat
-from ..observe.events import Attached, Audience, Event, Observer, event_of, outcome_of
+from ..observe.events import Attached, Audience, Event, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.flushing import Outbox
 from ..observe.traffic.log import RefusalLog
 from ..observe.traffic.observer import Traffic
 from ..plan.endpoint import AppliedLimits
-from ..signals import limit_event, notify
+from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
 
 
 def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> Audience:
@@ -68,6 +68,25 @@ def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: 
     outcome = outcome_of(decision, waited)
     audience.tell(event_of((scope, outcome, decision.decided_by, decision, seconds, waited, applied, None)))
     return decision
+
+
+def tell_of(
+    outcome: Outcome, audience: Audience, *, endpoint: str, decided_by: str, decision: Decision | None = None
+) -> None:
+    """Tell ``audience`` of an outcome for which no limit was asked."""
+    if audience.observers or limit_event.receivers:
+        audience.tell(event_of((endpoint, outcome, decided_by, decision, 0.0, 0.0, (), None)))
+
+
+def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
+    """Send those of a check that was decided."""
+    subjects = {each.subject.type: each.subject.value for each in applied}
+    arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
+    notify(limits_checked, app, **arguments)
+    if decision.shadowed:
+        notify(shadow_rejected, app, **arguments)
+    if not decision.allowed:
+        notify(request_rejected, app, **arguments)
 
 
 class WatchedApp:

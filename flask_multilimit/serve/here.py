@@ -20,7 +20,7 @@ def check_here(
     gate: AppGate, scope: str, options: Mapping[str, Any], subject: str | None
 ) -> tuple[Decision, AppliedLimits]:
     """Decide on a limiter that is declared where it is checked."""
-    gate.keep_up()
+    gate.startup.keep_up()
     plan = gate.plans.declared_here(scope, dict(options))
     applied = plan.apply(_resolver(gate, plan.limiters[0].declaration, subject))
     asking = gate.settings.enabled and not gate.is_allowed()

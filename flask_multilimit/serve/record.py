@@ -13,7 +13,7 @@ from ..declare.limiter import Declaration
 from ..engine import Decision, Hit
 from ..plan.endpoint import Applied, Plan
 
-_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each attribute of the proxy would look for it again."""
 
 Access = Literal["unknown", "limited", "allowed"]
@@ -26,7 +26,7 @@ NO_PLAN = Plan("", None, ())
 def request_if_any() -> Request | None:
     """The current request; ``None`` outside of one. Takes half as long as ``has_request_context`` and ``request``."""
     try:
-        return _current_request()
+        return current_request()
     except RuntimeError:
         return None
 
@@ -88,7 +88,7 @@ class Records:
     def current(self) -> Record | None:
         """That of the current request; ``None`` outside of one, or when there is none yet."""
         try:
-            return cast("Record | None", _current_request().__dict__.get(self._name))
+            return cast("Record | None", current_request().__dict__.get(self._name))
         except RuntimeError:
             return None
 

@@ -80,7 +80,7 @@ class Steering:
     def take(self, document: Document) -> None:
         """Put ``document`` in force. Raises :class:`ConfigurationError` when its overrides do not fit the limits of the
         app: those before stay in force then, and its lists hold."""
-        self._gate.access = AccessLists([*self._lists, *map(self._listed, document.listings)])
+        self._gate.access = AccessLists([*self._lists, *map(self._listed, document.listings)]) or None
         if document.overrides != self._gate.plans.overrides.entries:
             self._gate.plans = self.plans_with(document.overrides)
         self._tell(document.entries)

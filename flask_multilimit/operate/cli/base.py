@@ -82,7 +82,7 @@ def rule_as_json(rule: Rule | None) -> dict[str, Any]:
 
 def require_shared_storage(gate: AppGate) -> None:
     """Raise :class:`ConfigurationError` when the quotas lie in the memory of processes other than this one."""
-    if not gate.limiter.storage.shared and not gate.started:
+    if not gate.limiter.storage.shared and not gate.startup.checked:
         raise ConfigurationError(
             f"{PREFIX}STORAGE_URI={gate.settings.storage_uri} keeps quotas in the memory of each worker process, where "
             "this command can neither see nor change them; to share them, use local:// or a server of Redis or Valkey"

@@ -87,7 +87,7 @@ def replay_of(
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     who = Who({**headers, **subjects}, headers.keys() - subjects.keys())
-    lists = len(gate.access)
+    lists = len(gate.access or ())
     caveats = [f"allow and deny lists ({lists} entries): not replayed; everyone is limited"] if lists else []
     return Replay(
         plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, tell=tell, caveats=caveats

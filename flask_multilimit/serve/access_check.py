@@ -1,0 +1,67 @@
+"""What the lists of who is allowed and denied say of the current request."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn
+
+from flask import Request
+
+from ..declare.subjects import Subject
+from ..plan.sources import UNMATCHED_SCOPE
+from ..signals import notify, request_denied
+from .access import AccessLists, Listed
+from .audience import tell_of
+from .in_force import InForce
+from .record import Record, current_request
+from .refusal import Refusals
+
+
+class AccessCheck:
+    """Asks the lists of one app, twice a request: about the address when it begins, and about the subjects, who may be
+    known only later, before its limits are checked."""
+
+    def __init__(self, in_force: InForce, refusals: Refusals) -> None:
+        self._in_force = in_force
+        self._refusals = refusals
+
+    def turn_away(self, asked: Request, lists: AccessLists) -> None:
+        """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
+        if not lists.allows_subjects:
+            listed = lists.of_address(asked)
+            if listed is not None and listed.action == "deny":
+                self._deny(listed)
+
+    def allows(self, record: Record | None) -> bool:
+        """Whether the current request, whose ``record`` this is, needs no limits. Raises :exc:`AccessDenied`."""
+        lists = self._in_force.access
+        if lists is None or record is None:
+            return False
+        if record.access == "unknown":
+            record.access = self._found_in(lists)
+        return record.access == "allowed"
+
+    def _found_in(self, lists: AccessLists) -> Literal["limited", "allowed"]:
+        by_address = lists.of_address(current_request())
+        listed = by_address if by_address is not None and by_address.action == "allow" else None
+        listed = listed or lists.of_subjects(self._subject_of)
+        if by_address is not None and (listed is None or listed.action == "deny"):
+            listed = by_address
+        if listed is None:
+            return "limited"
+        if listed.action == "deny":
+            self._deny(listed)
+        tell_of("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+        return "allowed"
+
+    def _deny(self, listed: Listed) -> NoReturn:
+        tell_of("denied", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+        notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
+        raise self._refusals.denied(listed, self._in_force.settings)
+
+    @staticmethod
+    def _endpoint() -> str:
+        return current_request().endpoint or UNMATCHED_SCOPE
+
+    def _subject_of(self, type_name: str) -> Subject | None:
+        type_ = self._in_force.plans.types.get(type_name)
+        return None if type_ is None else self._in_force.subjects.resolve(type_, type_name)

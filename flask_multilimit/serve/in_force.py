@@ -1,0 +1,30 @@
+"""What is in force in one app: what the rooms that serve its requests share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flask import Flask
+
+from ..config import Settings
+from ..declare.subjects import Subjects
+from ..engine import Limiter
+from ..observe.events import Audience
+from ..plan.plans import Plans
+from .access import AccessLists
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class InForce:
+    """Control and the test kit exchange parts of it while the app runs, each in one assignment."""
+
+    app: Flask
+    settings: Settings
+    limiter: Limiter
+    plans: Plans
+    """The limits. A request keeps the plan that it has found first."""
+    subjects: Subjects
+    access: AccessLists | None
+    """Who is allowed and who is denied; ``None``: nobody is listed."""
+    audience: Audience
+    """Who is told of every outcome."""

@@ -1,0 +1,83 @@
+"""What an app does once, before its first request: it checks its limits, and starts to follow changes."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from threading import Lock
+
+from ..declare.subjects import LimitType
+from ..engine import ConfigurationWarning
+from ..engine.forks import tell_child
+from .in_force import InForce
+from .workers import warn_of_several_processes, warn_where_no_threads_run
+
+
+class Startup:
+    """The start of one app: of its limits once, of following changes once in each process."""
+
+    def __init__(self, in_force: InForce) -> None:
+        self._in_force = in_force
+        self.follow_changes: Callable[[], None] = _nothing
+        """Puts in force what is changed while the app runs, and keeps up with it."""
+        self.checked: bool = False
+        """Whether the limits have been checked: requests are served."""
+        self.finished: bool = False
+        """Whether nothing is left to do in this process."""
+        self._lock = Lock()
+        tell_child(self)
+
+    def run(self) -> None:
+        """Build all plans, so that what is wrong shows at the first request and not at the hundredth."""
+        with self._lock:
+            if not self.checked:
+                on = self._in_force
+                warn_of_several_processes(on.app, on.settings, on.limiter)
+                warn_where_no_threads_run(on.app, on.settings)
+                self._check_declarations()
+                self._report_unknown_names()
+                self.checked = True
+        self.keep_up()
+
+    def keep_up(self) -> None:
+        """Follow what is changed while the app runs; once in each process."""
+        if not self.finished:
+            with self._lock:
+                if not self.finished:
+                    self.finished = True
+                    self.follow_changes()
+
+    def validate(self) -> None:
+        """Raise :class:`ConfigurationError` for whatever is wrong in declarations and settings of limits."""
+        self._check_declarations()
+        plans = self._in_force.plans
+        if self._in_force.settings.unknown_names == "error":
+            plans.require_known_names()
+        for problem in plans.sources.unknown_names():
+            warnings.warn(problem, ConfigurationWarning, stacklevel=3)
+
+    def _check_declarations(self) -> None:
+        on = self._in_force
+        on.plans.build()
+        if on.access is not None and LimitType.USER.value in on.access.type_names:
+            on.subjects.require_users("allow and deny")
+
+    def _report_unknown_names(self) -> None:
+        """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that is meant
+        for nobody must not stop the requests of everybody."""
+        app, plans = self._in_force.app, self._in_force.plans
+        strict = self._in_force.settings.unknown_names == "error"
+        if strict and (app.testing or app.debug):
+            plans.require_known_names()
+        for problem in plans.sources.unknown_names():
+            app.logger.log(logging.ERROR if strict else logging.WARNING, "A limit applies to nothing. %s", problem)
+
+    def _after_fork_in_child(self) -> None:
+        """The thread that follows changes stays behind in the parent."""
+        self._lock = Lock()
+        self.finished = False
+
+
+def _nothing() -> None:
+    """What there is to follow without control."""
