@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from datetime import timezone
 from fractions import Fraction
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
@@ -23,10 +20,13 @@ from flask_multilimit.operate.simulate.page.replayed import report_page
 from flask_multilimit.operate.simulate.suggest import Traffic, suggest_for
 from flask_multilimit.operate.simulate.whatif import slider_data
 from flask_multilimit.simulation import LoggedRequest, simulate
+from support.browser import NARROW, WIDE, chromium, tab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from playwright.sync_api import Browser
 
 SECOND = 1_000_000
 EVIL = "</script><script>alert(1)</script><b>"
@@ -203,47 +203,10 @@ def test_a_report_of_nothing_is_a_page(app: Flask) -> None:
 # In a browser
 
 
-class Browser:
-    """Chromium, by the protocol of WebDriver."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        options = {"args": ["--headless", "--no-sandbox", "--disable-gpu"]}
-        wanted = {
-            "capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
-        }
-        self._url = f"{url}/session/{self.ask('session', wanted)['sessionId']}"
-
-    def ask(self, path: str, value: Any = None, method: str = "POST") -> Any:
-        body = None if value is None else json.dumps(value).encode()
-        request = Request(f"{self._url}/{path}", body, {"Content-Type": "application/json"}, method=method)
-        with urlopen(request) as answer:
-            return json.load(answer)["value"]
-
-    def texts(self, selector: str) -> list[str]:
-        return [self.ask(f"element/{each}/text", method="GET") for each in self._found(selector)]
-
-    def type(self, selector: str, keys: str) -> None:
-        self.ask(f"element/{self._found(selector)[0]}/value", {"text": keys})
-
-    def _found(self, selector: str) -> list[str]:
-        found = self.ask("elements", {"using": "css selector", "value": selector})
-        return [next(iter(each.values())) for each in found]
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    driver = shutil.which("chromedriver")
-    if driver is None:
-        pytest.skip("there is no chromedriver")
-    with subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            started = (re.search(r"successfully on port (\d+)", line) for line in process.stdout or ())
-            opened = Browser(f"http://127.0.0.1:{next(filter(None, started))[1]}")
-            yield opened
-            opened.ask("window", method="DELETE")
-        finally:
-            process.terminate()
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.mark.slow
@@ -251,15 +214,35 @@ def test_the_slider_says_what_a_count_refuses(browser: Browser, tmp_path: Path) 
     path = tmp_path / "page.html"
     path.write_text(page(traffic(busy=30, other=20), Fraction(1, 2)), encoding="utf-8")
 
-    browser.ask("url", {"url": path.as_uri()})
-    first = browser.texts("dd")
-    browser.type("input[type=range]", "\ue010")  # to its end
-    last = browser.texts("dd")
-    browser.type("input[type=number]", "\ue009a\ue00025")
-    typed, who = browser.texts("dd"), browser.texts("tbody td")
+    with tab(browser) as opened:
+        shown = opened.page
+        shown.goto(path.as_uri())
+        first = shown.locator("dd").all_inner_texts()
+        shown.locator("input[type=range]").press("End")
+        last = shown.locator("dd").all_inner_texts()
+        shown.locator("input[type=number]").fill("25")
+        typed, who = shown.locator("dd").all_inner_texts(), shown.locator("tbody td").all_inner_texts()
 
     assert first == ["28 of 59 (47.5 %)", "2 of 11 (18.2 %)"]
     assert last == ["0 of 59 (0.00 %)", "0 of 11 (0.00 %)"]
     assert typed[1] == "1 of 11 (9.09 %)"
     assert who == ["busy", "30", "30"]
-    assert not browser.ask("se/log", {"type": "browser"}), "nothing was refused by the policy, nothing failed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_everyone_can_use_the_pages(
+    browser: Browser, tmp_path: Path, app: Flask, size: tuple[int, int], dark: bool
+) -> None:
+    report = simulate(app, requests(5, "203.0.113.7"))
+    pages = [page(traffic(busy=30, other=20), Fraction(1, 2)), report_page([("in force", report)], timezone.utc)]
+
+    for number, text in enumerate(pages):
+        path = tmp_path / f"{number}.html"
+        path.write_text(text, encoding="utf-8")
+        with tab(browser, size=size, dark=dark) as opened:
+            opened.page.goto(path.as_uri())
+
+            assert opened.barriers() == []
+            assert opened.overflow() == 0

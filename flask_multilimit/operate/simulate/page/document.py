@@ -20,8 +20,9 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
+<main>
 <h1>{title}</h1>
-{body}
+{body}</main>
 {script}</body>
 </html>
 """

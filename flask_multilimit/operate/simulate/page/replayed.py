@@ -68,7 +68,7 @@ def _rules(report: Report) -> str:
         )
         for rule in report.rules
     ]
-    return _table("By rule", ("rule", "from", "at most", "#asked", "#refused", "#alone", ""), rows)
+    return _table("By rule", ("rule", "from", "at most", "#asked", "#refused", "#alone", "remark"), rows)
 
 
 def _remark(rule: RuleReport) -> str:
@@ -107,9 +107,8 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Cells]) -> str:
     numbers = [heading.startswith("#") for heading in headings]
     head = _row("th", [heading.removeprefix("#") for heading in headings], numbers)
     body = "\n".join(_row("td", row, numbers) for row in rows)
-    return (
-        f'<h2>{title}</h2>\n<div class="wide"><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
-    )
+    scrolls = f'<div class="wide" role="group" aria-label="{title}" tabindex="0">'
+    return f"<h2>{title}</h2>\n{scrolls}<table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
 
 
 def _row(element: str, cells: Iterable[str], numbers: Iterable[bool]) -> str:

@@ -1,0 +1,107 @@
+"""A real Chromium: Debian's, driven by Playwright. It remembers all that goes wrong on a page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.base import AXE_FILE_PATH
+from playwright.sync_api import sync_playwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+WIDE, NARROW = (1280, 800), (360, 740)
+LOCAL = ("127.0.0.1", "localhost")
+TRIED = {"rules": {"target-size": {"enabled": True}}, "resultTypes": ["violations"]}
+"""All that axe-core looks for by default, and the rule of WCAG 2.2 AA that it leaves out."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """One for many tests. Skips where there is none; in CI there must be one.
+
+    Playwright keeps an event loop in this thread until the block is left, so asyncio's own tests must come after it.
+    """
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no Chromium, and CI tests with one: apt-get install chromium", pytrace=False)
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=OPTIONS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Tab:
+    """A window with cookies of its own, and what went wrong in it."""
+
+    def __init__(
+        self,
+        browser: Browser,
+        *,
+        size: tuple[int, int] = WIDE,
+        dark: bool = False,
+        hosts: tuple[str, ...] = LOCAL,
+        **options: Any,
+    ) -> None:
+        self._hosts = hosts
+        self._context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light", **options
+        )
+        self._context.on("console", self._said)
+        self._context.on("weberror", lambda each: self.wrong.append(f"error: {each.error}"))
+        self._context.on("request", self._asked)
+        self.wrong: list[str] = []
+        """What the console says of errors and warnings (a policy that is broken is one), and requests elsewhere."""
+        self.page: Page = self._context.new_page()
+
+    def close(self) -> None:
+        self._context.close()
+
+    def barriers(self) -> list[str]:
+        """What axe-core finds on the page as it is now."""
+        self.page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+        found = self.page.evaluate("options => axe.run(options)", TRIED)
+        return [
+            f"{each['id']}: {each['help']}: {node['html']}" for each in found["violations"] for node in each["nodes"]
+        ]
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than the window."""
+        width: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        return width
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.wrong.append(f"console: {message.text}")
+
+    def _asked(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname not in self._hosts:
+            self.wrong.append(f"request: {request.url}")
+
+
+@contextmanager
+def tab(browser: Browser, **options: Any) -> Iterator[Tab]:
+    """A :class:`Tab`, in which nothing may have gone wrong at the end that the test has not looked at."""
+    opened = Tab(browser, **options)
+    try:
+        yield opened
+        assert opened.wrong == []
+    finally:
+        opened.close()

@@ -1,0 +1,84 @@
+"""The browser that the tests drive notices what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.browser import NARROW, chromium, tab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+STRICT = '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
+PAGE = '<!doctype html><html lang="en"><title>page</title>{}<main><h1>page</h1>{}</main>'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "page.html"
+
+
+def shown(path: Path, body: str, head: str = "") -> str:
+    path.write_text(PAGE.format(head, body), encoding="utf-8")
+    return path.as_uri()
+
+
+def test_a_page_in_order_has_nothing_wrong(browser: Browser, place: Path) -> None:
+    with tab(browser) as opened:
+        opened.page.goto(shown(place, "<p>text</p>", STRICT))
+
+        assert opened.barriers() == []
+        assert opened.overflow() == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("<p style='color: red'>", "Content Security Policy"),
+        ("<script>1</script>", "Content Security Policy"),
+    ],
+)
+def test_what_the_policy_refuses_is_noticed(browser: Browser, place: Path, body: str, told: str) -> None:
+    with tab(browser) as opened:
+        opened.page.goto(shown(place, body, STRICT))
+
+        assert told in "".join(opened.wrong)
+        opened.wrong.clear()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("<script>nothing.there</script>", "nothing is not defined"),
+        ("<script>console.error('oh')</script>", "console: oh"),
+        ("<img alt='' src='http://host.invalid/'>", "request: http://host.invalid/"),
+    ],
+)
+def test_errors_and_requests_elsewhere_are_noticed(browser: Browser, place: Path, body: str, told: str) -> None:
+    with tab(browser) as opened:
+        opened.page.goto(shown(place, body))
+
+        assert told in "\n".join(opened.wrong)
+        opened.wrong.clear()
+
+
+def test_barriers_and_overflow_are_noticed(browser: Browser, place: Path) -> None:
+    faint = "<style>p { color: #ccc; background: #fff; width: 900px }</style>"
+    with tab(browser, size=NARROW) as opened:
+        opened.page.goto(shown(place, "<p>faint</p><img src='data:,'>", faint))
+
+        assert {each.partition(":")[0] for each in opened.barriers()} == {"color-contrast", "image-alt"}
+        assert opened.overflow() > 500
