@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from .control.control import Control, ControlConflict, NeedsForce
+from .control.controls import Listing, Override
+from .control.preview import Difference, Preview
+from .declare.data import InvalidData, Mistake
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .engine import (
@@ -66,19 +69,25 @@ __all__ = [
     "ControlConflict",
     "Decision",
     "DenyCache",
+    "Difference",
     "Event",
     "GuardedStorage",
     "Health",
     "Hit",
     "Hits",
+    "InvalidData",
     "Layers",
     "LeasingStorage",
     "LimitType",
     "Limiter",
+    "Listing",
     "MemoryStorage",
+    "Mistake",
     "MultiLimit",
     "MultiLimitError",
     "NeedsForce",
+    "Override",
+    "Preview",
     "RateLimitExceeded",
     "RateLimiter",
     "RedisStorage",

@@ -53,7 +53,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"checks", "data", "dynamic"},
         {"decorators"},
     ),
-    "control": ({"controls", "store"}, {"watch"}, {"control"}),
+    "control": ({"controls", "store"}, {"preview", "watch"}, {"control"}),
     "plan": ({"overrides", "sources", "views"}, {"endpoint"}, {"checks"}, {"plans"}, {"differences"}),
     "observe": (
         {"beat", "boards", "events"},

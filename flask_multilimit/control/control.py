@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from ..declare.who import Who
+from ..declare.data import InvalidData, Mistake
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.rules import LONGEST, UNITS, Rules
 from .controls import Document, Listing, Override, entry_from
+from .preview import Difference, Preview
 from .store import Change, Store
 from .watch import Watcher
 
 TRIES = 20
 """Of a change, while others write."""
-_WIDEST = {4: 8, 6: 16}
-"""A network of fewer bits, by the version of IP, is denied only by force."""
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 
@@ -34,6 +33,22 @@ class NeedsForce(ConfigurationError):  # noqa: N818 - says what it needs
     """It would lock out (nearly) everyone: say ``force=True`` if that is meant."""
 
 
+class Steered(Protocol):
+    """The app whose limits are changed."""
+
+    def validate(self, document: Document, entry: Override | Listing) -> None:
+        """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
+
+    def warning(self, document: Document, entry: Override | Listing) -> str:
+        """Why ``entry`` should not come into ``document`` by accident; empty: nothing speaks against it."""
+
+    def differences(self, before: Document, after: Document) -> list[Difference]:
+        """Each endpoint that has other limits in ``after``."""
+
+    def idle(self, document: Document) -> set[str]:
+        """The ids of overrides that nothing in the app answers to."""
+
+
 class Control:
     """Changes that hold in all processes that share the storage, at most a second later.
 
@@ -42,12 +57,10 @@ class Control:
     :class:`ConfigurationError`, and nothing is stored.
     """
 
-    def __init__(
-        self, store: Store, watcher: Watcher, *, validate: Callable[[Document, Override | Listing, bool], None]
-    ) -> None:
+    def __init__(self, store: Store, watcher: Watcher, steered: Steered) -> None:
         self._store = store
         self._watcher = watcher
-        self._validate = validate
+        self._steered = steered
 
     def override(
         self,
@@ -92,7 +105,7 @@ class Control:
             "off": off,
             "limit": {"rules": limit} if isinstance(limit, str) else limit,
         }
-        entry = self.prepare(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
         self.put(entry, force=force)
         assert isinstance(entry, Override)
         return entry
@@ -143,9 +156,61 @@ class Control:
         """Whether changes reach other processes."""
         return self._store.shared
 
-    # In two steps, for commands and pages that show what would change
+    def idle(self) -> set[str]:
+        """The ids of overrides in force that nothing in this app answers to: their endpoint or rule is gone."""
+        return self._steered.idle(self._read()[1])
 
-    def prepare(
+    # In two steps, for commands and pages that show first what would change
+
+    def preview(
+        self,
+        given: Mapping[str, Any],
+        *,
+        for_: Duration | None = None,
+        lasting: bool = False,
+        reason: str = "",
+        author: str = "",
+    ) -> Preview:
+        """What the change that ``given`` describes would do. Nothing is changed.
+
+        ``given`` is what the methods above take, as data, with the ``kind``: ``{"kind": "deny", "who": "::1"}``,
+        ``{"kind": "override", "endpoint": "search", "rule": "ip-60s", "rules": "200/minute"}``. Raises
+        :class:`InvalidData`, which names the fields, and :class:`ConfigurationError` when it does not fit the limits of
+        the app.
+        """
+        entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        before = self._watcher.in_force.document
+        after = before.having(entry)
+        self._steered.validate(after, entry)
+        endpoints = self._steered.differences(before, after)
+        return Preview(entry, tuple(endpoints), self._steered.warning(after, entry))
+
+    def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
+        """What :meth:`undo` would do. Nothing is changed."""
+        before = self._read()[1]
+        entry = _of_id(before, id)
+        return Preview(entry, tuple(self._steered.differences(before, before.without([id]))), "")
+
+    def put(self, entry: Override | Listing, *, force: bool = False) -> None:
+        """Put the ``entry`` of a :meth:`preview` in force. Raises :class:`ControlConflict`, :class:`NeedsForce`,
+        :class:`ConfigurationError`."""
+        stamp, document = self._read()
+        seen = _of_target(document, entry)
+        for _ in range(TRIES):
+            changed = document.having(entry)
+            self._steered.validate(changed, entry)
+            if not force and (warning := self._steered.warning(changed, entry)):
+                raise NeedsForce(f"{warning}; if that is meant, force it")
+            if self._write(stamp, changed, entry, "set", entry.author, entry.reason):
+                return
+            stamp, document = self._read()
+            if _of_target(document, entry) != seen:
+                raise ControlConflict(
+                    f"{entry}: changed by somebody else meanwhile: look at the entries, and try again"
+                )
+        raise ControlConflict(_TOO_MANY)
+
+    def _prepared(
         self,
         given: Mapping[str, Any],
         *,
@@ -156,41 +221,20 @@ class Control:
     ) -> Override | Listing:
         """The entry that ``given`` describes, not yet in force."""
         if (for_ is None) == (not lasting):
-            raise ConfigurationError('for how long? Give for_, seconds or text such as "2h"; or lasting=True')
+            remedy = 'for how long? Give for_, seconds or text such as "2h"; or lasting=True'
+            raise InvalidData("", [Mistake("for", "", remedy)])
         self._watcher.look()
         now = self._watcher.in_force.time()
         until = None if for_ is None else now + seconds_of(for_)
         made = {"id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
         return entry_from({name: value for name, value in {**given, **made}.items() if value is not None})
 
-    def with_entry(self, entry: Override | Listing) -> Document:
-        """What would hold with ``entry``, of what this process knows."""
-        return self._watcher.in_force.document.having(entry)
-
-    def put(self, entry: Override | Listing, *, force: bool = False) -> None:
-        """Put ``entry`` in force. Raises :class:`ControlConflict`, :class:`NeedsForce`, :class:`ConfigurationError`."""
-        if isinstance(entry, Listing) and entry.kind != "allow" and not force:
-            reject_everyone(entry)
-        stamp, document = self._read()
-        seen = _of_target(document, entry)
-        for _ in range(TRIES):
-            changed = document.having(entry)
-            self._validate(changed, entry, force)
-            if self._write(stamp, changed, entry, "set", entry.author, entry.reason):
-                return
-            stamp, document = self._read()
-            if _of_target(document, entry) != seen:
-                raise ControlConflict(
-                    f"{entry}: changed by somebody else meanwhile: look at the entries, and try again"
-                )
-        raise ControlConflict(_TOO_MANY)
-
     def _list(
         self, kind: Literal["allow", "deny", "ban"], who: str, status: int | None, options: Mapping[str, Any]
     ) -> Listing:
         force = bool(options.get("force", False))
         given = {name: value for name, value in options.items() if name != "force"}
-        entry = self.prepare({"kind": kind, "who": who, "status": status}, **given)
+        entry = self._prepared({"kind": kind, "who": who, "status": status}, **given)
         self.put(entry, force=force)
         assert isinstance(entry, Listing)
         return entry
@@ -227,13 +271,6 @@ def _of_target(document: Document, entry: Override | Listing) -> Override | List
     return next((each for each in document.entries if each.target == entry.target), None)
 
 
-def reject_everyone(entry: Listing) -> None:
-    """Raise :class:`NeedsForce` when the network of ``entry`` is a large part of the internet."""
-    network = Who.parse(entry.who).network
-    if network is not None and network.prefixlen < _WIDEST[network.version]:
-        raise NeedsForce(f"{entry} would refuse {network.num_addresses} addresses; if that is meant, force it")
-
-
 def seconds_of(duration: Duration) -> float:
     """Seconds of a number, a ``timedelta``, or text such as ``"90s"``, ``"2h"``, ``"1d 12h"``."""
     if isinstance(duration, timedelta):
@@ -243,7 +280,7 @@ def seconds_of(duration: Duration) -> float:
     else:
         seconds = duration
     if type(seconds) not in {int, float} or not 1 <= seconds <= LONGEST:
-        raise ConfigurationError(f"{brief(duration)}: give a time from 1 second to 400 days")
+        raise InvalidData("", [Mistake("for", brief(duration), "give a time from 1 second to 400 days")])
     return seconds
 
 
@@ -253,5 +290,5 @@ def _seconds_in(text: str) -> float:
     parts = _PART.findall(text)
     units = [UNITS.get(_SHORT.get(unit, unit.removesuffix("s"))) for _, unit in parts]
     if not parts or _PART.sub("", text) or None in units:
-        raise ConfigurationError(f'{brief(text)}: write a time as "90s", "15m", "2h" or "1d 12h"')
+        raise InvalidData("", [Mistake("for", brief(text), 'write a time as "90s", "15m", "2h" or "1d 12h"')])
     return sum(float(number) * (unit or 0) for (number, _), unit in zip(parts, units, strict=True))

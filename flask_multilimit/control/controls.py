@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from ipaddress import collapse_addresses
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
@@ -18,6 +19,13 @@ MOST_ENTRIES = 100_000
 """That a document may have."""
 LONGEST_TEXT = 500
 MOST_TIMES = 1000
+
+_WIDEST = {4: 8, 6: 16}
+"""A network of fewer bits, by the version of IP, is a large part of the internet."""
+_COUNTED = {4: 24, 6: 48}
+"""Networks of more bits are a small part of it, however many there are."""
+_MOST_REFUSED = {4: 1 << 31, 6: 1 << 124}
+"""Half of all addresses; of IPv6, half of those that are given out (2000::/3)."""
 
 Action = Literal["override", "allow", "deny", "ban"]
 Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -200,6 +208,22 @@ def entry_from(given: dict[str, Any]) -> Override | Listing:
     """The entry that is ``given``. Raises :class:`ConfigurationError`, as for a declaration."""
     model: type[Override] | type[Listing] = Override if given.get("kind") == "override" else Listing
     return validated(model, str(given.get("kind")), given, imports=False)
+
+
+def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
+    """What ``entry``, one of ``listings``, would do to (nearly) everyone; empty: it does not."""
+    network = Who.parse(entry.who).network
+    if network is None or network.prefixlen > _COUNTED[network.version]:
+        return ""
+    if network.prefixlen < _WIDEST[network.version]:
+        return f"{entry} would refuse {network.num_addresses} addresses"
+    denied = (Who.parse(each.who).network for each in listings if each.kind != "allow")
+    wide = [each for each in denied if each and each.prefixlen <= _COUNTED[each.version]]
+    same: list[Any] = [each for each in wide if each.version == network.version]
+    refused = sum(each.num_addresses for each in collapse_addresses(same))
+    if refused < _MOST_REFUSED[network.version]:
+        return ""
+    return f"{entry}: together with all that is denied, half of all IPv{network.version} addresses would be refused"
 
 
 def _plain(written: Any) -> Any:

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
@@ -58,6 +59,30 @@ _TYPES = {name.lower(): kind for name, kind in LimitType.__members__.items()}
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong with one field of what was given as data."""
+
+    place: str
+    """The field, with the path in it where it has parts: ``limit.rules``. Empty: it is about all of them."""
+    value: str
+    """What was given, shortened. Empty: nothing, or not to be shown."""
+    remedy: str
+    """What is wrong with it, and what to give."""
+
+    def __str__(self) -> str:
+        shown = f"{self.place}={self.value}" if self.value else self.place
+        return f"{shown}: {self.remedy}" if shown else self.remedy
+
+
+class InvalidData(ConfigurationError):  # noqa: N818 - says what it is
+    """A :class:`ConfigurationError` about what was given as data, for whoever shows it beside the fields of a form."""
+
+    def __init__(self, where: str, mistakes: Sequence[Mistake]) -> None:
+        super().__init__("; ".join(f"{where}: {each}" if where else str(each) for each in mistakes))
+        self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
 
 
 # What stands for a callable
@@ -464,8 +489,9 @@ def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -
     try:
         return model.model_validate(given, context=None if imports else NO_IMPORTS)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
-        raise ConfigurationError("; ".join(_told(where, problem, model) for problem in problems)) from None
+        found = error.errors(include_url=False, include_context=False)
+        mistakes = tuple(_mistake(each, model) for each in found)
+        raise InvalidData(where, mistakes) from None
 
 
 def read_limits(path: Path) -> LimitsFile:
@@ -497,14 +523,14 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": SCHEMA, "$id": "urn:flask-multilimit:limits", **LimitsFile.model_json_schema(by_alias=True)}
 
 
-def _told(where: str, problem: Any, model: type[BaseModel]) -> str:
-    steps = [step for step in problem["loc"] if not str(step).startswith("<")]
+def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
+    steps = [step for step in found["loc"] if not str(step).startswith("<")]
     path = "".join(map(_step, enumerate(steps)))
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: {path}: is not an option{_nearest(str(steps[-1]), _options_at(steps[:-1], model))}"
-    reason = _REMEDIES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-    shown = f"{path}={brief(problem['input'])}: " if path else ""
-    return f"{where}: {shown}{reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]}"
+    if found["type"] == "extra_forbidden":
+        return Mistake(path, "", f"is not an option{_nearest(str(steps[-1]), _options_at(steps[:-1], model))}")
+    reason = _REMEDIES.get(found["type"], found["msg"].removeprefix("Value error, "))
+    reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
+    return Mistake(path, brief(found["input"]) if path else "", reason)
 
 
 _REMEDIES = {"tuple_type": "give a list", "missing": "is missing; give it"}

@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
+from ..control.preview import Difference
+from ..engine import Rule
 from .endpoint import Plan, PlannedLimiter
-from .plans import Plans
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """An endpoint whose limits change, for some or all of its methods."""
-
-    endpoint: str
-    methods: tuple[str, ...]
-    before: tuple[str, ...]
-    """Each rule in words."""
-    after: tuple[str, ...]
+from .overrides import NamedRule
+from .plans import METHODS, Plans
+from .sources import UNMATCHED_SCOPE
 
 
 def differences(before: Plans, after: Plans) -> list[Difference]:
-    """Each endpoint that has other limits in ``after``."""
+    """Each endpoint that has other limits in ``after``, and requests that match none."""
     found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
-    for (endpoint, method), plan in sorted(after.planned.items()):
-        old, new = _told(before.of_endpoint(endpoint, method)), _told(plan)
+    for endpoint, method, old_plan, plan in _pairs(before, after):
+        old, new = _told(old_plan), _told(plan)
         if old != new:
-            found.setdefault((endpoint, old, new), set()).add(method)
+            found.setdefault((endpoint, old, new), set()).add(method or "others")
     return [Difference(endpoint, tuple(sorted(methods)), old, new) for (endpoint, old, new), methods in found.items()]
 
 
 def smallest_share(before: Plans, after: Plans) -> float:
-    """The smallest part of a rule's rate that is left of it anywhere; 1 when none becomes stricter."""
-    shares = [1.0]
-    for (endpoint, method), plan in after.planned.items():
-        old = _rates(before.of_endpoint(endpoint, method))
-        shares += [rate / old[name] for name, rate in _rates(plan).items() if name in old]
-    return min(shares)
+    """The smallest part that is left of a limit anywhere, for anybody; 1 when none becomes stricter."""
+    return min((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
 
 
-def _rates(plan: Plan) -> dict[str, float]:
-    return {name: rule.count / rule.time for limiter in plan.limiters for name, rule in limiter.rules}
+def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]:
+    for (endpoint, method), plan in sorted(after.planned.items()):
+        yield endpoint, method, before.of_endpoint(endpoint, method), plan
+    for method in sorted(METHODS):
+        yield UNMATCHED_SCOPE, method, before.of_unmatched(method), after.of_unmatched(method)
+
+
+def _shares(before: Plan, after: Plan) -> Iterator[float]:
+    """What is left of each limiter; of a limit that is new, how it compares with all there are."""
+    old = {limiter.declared: limiter for limiter in before.limiters}
+    all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
+    for limiter in after.limiters:
+        same = old.get(limiter.declared)
+        if same is None:
+            yield from _shares_of(all_rules, limiter.rules, by_name=False)
+            continue
+        yield from _shares_of(same.rules, limiter.rules, by_name=True)
+        known = same.special.entries if same.special is not None else ()
+        for override in limiter.special.entries if limiter.special is not None else ():
+            if limiter.special is not None and override not in known:
+                yield from _shares_of(same.rules, limiter.special.of(override, limiter.rules), by_name=False)
+
+
+def _shares_of(before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool) -> Iterator[float]:
+    for at_once in (False, True):  # how many at once compares with no rate
+        old = {name: _rate(rule) for name, rule in before if rule.holds_slots == at_once}
+        new = {name: _rate(rule) for name, rule in after if rule.holds_slots == at_once}
+        if old and new:
+            yield min(new.values()) / min(old.values())
+        if by_name:
+            yield from (rate / old[name] for name, rate in new.items() if name in old)
+
+
+def _rate(rule: Rule) -> float:
+    return rule.count if rule.holds_slots else rule.count / rule.time
 
 
 def _told(plan: Plan) -> tuple[str, ...]:

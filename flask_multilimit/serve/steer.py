@@ -7,14 +7,15 @@ from typing import cast
 
 from flask import Flask
 
-from ..control.control import Control, NeedsForce
-from ..control.controls import Document, Listing, Override
+from ..control.control import Control
+from ..control.controls import Document, Listing, Override, too_many_denied
+from ..control.preview import Difference
 from ..control.store import store_for
 from ..control.watch import Watcher
+from ..declare.data import InvalidData, Mistake
 from ..declare.networks import network_from
 from ..declare.who import Who
-from ..engine import ConfigurationError
-from ..plan.differences import Difference, differences, smallest_share
+from ..plan.differences import differences, smallest_share
 from ..plan.overrides import Overrides
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
@@ -38,7 +39,7 @@ class Steering:
         self._entries: tuple[Override | Listing, ...] = ()
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
-        self.control: Control = Control(store, self.watcher, validate=self.validate)
+        self.control: Control = Control(store, self.watcher, self)
 
     @property
     def enabled(self) -> bool:
@@ -55,23 +56,16 @@ class Steering:
         if self.enabled:
             self.watcher.look()
 
-    def preview(self, entry: Override | Listing) -> list[Difference]:
-        """What ``entry`` would change. Raises :class:`ConfigurationError`."""
-        return self._preview(self.control.with_entry(entry).overrides)
+    def differences(self, before: Document, after: Document) -> list[Difference]:
+        """Each endpoint that has other limits in ``after``. Raises :class:`ConfigurationError`."""
+        if before.overrides == after.overrides:
+            return []
+        return differences(self.plans_with(before.overrides), self.plans_with(after.overrides))
 
-    def preview_without(self, entry: Override | Listing) -> list[Difference]:
-        """What taking ``entry`` back would change. Raises :class:`ConfigurationError`."""
-        return self._preview(self.watcher.in_force.document.without([entry.id]).overrides)
-
-    def _preview(self, overrides: Sequence[Override]) -> list[Difference]:
-        self.look()
-        return differences(self._gate.plans, self.plans_with(overrides))
-
-    def idle(self, entries: Sequence[Override | Listing]) -> set[str]:
+    def idle(self, document: Document) -> set[str]:
         """The ids of overrides that nothing in the app answers to."""
-        overrides = [each for each in entries if isinstance(each, Override)]
         found = set()
-        for each in overrides:
+        for each in document.overrides:
             alone = self.plans_with([each])
             if each.id not in alone.overrides.met and not differences(self._declared, alone):
                 found.add(each.id)
@@ -90,41 +84,43 @@ class Steering:
         self._declared.ensure()
         return self._declared.changed(Overrides(tuple(overrides))) if overrides else self._declared
 
-    def validate(self, document: Document, entry: Override | Listing, force: bool) -> None:
+    def validate(self, document: Document, entry: Override | Listing) -> None:
         """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
-        if entry.kind == "override":
-            plans = self.plans_with(document.overrides)
-            self._check_override(entry, plans, force=force)
-        elif (type_name := Who.parse(entry.who).type_name) and type_name not in self._declared_types():
-            raise ConfigurationError(_unknown_type(entry.who, type_name, self._declared_types()))
+        if isinstance(entry, Override):
+            self.plans_with(document.overrides)
+            if entry.who is not None:
+                self._check_who(entry.who)
+        else:
+            self._check_type(entry.who)
 
-    def _check_override(self, entry: Override, plans: Plans, *, force: bool) -> None:
-        if entry.who is not None:
-            self._check_who(entry.who)
-        if force:
-            return
-        before = self._before(entry)
+    def warning(self, document: Document, entry: Override | Listing) -> str:
+        """Why ``entry`` is only forced: it would do nothing, or refuse nearly everyone."""
+        if isinstance(entry, Listing):
+            return "" if entry.kind == "allow" else too_many_denied(document.listings, entry)
+        before = self.plans_with([each for each in document.overrides if each.id != entry.id])
+        plans = self.plans_with(document.overrides)
         if entry.id not in plans.overrides.met and not differences(before, plans):
-            raise NeedsForce(
-                f"{entry}: no endpoint has that; `flask multilimit limits` lists what they have. If it is about a "
-                "function that is no view, or a check inside of one, force it"
+            return (
+                f"{entry}: no endpoint has that; `flask multilimit limits` lists what they have, and it may still be "
+                "about a function that is no view, or a check inside of one"
             )
-        share = min(entry.times or 1, smallest_share(before, plans))
-        if share < SMALLEST_SHARE:
-            raise NeedsForce(f"{entry}: would leave less than a hundredth of a limit; if that is meant, force it")
-
-    def _before(self, entry: Override) -> Plans:
-        """The plans without ``entry`` and without what it takes the place of."""
-        others = [each for each in self._gate.plans.overrides.entries if each.target != entry.target]
-        return self.plans_with(others)
+        if min(entry.times or 1, smallest_share(before, plans)) < SMALLEST_SHARE:
+            return f"{entry}: would leave less than a hundredth of a limit"
+        return ""
 
     def _check_who(self, text: str) -> None:
-        who, prefix = Who.parse(text), self._gate.settings.ipv6_prefix
-        if who.network is not None and who.network.version == 6 and who.network.prefixlen > prefix:
-            whole = network_from(f"{who.network.network_address}/{prefix}")
-            raise ConfigurationError(f"{text}: limits count IPv6 addresses of one /{prefix} as one: give {whole}")
-        if who.network is None and who.type_name not in self._declared_types():
-            raise ConfigurationError(_unknown_type(text, who.type_name, self._declared_types()))
+        network, prefix = Who.parse(text).network, self._gate.settings.ipv6_prefix
+        if network is not None and network.version == 6 and network.prefixlen > prefix:
+            whole = network_from(f"{network.network_address}/{prefix}")
+            remedy = f"limits count IPv6 addresses of one /{prefix} as one: give {whole}"
+            raise InvalidData("", [Mistake("who", text, remedy)])
+        self._check_type(text)
+
+    def _check_type(self, text: str) -> None:
+        type_name, known = Who.parse(text).type_name, self._declared_types()
+        if type_name and type_name not in known:
+            remedy = f"no limiter of this app has a type called {type_name!r}; those there are: {', '.join(known)}"
+            raise InvalidData("", [Mistake("who", text, remedy)])
 
     def _declared_types(self) -> list[str]:
         self._declared.ensure()
@@ -163,7 +159,3 @@ def steering_of(app: Flask) -> Steering:
     """The steering of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
     gate_of(app)
     return cast("Steering", app.extensions[STEERING])
-
-
-def _unknown_type(text: str, type_name: str, known: Sequence[str]) -> str:
-    return f"{text}: no limiter of this app has a type called {type_name!r}; those there are: {', '.join(known)}"

@@ -157,7 +157,7 @@ class TestInTheStorage:
 
         assert shop.statuses(3) == [200, 200, 429]
         assert shop.control.problem is None
-        assert steering_of(shop.app).idle(shop.control.entries()) == {"1" * 8}
+        assert shop.control.idle() == {"1" * 8}
 
     def test_the_key_of_somebody_else_is_told(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.set(KEY, "mine")

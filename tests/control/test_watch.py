@@ -160,7 +160,8 @@ class TestWriters:
 
     def test_of_the_same_at_once_the_second_is_told(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         control = shop.control
-        validate = steering_of(shop.app).validate
+        steering = steering_of(shop.app)
+        validate = steering.validate
         raced: list[bool] = []
 
         def race(*arguments: object) -> None:
@@ -169,7 +170,7 @@ class TestWriters:
                 shop.control.deny("10.0.0.1", lasting=True, author="first")
             validate(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(control, "_validate", race)
+        monkeypatch.setattr(steering, "validate", race)
         with pytest.raises(ControlConflict, match="changed by somebody else"):
             control.allow("10.0.0.1", lasting=True, author="second")
 

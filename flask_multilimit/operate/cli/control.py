@@ -6,6 +6,7 @@ import functools
 import getpass
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,10 +14,9 @@ import click
 from flask import current_app
 
 from ...config import PREFIX
-from ...control.control import NeedsForce, reject_everyone
 from ...control.controls import Listing, Override
+from ...control.preview import Preview
 from ...engine import ConfigurationError
-from ...plan.differences import Difference
 from ...serve.steer import Steering, steering_of
 from .. import console
 from .base import C, as_json, command, for_people, write, write_json
@@ -142,39 +142,26 @@ def _change(
         steering = _steering()
         control = steering.control
         author = getpass.getuser() if author is None else author
-        entry = control.prepare(given, for_=for_, lasting=lasting, reason=reason, author=author)
-        needs_force = _needs_force(steering, entry)
-        changes = steering.preview(entry)
+        preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
         if not as_json:
-            click.echo("\n".join(_entry_lines(entry, changes)), err=not dry_run)
+            click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
         if not dry_run:
-            _confirm(needs_force, yes=yes, force=force)
-            control.put(entry, force=True)
+            _confirm(preview.warning, yes=yes, force=force)
+            control.put(preview.entry, force=True)
     if as_json:
-        write_json(changed=not dry_run, entry=_entry_as_json(entry), endpoints=[_as_json(each) for each in changes])
+        write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
-        click.echo(f"In force within a second. To take it back: flask multilimit unset {entry.id}")
+        click.echo(f"In force within a second. To take it back: flask multilimit unset {preview.entry.id}")
 
 
-def _needs_force(steering: Steering, entry: Override | Listing) -> NeedsForce | None:
-    try:
-        steering.validate(steering.control.with_entry(entry), entry, force=False)
-        if isinstance(entry, Listing) and entry.kind != "allow":
-            reject_everyone(entry)
-    except NeedsForce as error:
-        return error
-    return None
-
-
-def _confirm(needs_force: NeedsForce | None, *, yes: bool, force: bool) -> None:
+def _confirm(warning: str, *, yes: bool, force: bool) -> None:
     """Ask, and ask again where nearly everyone would be locked out: a script says so by --force."""
+    if warning and yes and not force:
+        raise ConfigurationError(f"{warning}; if that is meant: --force")
     if not yes:
         click.confirm("Change this?", abort=True, err=True)
-    if needs_force is None or force:
-        return
-    if yes:
-        raise ConfigurationError(f"{needs_force}: --force")
-    click.confirm(f"{needs_force}. Really?", abort=True, err=True)
+        if warning and not force:
+            click.confirm(f"{warning}. Really?", abort=True, err=True)
 
 
 @command("unset", short_help="Take a change back.")
@@ -188,17 +175,16 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
     """Take back the change with this ID, which `entries` shows: what was declared holds again."""
     with for_people():
         steering = _steering()
-        entry = steering.control.entry(id_)
-        changes = steering.preview_without(entry)
+        preview = steering.control.preview_undo(id_)
         if not as_json:
-            click.echo("\n".join(_entry_lines(entry, changes)), err=not dry_run)
+            click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
         if not dry_run:
             if not yes:
                 click.confirm("Take this back?", abort=True, err=True)
             author = getpass.getuser() if author is None else author
             steering.control.undo(id_, reason=reason, author=author)
     if as_json:
-        write_json(changed=not dry_run, entry=_entry_as_json(entry), endpoints=[_as_json(each) for each in changes])
+        write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
         click.echo("Taken back in every worker within a second.")
 
@@ -209,8 +195,7 @@ def entries_command(as_json: bool) -> None:
     """List the overrides, allow and deny entries and bans in force."""
     with for_people():
         steering = _steering()
-        entries = steering.control.entries()
-        idle = steering.idle(entries)
+        entries, idle = steering.control.entries(), steering.control.idle()
     if as_json:
         write_json(entries=[{**_entry_as_json(each), "idle": each.id in idle} for each in entries])
         return
@@ -249,17 +234,15 @@ def history_command(most: int, as_json: bool) -> None:
     write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
 
 
-def _entry_lines(entry: Override | Listing, changes: list[Difference]) -> list[str]:
-    lines = console.paragraph(f"{entry}, {_until(entry, 'for ')}", indent=2, first="")
-    for each in changes:
+def _preview_lines(preview: Preview) -> list[str]:
+    lines = console.paragraph(f"{preview.entry}, {_until(preview.entry, 'for ')}", indent=2, first="")
+    for each in preview.endpoints:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         lines += [f"    - {text}" for text in each.before if text not in each.after]
         lines += [f"    + {text}" for text in each.after if text not in each.before]
+    if preview.warning:
+        lines += console.paragraph(f"Beware: {preview.warning}.", indent=2)
     return lines
-
-
-def _change_text(entry: Override | Listing, idle: set[str]) -> str:
-    return f"{entry} (nothing answers to it)" if entry.id in idle else str(entry)
 
 
 def _until(entry: Override | Listing, before: str = "") -> str:
@@ -276,10 +259,9 @@ def _entry_as_json(entry: Override | Listing) -> dict[str, Any]:
     return entry.model_dump(mode="json", exclude_unset=True)
 
 
-def _as_json(difference: Difference) -> dict[str, Any]:
+def _preview_as_json(preview: Preview) -> dict[str, Any]:
     return {
-        "endpoint": difference.endpoint,
-        "methods": list(difference.methods),
-        "before": list(difference.before),
-        "after": list(difference.after),
+        "entry": _entry_as_json(preview.entry),
+        "endpoints": [asdict(each) for each in preview.endpoints],
+        "warning": preview.warning,
     }
