@@ -1,0 +1,73 @@
+"""The dashboard: see and steer limits in a browser. ``from flask_multilimit.dashboard import Dashboard``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint
+from flask.sansio.app import App
+
+from .declare.decorators import EXTENSION, exempt
+from .engine import ConfigurationError
+from .extension import MultiLimit
+from .operate.dashboard.blueprint import install
+from .operate.dashboard.visit import Authorize, Desk, MayChange
+
+__all__ = ["Dashboard"]
+
+
+class Dashboard(Blueprint):
+    """Pages that show what limits do, and change them while the app runs.
+
+    .. code-block:: python
+
+        dashboard = Dashboard(multilimit, authorize=lambda: current_user.name if current_user.is_admin else None)
+        app.register_blueprint(dashboard)
+
+    :param url_prefix: where the pages are.
+    :param authorize: called at each request, within it: returns the name of the person who asks, which the history of
+        changes keeps, or ``None`` for nobody, who gets a 403. It may ``abort`` with a response of its own, such as a
+        redirect to a login page or a 401. Without it the dashboard is for development: only apps in debug mode take
+        it, and it answers only this machine.
+    :param may_change: called with that name: whether this person may change limits and lists; by default everyone who
+        is let in may. Who may not sees the same pages, without the forms.
+    :param name: of the blueprint.
+
+    Its pages need a ``SECRET_KEY`` to change anything. What they show is that of the app that serves them; no limit of
+    the app applies to them, and its traffic does not count them.
+    """
+
+    def __init__(
+        self,
+        multilimit: MultiLimit,
+        *,
+        url_prefix: str = "/multilimit",
+        authorize: Authorize | None = None,
+        may_change: MayChange | None = None,
+        name: str = "multilimit",
+    ) -> None:
+        if not isinstance(multilimit, MultiLimit):
+            raise ConfigurationError(f"Dashboard: multilimit={multilimit!r}: give the MultiLimit of the app")
+        super().__init__(
+            name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
+        )
+        self._multilimit = multilimit
+        self._desk = Desk(authorize, may_change, serves=self._serves)
+        exempt(self)
+        install(self, self._desk)
+
+    def register(self, app: App, options: dict[str, Any]) -> None:
+        """Raise :class:`ConfigurationError` when nobody is asked who may see it, unless ``app`` is in debug mode, and
+        when ``app`` has the limits of another :class:`MultiLimit`."""
+        self._desk.require_authorize(app)
+        if EXTENSION in app.extensions:
+            self._serves(app)
+        super().register(app, options)
+
+    def _serves(self, app: App) -> None:
+        """Raise :class:`ConfigurationError` unless the limits of ``app`` are those of this dashboard."""
+        if app.extensions.get(EXTENSION) is not self._multilimit:
+            raise ConfigurationError(
+                f"the app {app.name!r} does not have the MultiLimit that its dashboard was given: call "
+                "multilimit.init_app(app)"
+            )

@@ -1,0 +1,1 @@
+"""The dashboard: pages on what ``listing``, ``standing``, traffic and control tell. Nothing here decides anything."""

@@ -1,0 +1,33 @@
+"""The texts of the pages: English as the templates write it, and Chinese by the English."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from flask import Request
+
+Language = Literal["en", "zh"]
+LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
+"""What each calls itself."""
+COOKIE = "multilimit_language"
+"""Keeps the language that somebody has chosen."""
+
+CHINESE: dict[str, str] = {}
+"""By the English."""
+
+
+def language_of(asked: Request, locale: str) -> Language:
+    """What was chosen, else what ``MULTILIMIT_LOCALE`` says, else what the browser prefers."""
+    for language in LANGUAGES:
+        if asked.args.get("lang") == language:
+            return language
+    for chosen in (asked.cookies.get(COOKIE), locale):
+        if chosen in LANGUAGES:
+            return cast("Language", chosen)
+    return asked.accept_languages.best_match(list(LANGUAGES), "en")
+
+
+def told(language: Language, text: str, **values: object) -> str:
+    """``text`` in ``language``, with ``values`` in their places."""
+    sentence = CHINESE.get(text, text) if language == "zh" else text
+    return sentence.format(**values) if values else sentence

@@ -1,0 +1,124 @@
+"""What all pages have in common: templates, the frame, and the header fields that keep a browser strict."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any
+
+from flask import Response, current_app, request, url_for
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ...config import PREFIX
+from .messages import COOKIE, LANGUAGES, told
+from .visit import gate, visit
+
+PAGES = {"now": "Now"}
+"""What the navigation shows, by endpoint."""
+
+YEAR = 365 * 86_400
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "script-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+# An environment of our own: that of the app may have other delimiters, and no escaping.
+_templates = Environment(
+    loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+
+
+def render(template: str, *, status: int = 200, **values: Any) -> Response:
+    """The page that ``template`` makes of ``values``, for the current visit."""
+    page = _templates.get_template(template).render(**_frame(), **values)
+    return Response(page, status, content_type="text/html; charset=utf-8")
+
+
+def harden(response: Response) -> Response:
+    """Set the header fields by which a browser does for our pages no more than they need."""
+    for name, value in _HEADERS.items():
+        response.headers[name] = value
+    if chosen := request.args.get("lang"):
+        _remember(chosen, response)
+    if request.endpoint != f"{request.blueprint}.static":
+        response.headers["Cache-Control"] = "no-store"
+        response.vary.add("Cookie")
+    return response
+
+
+def _frame() -> dict[str, Any]:
+    here = visit()
+    page = (request.endpoint or "").rpartition(".")[2]
+    return {
+        "app_name": current_app.name,
+        "banners": [told(here.language, text) for text in _banners()],
+        "in_language": lambda code: _url(page, **{**request.args.to_dict(), "lang": code}),
+        "lang": here.language,
+        "languages": LANGUAGES,
+        "page": page,
+        "pages": PAGES,
+        "static": _static,
+        "t": partial(told, here.language),
+        "url": _url,
+        "visit": here,
+    }
+
+
+def _remember(language: str, response: Response) -> None:
+    if language in LANGUAGES:
+        response.set_cookie(
+            COOKIE,
+            language,
+            max_age=31_536_000,
+            path=root(),
+            secure=request.is_secure,
+            httponly=True,
+            samesite="Strict",
+        )
+
+
+def root() -> str:
+    """The path that all our pages have in common."""
+    return _url("now")
+
+
+def _banners() -> list[str]:
+    """What everyone who looks at any page has to know."""
+    settings, found = gate().settings, []
+    if visit().unprotected:
+        found.append("Debug mode: anyone on this machine may see and change this. Give Dashboard authorize=.")
+    if not settings.enabled:
+        found.append(f"{PREFIX}ENABLED is False: nothing is limited.")
+    return found
+
+
+def _url(name: str, **values: Any) -> str:
+    """Of a page of ours."""
+    return url_for(f".{name}", **values)
+
+
+def _static(name: str) -> str:
+    """Of a file of ours: another address when it has changed."""
+    return url_for(".static", filename=name, v=_version(name))
+
+
+@cache
+def _version(name: str) -> str:
+    return blake2b(files(__package__).joinpath("static", name).read_bytes(), digest_size=6).hexdigest()
