@@ -23,8 +23,8 @@ def language_of(asked: Request, locale: str) -> Language:
             return language
     for chosen in (asked.cookies.get(COOKIE), locale):
         if chosen in LANGUAGES:
-            return cast("Language", chosen)
-    return asked.accept_languages.best_match(list(LANGUAGES), "en")
+            return chosen
+    return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))
 
 
 def told(language: Language, text: str, **values: object) -> str:
