@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
 
@@ -111,13 +111,7 @@ class Event(NamedTuple):
     @property
     def refusals(self) -> list[Refusal]:
         """Each rule that refuses, with the subject that it refuses."""
-        refusing = {hit.key for hit in refusing_hits(self.decision) if not hit.shadow}
-        found: dict[str, Refusal] = {}
-        for each in self.applied:
-            for hit in each.hits:
-                if hit.key in refusing:
-                    found.setdefault(hit.key, Refusal(hit.name, *each.subject))
-        return list(found.values())
+        return refusals_of(self.decision, self.applied)
 
 
 _Fields = tuple[
@@ -211,21 +205,29 @@ def refusing_hits(decision: Decision | None) -> list[Hit]:
     return [hit for hit, wait in zip(decision.hits, decision.reply[_RETRY_AFTERS], strict=True) if wait]
 
 
+def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[Refusal]:
+    """Each rule of the limiters ``applied`` that refuses, with the subject that it refuses."""
+    refusing = {hit.key for hit in refusing_hits(decision) if not hit.shadow}
+    found: dict[str, Refusal] = {}
+    for each in applied:
+        for hit in each.hits:
+            if hit.key in refusing:
+                found.setdefault(hit.key, Refusal(hit.name, *each.subject))
+    return list(found.values())
+
+
+def is_near_limit(decision: Decision) -> bool:
+    """Whether any rule that lets the check pass may be near its limit; where rules are of different size, look at each
+    (:func:`hits_near_limit`)."""
+    return min(decision.reply[_REMAININGS]) < memoized(decision.hits, _most_of_few)
+
+
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:
     """Those that have let a check pass with more than 80 % of their quota used."""
     reply, hits = decision.reply, decision.hits
     if not reply[ALLOWED]:
         return ()
-    lefts = reply[_REMAININGS]
-    try:
-        few = hits.memory[_most_of_few]  # type: ignore[attr-defined]  # `memoized`, written out: at every request
-    except (AttributeError, KeyError):
-        few = memoized(hits, _most_of_few)
-    if min(lefts) >= few:
-        return ()
-    if min(lefts) >= memoized(decision.hits, _most_of_few):
-        return ()
-    standings = zip(hits, lefts, reply[_RETRY_AFTERS], strict=True)
+    standings = zip(hits, reply[_REMAININGS], reply[_RETRY_AFTERS], strict=True)
     return [hit for hit, left, wait in standings if left < _few(hit) and not wait]
 
 

@@ -24,7 +24,7 @@ class Tallying:
         tell_child(self)
 
     def note(self, event: Event) -> None:
-        self._counter.count(event)
+        self._counter.count(*event[:4], event[6])
         if event[1] not in NOT_CHECKED:
             times = self._times.get(event[2])
             if times is None:

@@ -12,15 +12,15 @@ from ..config import PREFIX, Settings
 from ..engine import ConfigurationError, Decision, Health, LeasingStorage, Limiter, StorageError
 from ..engine.storage import KeepsTallies, layers_of
 from ..observe.beat import Beat
-from ..observe.events import Attached, Audience, Event, Observer, Outcome, event_of, outcome_of
+from ..observe.events import Attached, Audience, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.flushing import Outbox
 from ..observe.traffic.log import RefusalLog
 from ..observe.traffic.observer import Traffic
-from ..plan.endpoint import AppliedLimits
+from ..plan.endpoint import Applied, AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
 
 
-def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> Audience:
+def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
     """Raises :class:`ConfigurationError` when an observer cannot observe, or a setting needs another."""
     watched = WatchedApp(app, limiter)
     for observer in observers:
@@ -28,31 +28,45 @@ def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Seq
             observer.attach(watched)
     if not settings.traffic:
         _reject_without_traffic(settings)
-        return AppAudience(app, observers, watched.beat)
-    return AppAudience(app, (_traffic(app, settings, watched), *observers), watched.beat)
+        return AppAudience(app, None, observers, watched.beat)
+    return AppAudience(app, _traffic(app, settings, watched), observers, watched.beat)
 
 
 class AppAudience(Audience):
-    """The observers of one app, and the receivers of its signal."""
+    """The traffic of one app, its observers, and the receivers of its signal."""
 
-    def __init__(self, app: Flask, observers: Sequence[Observer], beat: Beat) -> None:
+    def __init__(self, app: Flask, traffic: Traffic | None, observers: Sequence[Observer], beat: Beat) -> None:
         super().__init__(observers, app.logger)
+        self.traffic = traffic
+        self.present: bool = bool(observers) or traffic is not None
+        """Whether anybody but receivers of the signal is to be told."""
         self._app = app
         self._beat = beat
 
-    def tell(self, event: Event) -> None:
-        for observer in self.observers:
-            try:
-                observer(event)
-            except Exception as error:  # noqa: PERF203 - an observer changes no verdict
-                self.log(observer, error)
+    def hear(
+        self,
+        endpoint: str,
+        outcome: Outcome,
+        decided_by: str,
+        decision: Decision | None = None,
+        seconds: float = 0.0,
+        waited: float = 0.0,
+        applied: Sequence[Applied] = (),
+        error: Exception | None = None,
+    ) -> None:
+        """Count one outcome, and make it an :class:`Event` for those who want one."""
+        if self.traffic is not None:
+            self.traffic.count(endpoint, outcome, decided_by, decision, applied)
+        if self.observers or limit_event.receivers:
+            event = event_of((endpoint, outcome, decided_by, decision, seconds, waited, applied, error))
+            self.tell(event)
+            if limit_event.receivers:
+                notify(limit_event, self._app, event=event)
         if self._beat.idle:
             self._beat.start()
-        if limit_event.receivers:
-            notify(limit_event, self._app, event=event)
 
 
-def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: Audience) -> Decision:
+def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     """Check, wait if the limits say so, and tell ``audience`` what became of it. Raises :class:`StorageError`."""
     started, waited = perf_counter(), 0.0
     try:
@@ -62,20 +76,18 @@ def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: 
             decision = limiter.wait(decision, timeout=wait)
             waited = perf_counter() - started - seconds
     except StorageError as error:
-        seconds = perf_counter() - started
-        audience.tell(event_of((scope, "unanswered", "nobody", None, seconds, waited, applied, error)))
+        audience.hear(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
         raise
-    outcome = outcome_of(decision, waited)
-    audience.tell(event_of((scope, outcome, decision.decided_by, decision, seconds, waited, applied, None)))
+    audience.hear(scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, applied)
     return decision
 
 
 def tell_of(
-    outcome: Outcome, audience: Audience, *, endpoint: str, decided_by: str, decision: Decision | None = None
+    outcome: Outcome, audience: AppAudience, *, endpoint: str, decided_by: str, decision: Decision | None = None
 ) -> None:
     """Tell ``audience`` of an outcome for which no limit was asked."""
-    if audience.observers or limit_event.receivers:
-        audience.tell(event_of((endpoint, outcome, decided_by, decision, 0.0, 0.0, (), None)))
+    if audience.present or limit_event.receivers:
+        audience.hear(endpoint, outcome, decided_by, decision)
 
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:

@@ -172,7 +172,7 @@ class AppGate(InForce):
         if applied.reserved:
             require_response(applied.reserved)
         try:
-            if self.audience.observers or limit_event.receivers:
+            if self.audience.present or limit_event.receivers:
                 decision = check_aloud(self.limiter, scope, applied, self.audience)
             else:
                 decision = self.limiter.check(hits)

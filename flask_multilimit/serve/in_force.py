@@ -9,9 +9,9 @@ from flask import Flask
 from ..config import Settings
 from ..declare.subjects import Subjects
 from ..engine import Limiter
-from ..observe.events import Audience
 from ..plan.plans import Plans
 from .access import AccessLists
+from .audience import AppAudience
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -26,5 +26,5 @@ class InForce:
     subjects: Subjects
     access: AccessLists | None
     """Who is allowed and who is denied; ``None``: nobody is listed."""
-    audience: Audience
+    audience: AppAudience
     """Who is told of every outcome."""

@@ -1,14 +1,27 @@
-"""Counts events in this process: a few dictionary steps a request."""
+"""Counts events in this process: a list to append to at each request, summed up when it is long, or once a second."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter as Amounts
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import truth
 from threading import Lock
-from typing import Any
+from typing import TypeVar
 
-from ...engine import Hit
+from ...engine import Decision, Hit
 from ...engine.forks import mind_forks
-from ..events import OTHERS, Event, Outcome, hits_near_limit, retry_afters
+from ...engine.hits import memoized
+from ..events import (
+    OTHERS,
+    Counted,
+    Outcome,
+    hits_near_limit,
+    is_near_limit,
+    refusals_of,
+    refusing_hits,
+    retry_afters,
+)
 from .counts import Check, Counts, Refused, RuleCount, RuleOutcome, short
 from .heaviest import Heaviest
 
@@ -18,11 +31,24 @@ MOST_SUBJECTS = 1024
 """Counters for subjects."""
 MOST_SENT = 100
 """Subjects that are handed on at each flush, those that were refused most."""
+AT_ONCE = 200
+"""Events that are summed up together."""
 
+L = TypeVar("L")
+_Labels = tuple[str, Outcome, str]
+_RuleLabels = tuple[str, str, RuleOutcome]
 _Who = tuple[str, str, str, str]
 """The fields of a :class:`Refused`, in a quarter of the time that it takes to make one."""
-_Mark = tuple[tuple[str, str, RuleOutcome], _Who | None]
-"""The rule's count, and whom it refuses; nobody, where it is a shadow."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Marks:
+    """What the rules of a check did. One is made for each way in which the same hits end, and counted by its
+    identity."""
+
+    rules: tuple[_RuleLabels, ...]
+    subjects: tuple[_Who, ...]
+    """Whom they refuse."""
 
 
 class Counter:
@@ -35,87 +61,96 @@ class Counter:
     def __init__(self, *, subjects: bool) -> None:
         self._counts_subjects = subjects
         self._lock = Lock()
+        self._seen: list[_Labels] = []
+        """What is not summed up yet. Requests append without a lock, and only the end that was there is cut off."""
+        self._marked: list[_Marks] = []
         self._start()
         mind_forks(self, inner=True)
 
-    def count(self, event: Event) -> None:
-        labels, decision = event[:3], event[3]
-        near = hits_near_limit(decision) if decision is not None else ()
-        with self._lock:
-            amount = self._checks.get(labels)
-            if amount is not None:  # as nearly always
-                amount[0] += 1
-            else:
-                self._count_new(labels)
-            if near or labels[1] != "allowed":
-                self._count_rules(event, near)
+    def count(
+        self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
+    ) -> None:
+        """Count one event of these fields."""
+        seen = self._seen
+        seen.append((endpoint, outcome, decided_by))
+        if decision is not None and (outcome != "allowed" or is_near_limit(decision)) and outcome != "refunded":
+            self._marked.append(_marks_of(endpoint, decision, applied))
+        if len(seen) >= AT_ONCE:
+            with self._lock:
+                self._sum_up()
 
     def take(self) -> Counts:
         """What was counted since the last time."""
         with self._lock:
+            self._sum_up()
             checks, rules, refused = self._checks, self._rules, self._refused
             if not checks:
                 return Counts()
             self._start()
         return Counts(
-            {Check(*labels): amount for labels, (amount,) in checks.items()},
-            {RuleCount(*labels): amount for labels, (amount,) in rules.items()},
+            {Check(*labels): amount for labels, amount in checks.items()},
+            {RuleCount(*labels): amount for labels, amount in rules.items()},
             {Refused(*who): amount for who, amount in refused.top(MOST_SENT).items()},
         )
 
     def _start(self) -> None:
-        # The amounts lie in lists of one: to add to one takes one look-up instead of two.
-        self._checks: dict[tuple[str, Outcome, str], list[int]] = {}
-        self._rules: dict[tuple[str, str, RuleOutcome], list[int]] = {}
+        self._checks: dict[_Labels, int] = {}
+        self._rules: dict[_RuleLabels, int] = {}
         self._refused: Heaviest[_Who] = Heaviest(MOST_SUBJECTS)
 
     # Under the lock
 
-    def _count_new(self, labels: tuple[str, Outcome, str]) -> None:
-        if len(self._checks) >= MOST_NAMES:
-            labels = (OTHERS, *labels[1:])
-        self._checks.setdefault(labels, [0])[0] += 1
-
-    def _count_rules(self, event: Event, near: Iterable[Hit]) -> None:
-        """What each rule did. Few events get here."""
-        endpoint, outcome, _, decision, *_ = event
-        if decision is None or outcome == "refunded":
-            return
-        for hit in near:
-            self._count_rule((endpoint, hit.name, "near"))
-        for wait, (labels, who) in zip(retry_afters(decision), _marks_of(event), strict=True):
-            if wait:
-                self._count_rule(labels)
-                if who is not None and self._counts_subjects:
-                    self._refused.add(who)
-
-    def _count_rule(self, labels: tuple[str, str, RuleOutcome]) -> None:
-        amount = self._rules.get(labels)
-        if amount is None:
-            if len(self._rules) >= MOST_NAMES:
-                labels = (OTHERS, OTHERS, labels[2])
-            amount = self._rules.setdefault(labels, [0])
-        amount[0] += 1
+    def _sum_up(self) -> None:
+        for check, amount in _taken_from(self._seen).items():
+            _add(self._checks, check, (OTHERS, *check[1:]), amount)
+        for marks, amount in _taken_from(self._marked).items():
+            for rule in marks.rules:
+                _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), amount)
+            if self._counts_subjects:
+                for who in marks.subjects:
+                    self._refused.add(who, amount)
 
     def _after_fork_in_child(self) -> None:
         """What was counted is the parent's to hand on."""
         self._lock = Lock()
+        self._seen, self._marked = [], []
         self._start()
 
 
-def _marks_of(event: Event) -> tuple[_Mark, ...]:
-    """What each hit of the decision counts for when it refuses: kept with the hits, for who is refused once is refused
-    again."""
-    hits: Any = event.decision.hits if event.decision is not None else ()
-    memory: dict[Any, Any] = getattr(hits, "memory", {})
-    if _marks_of not in memory:
-        subjects = {hit.key: each.subject for each in event.applied for hit in each.hits}
-        memory[_marks_of] = tuple(_mark(event.endpoint, hit, subjects.get(hit.key)) for hit in hits)
-    marks: tuple[_Mark, ...] = memory[_marks_of]
+def _taken_from(seen: list[L]) -> Mapping[L, int]:
+    """How often each stands in the list, and no more; what is appended meanwhile stays."""
+    amount = len(seen)
+    taken = seen[:amount]
+    del seen[:amount]
+    return Amounts(taken)
+
+
+def _add(amounts: dict[L, int], name: L, others: L, amount: int) -> None:
+    if name not in amounts and len(amounts) >= MOST_NAMES:
+        name = others
+    amounts[name] = amounts.get(name, 0) + amount
+
+
+def _marks_of(endpoint: str, decision: Decision, applied: Sequence[Counted]) -> _Marks:
+    """Kept with the hits, for who is refused once is refused again."""
+    near, end = hits_near_limit(decision), (endpoint, *map(truth, retry_afters(decision)))
+    if near:
+        end += tuple([hit.key for hit in near])
+    known = memoized(decision.hits, _marks_by_end)
+    marks = known.get(end)
+    if marks is None:
+        marks = known[end] = _new_marks(endpoint, decision, near, applied)
     return marks
 
 
-def _mark(endpoint: str, hit: Hit, subject: tuple[str, str] | None) -> _Mark:
-    if hit.shadow or subject is None:
-        return (endpoint, hit.name, "shadows" if hit.shadow else "refuses"), None
-    return (endpoint, hit.name, "refuses"), (endpoint, hit.name, subject[0], short(subject[1]))
+def _marks_by_end(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Marks]:  # noqa: ARG001 - filled later
+    return {}
+
+
+def _new_marks(endpoint: str, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted]) -> _Marks:
+    rules: list[_RuleLabels] = [
+        (endpoint, hit.name, "shadows" if hit.shadow else "refuses") for hit in refusing_hits(decision)
+    ]
+    rules += [(endpoint, hit.name, "near") for hit in near]
+    who = [(endpoint, rule, type_, short(subject)) for rule, type_, subject in refusals_of(decision, applied)]
+    return _Marks(tuple(rules), tuple(who))

@@ -31,14 +31,14 @@ class Heaviest(Generic[K]):
     def __len__(self) -> int:
         return len(self._counts)
 
-    def add(self, key: K) -> None:
+    def add(self, key: K, amount: int = 1) -> None:
         counts = self._counts
         if key in counts:
-            counts[key] += 1
+            counts[key] += amount
         elif len(counts) < self._capacity:
-            counts[key] = 1
+            counts[key] = amount
         else:
-            self._replace(key)
+            self._replace(key, amount)
 
     def top(self, most: int) -> dict[K, int]:
         """The heaviest, with the number of times that each was added at least."""
@@ -47,7 +47,7 @@ class Heaviest(Generic[K]):
             return sure
         return dict(heapq.nlargest(most, sure.items(), key=lambda counted: counted[1]))
 
-    def _replace(self, key: K) -> None:
+    def _replace(self, key: K, amount: int) -> None:
         """Give the smallest counter to ``key``."""
         counts, heap = self._counts, self._heap
         if not heap:
@@ -59,5 +59,5 @@ class Heaviest(Generic[K]):
             count, number, owner = heap[0]
         del counts[owner]
         self._errors.pop(owner, None)
-        counts[key], self._errors[key] = count + 1, count
-        heapq.heapreplace(heap, (count + 1, number, key))
+        counts[key], self._errors[key] = count + amount, count
+        heapq.heapreplace(heap, (count + amount, number, key))

@@ -1,12 +1,8 @@
-"""Traffic: the observer that counts by default, and hands on what it has counted once a second."""
+"""Traffic: counts by default, and hands on what it has counted once a second."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
-
 from ..beat import Beat
-from ..events import Event
 from .counting import Counter
 from .counts import Counts
 from .flushing import Outbox, ShownSubjects, shown
@@ -34,8 +30,6 @@ class Traffic(Counter):
         self._subjects = subjects
         self._key = key
         beat.add(self.flush)
-
-    __call__: ClassVar[Callable[[Counter, Event], None]] = Counter.count
 
     def flush(self, *, ending: bool = False) -> bool:
         """Hand on what was counted since the last time; return whether there is more to come."""

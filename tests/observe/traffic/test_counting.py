@@ -23,10 +23,14 @@ def counter() -> Counter:
     return Counter(subjects=True)
 
 
+def count(counter: Counter, event: Event) -> None:
+    counter.count(event.endpoint, event.outcome, event.decided_by, event.decision, event.applied)
+
+
 def test_checks_count_by_endpoint_outcome_and_who_decided(counter: Counter, event: Limiting) -> None:
     for endpoint in ("a", "a", "a", "b"):
-        counter.count(event(endpoint))
-    counter.count(Event("b", "unanswered", "nobody", None, 0.1, 0.0, (), RuntimeError("away")))
+        count(counter, event(endpoint))
+    count(counter, Event("b", "unanswered", "nobody", None, 0.1, 0.0, (), RuntimeError("away")))
 
     assert counter.take().checks == {
         Check("a", "allowed", "memory"): 1,
@@ -38,9 +42,9 @@ def test_checks_count_by_endpoint_outcome_and_who_decided(counter: Counter, even
 
 def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
-        counter.count(event("a", rules="1/minute; 2/hour"))
+        count(counter, event("a", rules="1/minute; 2/hour"))
     for _ in range(2):
-        counter.count(event("b", shadow=True))
+        count(counter, event("b", shadow=True))
 
     assert counter.take().rules == {
         RuleCount("a", "ip-60s", "refuses"): 2,
@@ -52,14 +56,14 @@ def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None
 
 def test_subjects_count_by_the_rule_that_refuses_them(counter: Counter, event: Limiting) -> None:
     for subject in ("x", "x", "x", "y", "y"):
-        counter.count(event("a", subject=subject))
+        count(counter, event("a", subject=subject))
 
     assert counter.take().refused == {Refused("a", "ip-3600s", "ip", "x"): 2, Refused("a", "ip-3600s", "ip", "y"): 1}
 
 
 def test_a_shadow_refuses_no_subject(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
-        counter.count(event("a", shadow=True))
+        count(counter, event("a", shadow=True))
 
     assert counter.take().refused == {}
 
@@ -67,7 +71,7 @@ def test_a_shadow_refuses_no_subject(counter: Counter, event: Limiting) -> None:
 def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> None:
     decision = event("a", rules="1/hour").decision
 
-    counter.count(Event("a", "refunded", "memory", decision, 0.0, 0.0, (), None))
+    count(counter, Event("a", "refunded", "memory", decision, 0.0, 0.0, (), None))
 
     counts = counter.take()
     assert counts.checks == {Check("a", "refunded", "memory"): 1}
@@ -75,7 +79,7 @@ def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> Non
 
 
 def test_what_is_taken_is_gone(counter: Counter, event: Limiting) -> None:
-    counter.count(event())
+    count(counter, event())
 
     assert counter.take()
     assert not counter.take()
@@ -84,7 +88,7 @@ def test_what_is_taken_is_gone(counter: Counter, event: Limiting) -> None:
 def test_without_subjects_none_is_kept(event: Limiting) -> None:
     counter = Counter(subjects=False)
     for _ in range(3):
-        counter.count(event())
+        count(counter, event())
 
     counts = counter.take()
     assert counts.refused == {}
@@ -95,7 +99,7 @@ def test_too_many_names_count_together(counter: Counter, event: Limiting, monkey
     monkeypatch.setattr(counting, "MOST_NAMES", 3)
     for number in range(10):
         for _ in range(2):
-            counter.count(event(f"mail-{number}"))
+            count(counter, event(f"mail-{number}"))
 
     counts = counter.take()
     assert len(counts.checks) <= 5
@@ -107,14 +111,14 @@ def test_too_many_names_count_together(counter: Counter, event: Limiting, monkey
 def test_no_more_subjects_are_handed_on_than_can_be_sent(counter: Counter, event: Limiting) -> None:
     for number in range(MOST_SENT + 50):
         for _ in range(2):
-            counter.count(event(subject=str(number)))
+            count(counter, event(subject=str(number)))
 
     assert len(counter.take().refused) == MOST_SENT
 
 
 def test_a_long_subject_keeps_its_beginning_and_a_digest(counter: Counter, event: Limiting) -> None:
     for end in ("1", "1", "2", "2"):
-        counter.count(event(subject="x" * 1000 + end))
+        count(counter, event(subject="x" * 1000 + end))
 
     subjects = [who.subject for who in counter.take().refused]
     assert len(set(subjects)) == 2
@@ -122,14 +126,15 @@ def test_a_long_subject_keeps_its_beginning_and_a_digest(counter: Counter, event
 
 
 def test_threads_lose_no_count(counter: Counter, event: Limiting) -> None:
-    each = event()
+    event()
+    refused = event()
     taken = []
 
-    def count() -> None:
+    def count_often() -> None:
         for _ in range(5_000):
-            counter.count(each)
+            count(counter, refused)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
+    threads = [threading.Thread(target=count_often) for _ in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -137,15 +142,17 @@ def test_threads_lose_no_count(counter: Counter, event: Limiting) -> None:
     taken.append(counter.take())
 
     assert sum(amount for counts in taken for amount in counts.checks.values()) == 20_000
+    assert sum(amount for counts in taken for amount in counts.rules.values()) == 20_000
+    assert sum(amount for counts in taken for amount in counts.refused.values()) == 20_000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_forked_child_counts_from_nothing(counter: Counter, event: Limiting) -> None:
-    counter.count(event())
+    count(counter, event())
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
-        counter.count(event("b"))
+        count(counter, event("b"))
         os.write(write, repr(list(counter.take().checks)).encode())
         os._exit(0)
     os.waitpid(pid, 0)

@@ -44,7 +44,8 @@ def make(app: Flask, **options: Any) -> MultiLimit:
 
 
 def traffic_of(app: Flask) -> Traffic:
-    (traffic,) = (each for each in gate_of(app).audience.observers if isinstance(each, Traffic))
+    traffic = gate_of(app).audience.traffic
+    assert traffic is not None
     return traffic
 
 
@@ -86,7 +87,8 @@ def test_switched_off_nobody_counts(app: Flask) -> None:
     app.config["MULTILIMIT_TRAFFIC"] = False
     make(app)
 
-    assert gate_of(app).audience.observers == ()
+    assert gate_of(app).audience.traffic is None
+    assert not gate_of(app).audience.present
 
 
 def test_on_a_server_it_lies_under_the_prefix_with_a_ttl(app: Flask, server: Server, redis_client: redis.Redis) -> None:
