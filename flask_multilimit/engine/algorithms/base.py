@@ -6,9 +6,9 @@ clock and no Flask. Numbers are integers: units, and microseconds of the storage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 NEVER = -1
 """A ``retry_after`` that no waiting can reach: the cost is more than the rule could ever admit."""
@@ -59,15 +59,16 @@ Unit = tuple[str, int, int, int]
 """One unit of a key: the key, the window and the count of its rule, and the index in a reply of what remains."""
 
 
-@runtime_checkable
 class ChargesUnits(Protocol):
-    """What an algorithm may do besides: evaluate and charge hits of one unit at once, in memory."""
+    """What an algorithm may do besides: evaluate and charge hits of one unit at once, in memory. Having
+    :meth:`charge_units` tells it apart."""
 
     def charge_units(
-        self, states: Mapping[str, Any], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int], /
-    ) -> bool:
-        """Charge one unit of each key if all allow, and write into ``reply`` what then remains of each. ``False``, and
-        nothing is charged, when one refuses, or this way is not for its state. No state is later than ``now``."""
+        self, states: MutableMapping[str, Any], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int], /
+    ) -> Sequence[str] | None:
+        """Charge one unit of each key if all allow, and write into ``reply`` what then remains of each. Return the keys
+        that had no state; ``None``, and nothing is charged, when one refuses, or this way is not for its state. No
+        state is later than ``now``."""
 
 
 class Algorithm(Protocol):

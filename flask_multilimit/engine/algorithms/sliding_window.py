@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, MutableMapping
 
 from .base import AHEAD, NEVER, Outcome, Quota, Unit, plain_quota
 
@@ -136,25 +136,29 @@ def charge(
 
 
 def charge_units(
-    logs: Mapping[str, Log | None], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int]
-) -> bool:
+    logs: MutableMapping[str, Log | None], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int]
+) -> list[str] | None:
     """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
 
-    What then remains of each is written into ``reply``. ``False``, and nothing is charged, when one refuses, or has
-    nothing in its log yet, or only what was charged by another window. No entry may lie in the future.
+    What then remains of each is written into ``reply``; returned are the keys that had no log. ``None``, and nothing is
+    charged, when one refuses, or has only what was charged by another window. No entry may lie in the future.
     """
-    found, stale = [], []
+    found, stale, missing = [], [], []
     for key, window, count, place in asked:
         log = logs.get(key)
-        if log is None or log.window != window:
-            return False
+        if log is None:
+            missing.append((key, window))
+            reply[place] = count - 1
+            continue
+        if log.window != window:
+            return None
         used = len(log.times) - log.head
         if log.lasts_until <= now:
             expired = bisect_right(log.times, now - window, log.head) - log.head
             stale.append((log, expired))
             used -= expired
         if used >= count:
-            return False
+            return None
         found.append(log)
         reply[place] = count - used - 1
     for log in found:
@@ -163,7 +167,15 @@ def charge_units(
     for log, expired in stale:
         log.drop_first(min(expired, TRIM + 1))
         log.lasts_until = log.times[log.head] + log.window
-    return True
+    return [_begun(logs, key, window, now, check_id) for key, window in missing] if missing else []
+
+
+def _begun(logs: MutableMapping[str, Log | None], key: str, window: int, now: int, check_id: bytes) -> str:
+    log = logs[key] = Log()
+    log.times.append(now)
+    log.ids += check_id
+    log.window, log.lasts_until = window, now + window
+    return key
 
 
 def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) -> int:

@@ -63,8 +63,11 @@ class MemoryStorage:
             if quick is not None and check_id is None and now >= self._latest:
                 new, reply = new_id(), quick.reply.copy()
                 reply[NOW] = now
-                if quick.charge(self._states, quick.units, now, new, reply):
+                begun = quick.charge(self._states, quick.units, now, new, reply)
+                if begun is not None:
                     self._latest = now
+                    if begun:
+                        self._note_begun(hits, now, begun)
                     return decision_of((new, hits, reply, "memory", NOTHING, None))
                 reply = evaluated(hits, self._states, now, new, charging=True)
                 decision = decision_of((new, hits, reply, "memory", NOTHING, None))
@@ -162,6 +165,11 @@ class MemoryStorage:
             if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
                 self._written_by(hit.rule, hit.key, now + reset_after)
 
+    def _note_begun(self, hits: tuple[Hit, ...], now: int, keys: Sequence[str]) -> None:
+        for hit in hits:
+            if hit.key in keys:
+                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window)
+
     def _written_by(self, rule: Rule, key: str, due: int) -> None:
         if key not in self._rules:
             self._look_again(due + rule.longest_quota.window - rule.quota.window, key)
@@ -191,7 +199,7 @@ class MemoryStorage:
 class _QuickWay(NamedTuple):
     """How to charge hits of one unit each, of one algorithm that can do so at once (:class:`.ChargesUnits`)."""
 
-    charge: Callable[..., bool]
+    charge: Callable[..., Sequence[str] | None]
     units: tuple[Unit, ...]
     reply: list[int]
     """When all are charged, except for the instant and what remains."""
@@ -199,10 +207,10 @@ class _QuickWay(NamedTuple):
 
 def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay | None:
     algorithm = hits[0].rule.implementation
-    if not isinstance(algorithm, ChargesUnits):
+    if not hasattr(algorithm, "charge_units"):  # isinstance of a Protocol takes as long as a whole check
         return None
     if any(hit.rule.implementation is not algorithm or hit.cost != 1 for hit in hits):
         return None
     units = tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(i)) for i, hit in enumerate(hits))
     reply = [*head(0), *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
-    return _QuickWay(algorithm.charge_units, units, reply)
+    return _QuickWay(cast("ChargesUnits", algorithm).charge_units, units, reply)
