@@ -187,16 +187,25 @@ Choose = Callable[[Traffic, Fraction], Counts]
 
 
 def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = None) -> int:
-    """How many requests of one subject ``rules`` refuse; it stops where that is more than ``most``."""
-    now = iter(instants)
-    storage = MemoryStorage(clock=now.__next__)
+    """How many requests of one subject ``rules`` refuse; it stops where that is more than ``most``.
+
+    The engine is not asked of those that come before the ``retry_after`` of a refusal: it refuses them all.
+    """
+    place = refused = 0
+    storage = MemoryStorage(clock=lambda: instants[place])
     hits = hits_for(rules, scope="suggest")
-    check, refused = storage.check, 0
-    for _ in instants:
-        if not check(hits).allowed:
-            refused += 1
-            if most is not None and refused > most:
-                break
+    check = storage.check
+    while place < len(instants):
+        decision = check(hits)
+        if decision.allowed:
+            place += 1
+            continue
+        admitted_at = instants[place] + round(decision.retry_after * MICROSECONDS)
+        next_admitted = bisect_left(instants, admitted_at, place + 1)
+        refused += next_admitted - place
+        if most is not None and refused > most:
+            break
+        place = next_admitted
     return refused
 
 
