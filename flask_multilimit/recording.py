@@ -26,7 +26,7 @@ from .declare.subjects import EVERYONE, LimitType, network_of
 from .engine import ConfigurationError, Decision
 from .engine.forks import tell_child
 from .operate.simulate.logs.logged import LoggedRequest, Recorded
-from .operate.simulate.logs.recorded import line_of
+from .operate.simulate.logs.recorded import FILES, folders_of, line_of
 from .plan.sources import UNMATCHED_SCOPE
 from .serve.gate import gate_of
 from .signals import limits_checked
@@ -76,6 +76,7 @@ class Recorder:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.dropped: int = 0
         """Requests of this process that were not written, as too many waited or the disk failed."""
+        folders_of(app).append(self.folder)
         self._app = app
         self._gate = gate_of(app)
         self._key = blake2b(secret.encode() if isinstance(secret, str) else secret).digest()
@@ -182,7 +183,7 @@ class Recorder:
         return segment
 
     def _make_room(self, size: int) -> None:
-        segments = sorted(self.folder.glob("requests-*.jsonl"))
+        segments = sorted(self.folder.glob(FILES))
         sizes = {segment: _size_of(segment) for segment in segments}
         used = sum(sizes.values())
         for segment in segments:

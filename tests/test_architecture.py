@@ -86,7 +86,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "operate/dashboard": ({"messages"}, {"visit"}, {"shell"}, {"now"}, {"blueprint"}),
     "operate/simulate": (
         {"arrivals", "logs"},
-        {"report", "routes", "suggest", "who"},
+        {"newest", "report", "routes", "suggest", "who"},
         {"asking", "page", "picture", "watching"},
         {"replay"},
         {"whatif"},

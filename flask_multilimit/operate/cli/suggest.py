@@ -9,12 +9,11 @@ from typing import Any
 import click
 from flask import current_app
 
-from ...declare.subjects import LimitType
 from ...engine.rules import UNITS
 from .. import console
 from ..simulate.page.peaks import page_of
 from ..simulate.picture import draw
-from ..simulate.suggest import Choice, Suggestion, suggest_for, traffic_of
+from ..simulate.suggest import Choice, Suggestion, declaration, suggest_for, traffic_of
 from ..simulate.watching import Watched
 from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, rule_text, write, write_json
@@ -122,10 +121,9 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
         lines += ["", f"The smallest counts that refuse at most {at_most} of the {what}:"]
         lines += console.columns([_row(choice) for choice in choices], headings=_HEADINGS, indent=2)
     lines += ["", f"To paste, for at most {at_most} of the requests{f' to {endpoint!r}' if endpoint else ''}:", ""]
-    return [*lines, f"    {declaration(found.type, found.for_requests[-1])}"]
+    return [*lines, f"    {declaration(found.type, found.for_requests[-1].rules)}"]
 
 
-_KINDS = {each.value for each in LimitType}
 _HEADINGS = ("RULES", "REQUESTS REFUSED", "SUBJECTS", "CHOSEN ON THE FIRST HALF: OF THE SECOND")
 
 
@@ -137,16 +135,3 @@ def _row(choice: Choice) -> tuple[str, str, str, str]:
         share(refused.subjects, refused.of_subjects),
         "" if choice.later is None else percent(choice.later.share_of_requests),
     )
-
-
-def declaration(type_: str, choice: Choice) -> str:
-    """The decorator."""
-    rules = ", ".join(f"Rule(time={rule.time}, count={rule.count})" for rule in choice.rules)
-    return f"@rate_limiter({_type(type_)}, rules=[{rules}])"
-
-
-def _type(name: str) -> str:
-    kinds = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _KINDS]
-    if not kinds:
-        return f'type={name}, name="{name}"'
-    return f"type={kinds[0]}" if len(kinds) == 1 else f"type=({', '.join(kinds)})"

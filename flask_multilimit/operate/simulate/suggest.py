@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from operator import methodcaller
 from typing import Any
 
+from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
 from .arrivals import Arrivals, Instants, peak, percentile
 
@@ -270,9 +271,9 @@ def counts_for_subjects(traffic: Traffic, share: Fraction) -> Counts:
     return _smallest(traffic, lambda counts: traffic.refused_subjects(counts) <= most)
 
 
-def curve(traffic: Traffic, chosen: int | None = None) -> tuple[Point, ...]:
+def curve(traffic: Traffic, *chosen: int) -> tuple[Point, ...]:
     """What counts of the (only) window would have refused: from that which half of the subjects exceed, to none; the
-    ``chosen`` one among them.
+    ``chosen`` ones among them.
 
     A larger count never refuses more, so what lies between two points lies between their values.
     """
@@ -281,7 +282,7 @@ def curve(traffic: Traffic, chosen: int | None = None) -> tuple[Point, ...]:
     steps = {round(low * (high / low) ** (i / CURVE_POINTS)) for i in range(CURVE_POINTS + 1)}
     return tuple(
         Point(count, traffic.refused_requests((count,)), traffic.refused_subjects((count,)))
-        for count in sorted({*steps, low, high, chosen or high})
+        for count in sorted({*steps, low, high, *chosen})
     )
 
 
@@ -320,3 +321,19 @@ def _peaks(traffic: Traffic, number: int) -> Peaks:
     ordered = traffic.ordered(number)
     p50, p90, p99, p999 = (percentile(ordered, share) for share in (0.5, 0.9, 0.99, 0.999))
     return Peaks(traffic.windows[number], p50, p90, p99, p999, ordered[-1])
+
+
+_KINDS = {each.value for each in LimitType}
+
+
+def declaration(type_: str, rules: Iterable[Rule]) -> str:
+    """The decorator to paste."""
+    written = ", ".join(f"Rule(time={rule.time}, count={rule.count})" for rule in rules)
+    return f"@rate_limiter({_type(type_)}, rules=[{written}])"
+
+
+def _type(name: str) -> str:
+    kinds = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _KINDS]
+    if not kinds:
+        return f'type={name}, name="{name}"'
+    return f"type={kinds[0]}" if len(kinds) == 1 else f"type=({', '.join(kinds)})"

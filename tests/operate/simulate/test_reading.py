@@ -264,3 +264,24 @@ def test_memory_is_bounded_where_all_lines_lie_within_the_time_that_lines_are_he
 
     assert logs.files[0].lines < 3000
     assert len(list(stream)) == 19_999
+
+
+@pytest.mark.parametrize("lines", [[line(1) + "\n"], ["x" * 1000]], ids=["requests", "one line"])
+def test_no_more_than_so_many_bytes_are_read_once_unpacked(tmp_path: Path, lines: list[str]) -> None:
+    """However small the file is."""
+    packed = tmp_path / "access.log.gz"
+    packed.write_bytes(gzip.compress("".join(lines * (20_000_000 // len(lines[0]))).encode()))
+
+    logs = Logs([packed], most_bytes=10 * len(lines[0]))
+
+    assert len(list(logs)) == (10 if lines[0].startswith("2") else 0)
+    assert logs.files[0].lines <= 10
+    assert logs.files[0].broken == f"only its first {10 * len(lines[0]):,} bytes are read"
+    assert logs.position().done < packed.stat().st_size
+
+
+def test_a_file_of_just_so_many_bytes_is_read_whole(log: Path) -> None:
+    logs = Logs([written(log, [line(1), line(2)])], most_bytes=2 * (len(line(1)) + 1))
+
+    assert seconds(logs) == [1, 2]
+    assert not logs.files[0].broken

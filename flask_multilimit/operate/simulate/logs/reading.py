@@ -91,6 +91,8 @@ class Logs:
     """Names of further fields."""
     since: int | None = None
     until: int | None = None
+    most_bytes: int | None = None
+    """Read of each file, once unpacked; what follows is left out."""
     files: list[LogFile] = field(default_factory=list)
     """What was found, once it has been read."""
     _open: list[_Counted] = field(default_factory=list)
@@ -229,7 +231,7 @@ class _InOrder:
 
     def requests(self, raw: IO[bytes]) -> Iterator[LoggedRequest]:
         read: Read | None = None
-        for lines in _blocks_of_lines(raw, self._file):
+        for lines in _blocks_of_lines(raw, self._file, self._logs.most_bytes):
             read = read or self._reader(lines)
             if read is None:
                 self._file.malformed += len(lines)
@@ -326,12 +328,17 @@ class _InOrder:
         self._enough = min(2 * len(held) + LEAST_HELD, 2 * MOST_HELD)
 
 
-def _blocks_of_lines(raw: IO[bytes], file: LogFile) -> Iterator[list[str]]:
+def _blocks_of_lines(raw: IO[bytes], file: LogFile, most_bytes: int | None) -> Iterator[list[str]]:
     """Lines without their ends, many at once; what is longer than any line may be is counted, and never held."""
-    cut = _Lines(file)
+    cut, left = _Lines(file), most_bytes
     while data := _read(raw, file):
-        if lines := cut.lines_of(data):
+        if lines := cut.lines_of(data[:left]):
             yield lines
+        if left is not None:
+            left -= len(data)
+            if left < 0:
+                file.broken = f"only its first {most_bytes:,} bytes are read"
+                return
     if lines := cut.last():
         yield lines
 

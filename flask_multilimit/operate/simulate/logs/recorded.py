@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+from flask import Flask
 
 from .logged import LoggedRequest, Recorded
 from .words import checked_method
 
 NAME = "recorded"
+FOLDERS = "multilimit_recorded"
+"""In ``app.extensions``: where requests of the app are recorded."""
+FILES = "requests-*.jsonl"
+"""In such a folder."""
 
 _VERDICTS = {1: True, 0: False}
+
+
+def folders_of(app: Flask) -> list[Path]:
+    """Where recorders of ``app`` write, in any process of it."""
+    folders: list[Path] = app.extensions.setdefault(FOLDERS, [])
+    return folders
 
 
 def line_of(request: LoggedRequest) -> str:

@@ -65,8 +65,9 @@ def slider_element(data: Slider) -> str:
     return f'<div class="peaks">{data_element(data)}</div>'
 
 
-def peaks_data(traffic: Traffic, chosen: int) -> Slider:
-    """What ``slider.js`` shows of traffic with one window."""
+def peaks_data(traffic: Traffic, chosen: int, *others: int) -> Slider:
+    """What ``slider.js`` shows of traffic with one window. It begins at the ``chosen`` count; what this and the
+    ``others`` refuse is known exactly."""
     ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))
     many = sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())
     return {
@@ -75,6 +76,6 @@ def peaks_data(traffic: Traffic, chosen: int) -> Slider:
         "clients": len(traffic.arrivals),
         "chosen": chosen,
         "peaks": [list(each) for each in many],
-        "curve": [[point.count, point.requests] for point in curve(traffic, chosen)],
+        "curve": [[point.count, point.requests] for point in curve(traffic, chosen, *others)],
         "names": [[plain(name), peak, len(traffic.arrivals[name])] for name, (peak,) in ordered[:NAMED]],
     }

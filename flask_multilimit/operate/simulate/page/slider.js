@@ -1,8 +1,25 @@
-/* Every element .peaks holds its data in a <script type="application/json">; the rest is made here. Nothing is fetched. */
+/* Every element .peaks holds its data in a <script type="application/json">; the rest is made here. Nothing is fetched.
+   data.words may say in another language what WORDS says in English. */
 "use strict";
 
 (function () {
   const WIDTH = 860, HEIGHT = 300, LEFT = 64, BOTTOM = 28, TOP = 10, RIGHT = 10, STEPS = 1000, NAMED = 20;
+  const WORDS = {
+    picture: "Clients sorted by the most requests they made in any {window} s",
+    share: "{share} % of clients",
+    most: "At most",
+    per: "per {window} s",
+    count: "Count per {window} s",
+    requests: "requests refused",
+    clients: "clients ever refused",
+    bound: "at most {part}",
+    part: "{part} of {whole} ({share})",
+    small: "more than half of the clients are refused: too small",
+    who: "who",
+    peak: "most in {window} s",
+    made: "requests",
+    more: "and {many} more",
+  };
   const svg = (name, attributes, parent) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -18,6 +35,11 @@
     const share = whole ? (100 * part) / whole : 0;
     if (share > 0 && share < 0.01) return "< 0.01 %";
     return share.toFixed(share >= 10 ? 1 : 2) + " %";
+  };
+
+  const sayer = (data) => (name, values) => {
+    const words = { ...WORDS, ...data.words };
+    return words[name].replace(/\{(\w+)\}/g, (_, key) => ({ window: data.window, ...values })[key]);
   };
 
   /* Clients by their peaks: [peak, how many have it], from the smallest. */
@@ -37,9 +59,9 @@
     return found;
   }
 
-  function draw(box, data, largest) {
+  function draw(box, data, largest, say) {
     const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" }, box);
-    svg("title", {}, picture).textContent = `Clients sorted by the most requests they made in any ${data.window} s`;
+    svg("title", {}, picture).textContent = say("picture");
     const x = (clients) => LEFT + ((WIDTH - LEFT - RIGHT) * clients) / data.clients;
     const y = (peak) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - Math.log(peak) / Math.log(Math.max(largest, 2)));
     const over = svg("rect", { class: "refused", y: TOP, height: 0, x: LEFT, width: 0 }, picture);
@@ -58,7 +80,7 @@
     for (const share of [0, 0.25, 0.5, 0.75, 1]) {
       const label = svg("text", { class: "label", x: x(share * data.clients), y: HEIGHT - 8 }, picture);
       label.setAttribute("text-anchor", share === 1 ? "end" : share ? "middle" : "start");
-      label.textContent = share ? `${100 * share} % of clients` : "";
+      label.textContent = share ? say("share", { share: 100 * share }) : "";
     }
     const line = svg("line", { class: "count", x1: LEFT, x2: WIDTH - RIGHT }, picture);
     return (count, clients) => {
@@ -73,21 +95,22 @@
   function start(box) {
     const data = JSON.parse(box.querySelector("script").textContent);
     const largest = data.peaks[data.peaks.length - 1][0];
-    const mark = draw(box, data, largest);
+    const say = sayer(data);
+    const mark = draw(box, data, largest, say);
     const choose = html("div", box);
     choose.className = "choose";
-    const label = html("label", choose, `At most `);
+    const label = html("label", choose, `${say("most")} `);
     const field = html("input", label);
-    label.append(` per ${data.window} s`);
+    label.append(` ${say("per")}`);
     const range = html("input", choose);
     Object.assign(field, { type: "number", min: 1, max: largest, value: data.chosen });
     Object.assign(range, { type: "range", min: 0, max: STEPS });
-    range.setAttribute("aria-label", `Count per ${data.window} s`);
+    range.setAttribute("aria-label", say("count"));
     const answer = html("dl", box);
     answer.className = "answer";
     const said = {};
-    for (const [name, text] of [["requests", "requests refused"], ["clients", "clients ever refused"]]) {
-      html("dt", answer, text);
+    for (const name of ["requests", "clients"]) {
+      html("dt", answer, say(name));
       said[name] = html("dd", answer);
     }
     const who = html("table", box);
@@ -96,22 +119,21 @@
     function show(count) {
       const clients = above(data, count), found = refused(data, count);
       mark(count, clients);
-      const bound = found && (found.exact || !found.requests ? "" : "at most ");
-      said.requests.textContent = found
-        ? `${bound}${number(found.requests)} of ${number(data.requests)} (${percent(found.requests, data.requests)})`
-        : "more than half of the clients are refused: too small";
-      said.clients.textContent = `${number(clients)} of ${number(data.clients)} (${percent(clients, data.clients)})`;
+      const told = (part, whole) => say("part", { part: number(part), whole: number(whole), share: percent(part, whole) });
+      const part = found ? told(found.requests, data.requests) : say("small");
+      said.requests.textContent = !found || found.exact || !found.requests ? part : say("bound", { part });
+      said.clients.textContent = told(clients, data.clients);
       who.replaceChildren();
       const named = data.names.filter(([, peak]) => peak > count).slice(0, NAMED);
       if (!named.length) return;
       const head = html("tr", html("thead", who));
-      for (const title of ["who", `most in ${data.window} s`, "requests"]) html("th", head, title);
+      for (const title of ["who", "peak", "made"]) html("th", head, say(title)).scope = "col";
       const body = html("tbody", who);
       for (const [name, peak, requests] of named) {
         const row = html("tr", body);
         for (const text of [name, number(peak), number(requests)]) html("td", row, text);
       }
-      if (clients > named.length) html("td", html("tr", body), `and ${number(clients - named.length)} more`);
+      if (clients > named.length) html("td", html("tr", body), say("more", { many: number(clients - named.length) }));
     }
 
     const settle = (count) => Math.min(Math.max(Math.round(count) || 1, 1), largest);

@@ -1,0 +1,102 @@
+"""The newest recorded requests: all of every process since an instant, and no more bytes than asked for."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, Recorded
+from flask_multilimit.operate.simulate.logs.recorded import line_of
+from flask_multilimit.operate.simulate.newest import newest_requests
+
+from .lines import SECOND, START_AT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    made = tmp_path / "copies"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "recorded"
+    made.mkdir()
+    return made
+
+
+def recorded_line(second: float) -> str:
+    recorded = Recorded("search", {"ip": "a"}, True)
+    return line_of(LoggedRequest(START_AT + round(second * SECOND), "GET", "", status=200, recorded=recorded)) + "\n"
+
+
+LINE = len(recorded_line(0))
+
+
+def write(folder: Path, name: str, seconds: list[float]) -> Path:
+    """As a recorder would have done: the file was written to when its last request came."""
+    path = folder / f"requests-{name}.jsonl"
+    path.write_text("".join(map(recorded_line, seconds)))
+    last = (START_AT // SECOND + seconds[-1]) * 10**9
+    os.utime(path, ns=(round(last), round(last)))
+    return path
+
+
+def seconds_of(folder: Path, into: Path, most_bytes: int) -> list[float]:
+    return [(request.at - START_AT) / SECOND for request in newest_requests([folder], into, most_bytes)]
+
+
+def test_all_where_that_is_not_too_much(folder: Path, into: Path) -> None:
+    write(folder, "1-1", [1, 3])
+    write(folder, "1-2", [2, 4])
+
+    assert seconds_of(folder, into, 4 * LINE) == [1, 2, 3, 4]
+
+
+def test_nothing_where_nothing_was_recorded(folder: Path, into: Path) -> None:
+    assert seconds_of(folder, into, 1000) == []
+
+
+def test_the_end_of_one_file(folder: Path, into: Path) -> None:
+    write(folder, "1-1", [*range(100)])
+
+    assert seconds_of(folder, into, 10 * LINE + 5) == [*range(90, 100)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_several_processes_all_since_an_instant_or_nothing(folder: Path, into: Path, seed: int) -> None:
+    """Whatever share each has of the traffic, and however its files are cut."""
+    rng = random.Random(seed)
+    shares, everything = (
+        [rng.random() for _ in range(rng.randrange(1, 5))],
+        sorted(rng.random() * 900 for _ in range(2000)),
+    )
+    parts: list[list[float]] = [[] for _ in shares]
+    for second in everything:
+        rng.choices(parts, shares)[0].append(second)
+    for process, part in enumerate(parts):
+        for number in range(0, len(part), 150):
+            write(folder, f"{number:04}-{process}", part[number : number + 150])
+    most = rng.randrange(LINE * 20, LINE * 2500)
+
+    found = seconds_of(folder, into, most)
+
+    whole = [round(second, 6) for second in everything]
+    assert found == whole[len(whole) - len(found) :]
+    assert len(found) >= min(most / LINE / len(parts) / 4 - 1, len(whole))
+    assert sum(path.stat().st_size for path in into.iterdir()) <= most
+
+
+def test_lines_that_are_none_are_left_out(folder: Path, into: Path) -> None:
+    path = write(folder, "1-1", [1, 2])
+    path.write_bytes(b"\xff\x00{}\n" * 50 + path.read_bytes())
+
+    assert seconds_of(folder, into, 2 * LINE + 20) == [1, 2]
+    assert seconds_of(folder, into, 10_000) == [1, 2]
