@@ -1,23 +1,50 @@
-"""How long a reply may say that it is: for as many elements hiredis makes room at once, before one of them has come.
+"""How many elements a reply may announce: hiredis allocates room for all of them before the first one has arrived.
 
-Gigabytes of room that nobody fills take seconds to be given back, whatever the deadline.
+It takes seconds to free gigabytes that were never filled, whatever the deadline, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
 
-import re
-
 from redis.exceptions import InvalidResponse
 
 MOST = 999_999
-"""Elements: more than any question of ours is answered with."""
-OVERLAP = 7
-"""Bytes of what came before that tell, with those that follow, whether it is more."""
+"""Elements: no question of ours has a longer answer."""
+_HEADER = 24
+"""Bytes of a line that can matter: a type and a number."""
+_WITH_ELEMENTS = b"*~>%|"
+_WITH_TEXT = b"$!="
 
-_announces_more = re.compile(rb"\*\d{7}").search
 
+class Announcements:
+    """Reads along what comes from a server, in pieces of any size, and steps over texts: in them, ``*`` means
+    nothing."""
 
-def reject_too_long(received: bytes) -> None:
-    """Raise :class:`InvalidResponse` when ``received`` announces more than :data:`MOST` elements."""
-    if _announces_more(received):
-        raise InvalidResponse(f"the server announces a reply of more than {MOST} elements")
+    def __init__(self) -> None:
+        self._line = b""
+        self._text = 0
+        """Bytes of the current text, and of the end of its line, that have not come yet."""
+
+    def read(self, received: bytes) -> None:
+        """Raise :class:`InvalidResponse` if a reply of more than :data:`MOST` elements begins in ``received``."""
+        at = 0
+        while at < len(received):
+            if self._text:
+                skipped = min(self._text, len(received) - at)
+                self._text -= skipped
+                at += skipped
+                continue
+            end = received.find(b"\n", at)
+            self._line = (self._line + received[at : end if end >= 0 else at + _HEADER])[:_HEADER]
+            if end < 0:
+                return
+            self._take(self._line)
+            self._line, at = b"", end + 1
+
+    def _take(self, line: bytes) -> None:
+        kind, number = line[:1], line[1:].strip()
+        if not number.isdigit():
+            return
+        if kind in _WITH_ELEMENTS and int(number) > MOST:
+            raise InvalidResponse(f"the server announces a reply of more than {MOST} elements")
+        if kind in _WITH_TEXT:
+            self._text = int(number) + len(b"\r\n")

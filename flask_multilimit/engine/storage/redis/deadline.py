@@ -1,7 +1,7 @@
-"""A deadline for a whole question to the server: connecting, greeting, asking and reading, however the bytes drip in.
+"""A deadline for a whole question to the server: connecting, greeting, asking and reading, however slowly bytes arrive.
 
-The time-outs of a socket begin anew with every byte. Here each step of one question gets what the steps before have
-left of its time. What has come by then still counts, when this process is late by itself.
+The timeout of a socket restarts with every byte. Here, each step of a question gets the time that the steps before it
+left. If this process itself is late, bytes that have arrived by then still count.
 """
 
 from __future__ import annotations
@@ -16,44 +16,48 @@ from typing import Any
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from .announced import OVERLAP, reject_too_long
+from .announced import Announcements
 from .tls import TlsOptions
 
 _NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 _AN_INSTANT = 0.000_001
 """Seconds; 0 would mean something else to a socket."""
 _LATE_READS = 100
-"""Reads of what has come already, after the deadline: a server that never stops sending must not be read for ever."""
+"""The most reads after the deadline, of bytes that have arrived already: a server may never stop sending."""
 PUNCTUAL = 0.75
-"""Of the time, so much must be left for a step to go by the time-out that the socket has already."""
+"""If at least this part of the time is left, a step keeps the timeout that the socket has already."""
 
 _SHOW_A_CERTIFICATE = (
-    "if the server wants to see a certificate, name one that it knows: ssl_certfile and ssl_keyfile in the storage URI"
+    "if the server requires a certificate, name one that it accepts: ssl_certfile and ssl_keyfile in the storage URI"
 )
 
 
 class Deadline(threading.local):
-    """Of what the current thread is asking. Without ``seconds`` there is none."""
+    """The deadline of what the current thread is asking. Without ``seconds`` there is none."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self.started: float = math.inf
         """By ``time.monotonic``."""
+        self.ours: bool = True
+        """Whether it is a question of ours, whose reply has a known shape."""
 
     def start(self, started: float | None = None) -> None:
-        """A question begins, or has begun when ``started`` says."""
+        """A question begins, or began at ``started``."""
         self.started = monotonic() if started is None else started
+        self.ours = True
 
-    def stop(self) -> None:
-        """What follows is none of our questions: it goes by the time-outs of the sockets."""
+    def stop(self, *, ours: bool = False) -> None:
+        """What follows has no deadline: the timeouts of the sockets apply to each step."""
         self.started = math.inf
+        self.ours = ours
 
     def step(self) -> float:
-        """Seconds that the next step may take. Raises :class:`TimeoutError` when there are none."""
+        """Seconds that the next step may take. Raises :class:`TimeoutError` if none are left."""
         return min(self.left(), self.seconds or math.inf)
 
     def left(self) -> float:
-        """Seconds left. Raises :class:`TimeoutError` when there are none."""
+        """Seconds left. Raises :class:`TimeoutError` if there are none."""
         left = self.remaining()
         if left <= 0:
             raise TimeoutError("timed out")
@@ -74,7 +78,7 @@ class TimedSocket:
         self._hurried = False
         self._polling = False
         self._late = 0
-        self._before = b""
+        self._announcements = Announcements()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
@@ -99,11 +103,9 @@ class TimedSocket:
             return self._last_look(receive, *arguments)
 
     def _examine(self, received: bytes) -> None:
-        """But for what is none of our questions, whose reply may be of any length."""
-        if self._deadline.remaining() < math.inf:
-            received = self._before + received
-            reject_too_long(received)
-        self._before = received[-OVERLAP:]
+        """Look at a reply, unless it answers no question of ours: then it may have any length."""
+        if self._deadline.ours:
+            self._announcements.read(received)
 
     def sendall(self, *arguments: Any) -> None:
         self._hurry()
@@ -113,7 +115,7 @@ class TimedSocket:
             raise TimeoutError("timed out") from None
 
     def _last_look(self, receive: Callable[..., Any], *arguments: Any) -> Any:
-        """What has come meanwhile: a process with much to do, or many greenlets, may be late by itself."""
+        """Read what has arrived meanwhile: a busy process, or one with many greenlets, may itself be late."""
         self._hurried = True
         try:
             self.plain.settimeout(0)
@@ -144,7 +146,7 @@ class TimedSocket:
 
 
 class _Timed:
-    """What makes a connection of redis-py keep the deadline; it is told as ``deadline=``."""
+    """Makes a connection of redis-py keep the deadline that it gets as ``deadline=``."""
 
     socket_connect_timeout: float | None
 
@@ -153,9 +155,10 @@ class _Timed:
         super().__init__(**options)
 
     def connect(self) -> None:
-        """What follows has a time of its own."""
+        """Connect, and give the question that follows its full time."""
         super().connect()  # type: ignore[misc]
-        self._deadline.start()
+        if self._deadline.started < math.inf:
+            self._deadline.start()
 
     def _connect(self) -> TimedSocket:
         self.socket_connect_timeout = self._deadline.step()
@@ -163,11 +166,12 @@ class _Timed:
 
 
 class TimedConnection(_Timed, Connection):
-    """TCP."""
+    """Over TCP."""
 
 
 class _TlsInTime(SSLConnection):
-    """What redis-py does to connect, with a context that is at hand, and what is left of the time for the handshake."""
+    """Connects as redis-py does, but with a TLS context that is kept, and with the rest of the time for the
+    handshake."""
 
     _deadline: Deadline
 
@@ -188,14 +192,14 @@ class _TlsInTime(SSLConnection):
 
 
 class TimedTlsConnection(_Timed, _TlsInTime):
-    """TLS. A certificate that is verified must be one for this host: redis-py before 6.0 takes any."""
+    """Over TLS. A verified certificate must be for this host; redis-py before 6.0 accepts any."""
 
     def __init__(self, *, ssl_check_hostname: bool = True, **options: Any) -> None:
         super().__init__(ssl_check_hostname=ssl_check_hostname, **options)
         self._trusts = False
 
     def connect(self) -> None:
-        """The server looks at our certificate only after the handshake, and what it says then is often lost."""
+        """The server checks our certificate only after the handshake, and its error is often lost."""
         self._trusts = False
         try:
             super().connect()
@@ -211,9 +215,9 @@ class TimedTlsConnection(_Timed, _TlsInTime):
 
 
 class TimedUnixConnection(_Timed, UnixDomainSocketConnection):
-    """A unix socket."""
+    """Over a unix socket."""
 
-    port = 0  # redis-py 8 wants to know it when connecting takes too long, and has it for the others only
+    port = 0  # redis-py 8 reads it if connecting takes too long, but sets it only for the others
 
 
 TIMED_CONNECTIONS: dict[str, type[Any]] = {
@@ -221,4 +225,4 @@ TIMED_CONNECTIONS: dict[str, type[Any]] = {
     "rediss": TimedTlsConnection,
     "unix": TimedUnixConnection,
 }
-"""By the scheme of a URI as redis-py calls it."""
+"""By redis-py's name for the scheme of a URI."""

@@ -177,8 +177,8 @@ class RedisStorage:
         ]
 
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
-        """A reply of any length: each step of it has the time of the sockets."""
-        self._deadline.stop()
+        """A reply may be long, so each step of it has the time of the sockets."""
+        self._deadline.stop(ours=True)
         return self._command(self._client.eval, script, len(keys), *keys, *arguments)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
 from ...forks import tell_child
-from .announced import OVERLAP, reject_too_long
+from .announced import Announcements
 from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
 from .failures import NONE_FREE
 from .sentinel import PRIMARY_CONNECTIONS
@@ -295,28 +295,33 @@ class _SocketLine:
         if not self._poll(self._milliseconds):
             raise TimeoutError("timed out")
         received = self._receive(_CHUNK)
-        if received.rfind(b"*") or received.find(b"\n", 0, 9) < 0:  # not just one list, of at most six digits
-            reject_too_long(received)
+        is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
+        if not is_short:
+            Announcements().read(received)
         self._feed(received)
         reply = self._gets()
-        return reply if reply is not _MORE else self._rest(started, received)[0]
+        if reply is not _MORE:
+            return reply
+        announcements = Announcements()
+        announcements.read(received)
+        return self._rest(started, announcements)
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         self._hurry(started)
         self._send(b"".join(commands))
-        replies, before = [], b""
+        replies, announcements = [], Announcements()
         for _ in commands:
             reply = self._gets()
             if reply is _MORE:
-                reply, before = self._rest(started, before)
+                reply = self._rest(started, announcements)
             if isinstance(reply, Exception):
                 raise reply
             replies.append(reply)
             started = monotonic()
         return replies
 
-    def _rest(self, started: float, before: bytes) -> tuple[Any, bytes]:
-        """Of a reply that comes in pieces, of which ``before`` was the last; and which is the last now."""
+    def _rest(self, started: float, announcements: Announcements) -> Any:
+        """A reply that comes in pieces, of which ``announcements`` have read the first ones."""
         while True:
             self._hurry(started)
             if not self._poll(self._milliseconds):
@@ -324,12 +329,11 @@ class _SocketLine:
             received = self._receive(_LONG_CHUNK)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
-            before = before[-OVERLAP:] + received
-            reject_too_long(before)
+            announcements.read(received)
             self._feed(received)
             reply = self._gets()
             if reply is not _MORE:
-                return reply, before
+                return reply
 
     def _hurry(self, started: float) -> None:
         """Wait no longer than there is time left, or as long as usual again."""

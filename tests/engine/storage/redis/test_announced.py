@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
+from flask_multilimit.engine import Limiter, RedisStorage, StorageError, storage_from_uri
 from support.bench import hits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.servers import Server
 
 PATIENCE = 5.0
 """Seconds, on a machine that is busy with other things; what is announced would take longer to be let go."""
@@ -42,7 +44,7 @@ class Announcement(socketserver.BaseRequestHandler):
         assert isinstance(server, Announcer)
         with contextlib.suppress(OSError):
             while asked := self.request.recv(65536):
-                if server.polite and b"EVALSHA" not in asked:
+                if server.polite and b"EVAL" not in asked:
                     self.request.sendall(b"+OK\r\n" * asked.count(b"CLIENT"))
                     continue
                 for piece in [bytes([byte]) for byte in server.reply] if server.by_byte else [server.reply]:
@@ -97,6 +99,34 @@ def test_neither_does_what_is_announced_in_answer_to_many_checks(
 
     assert time.monotonic() - start < PATIENCE
     assert megabytes() - before < MEGABYTES
+
+
+@pytest.mark.parametrize("by_byte", [False, True], ids=["in one piece", "by byte"])
+@pytest.mark.parametrize("polite", [False, True], ids=["at once", "when asked for the document"])
+@pytest.mark.parametrize("reply", LONG.values(), ids=LONG)
+def test_neither_does_what_is_announced_in_answer_to_a_script_without_a_deadline(
+    announcer: Announcer, reply: bytes, polite: bool, by_byte: bool
+) -> None:
+    announcer.reply, announcer.by_byte, announcer.polite = reply, by_byte, polite
+    storage = RedisStorage.from_url(f"redis://127.0.0.1:{announcer.server_address[1]}", timeout=0.2)
+    before, start = megabytes(), time.monotonic()
+
+    with pytest.raises(StorageError):
+        storage.run_script("return 1", ["{control}"], [])
+    storage.close()
+
+    assert time.monotonic() - start < PATIENCE
+    assert megabytes() - before < MEGABYTES
+
+
+@pytest.mark.parametrize("text", ["*1234567", "a\n*1234567", "*1234567\r\n" * 40_000], ids=lambda text: f"{text:.12}")
+def test_a_text_may_hold_what_would_be_an_announcement_anywhere_else(server: Server, text: str) -> None:
+    storage = RedisStorage.from_url(server.url, timeout=5)
+
+    reply = storage.run_script("return {ARGV[1], 5}", ["{control}"], [text.encode()])
+    storage.close()
+
+    assert reply == [text.encode(), 5]
 
 
 def megabytes() -> float:

@@ -87,7 +87,7 @@ def test_more_elements_than_anybody_is_asked_for_are_refused_before_room_is_made
     timed = TimedSocket(ours, deadline)
     server.sendall(b"*999999\r\n*1000000\r\n")
 
-    for byte in b"*999999\r\n*100000":
+    for byte in b"*999999\r\n*1000000\r":
         assert timed.recv(1) == bytes([byte])
     with pytest.raises(InvalidResponse):
         timed.recv(1)
