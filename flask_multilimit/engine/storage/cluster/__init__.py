@@ -1,1 +1,1 @@
-"""Redis Cluster: a plan over several slots."""
+"""Redis Cluster: checks whose keys lie in several slots."""

@@ -1,4 +1,4 @@
-"""The servers of a cluster: where to begin, and a client for each, within one deadline."""
+"""The servers of a cluster: where to start, and a client for each, all within one deadline."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _DEFAULT_PORT = 6379
 
 
 class WholeDeadline(Deadline):
-    """Of a question that several servers may be asked for, one after the other: none of them begins it anew."""
+    """The deadline of a question that may go to several servers in turn. A further server does not restart it."""
 
     def begin(self) -> None:
         """The whole question begins."""
         super().start()
 
     def start(self, started: float | None = None) -> None:
-        """A part of it does."""
+        """The question to one server begins."""
 
 
 class Nodes(Protocol):
-    """Makes the clients; who asks for one keeps it."""
+    """Makes the clients. The caller keeps them."""
 
     start: Sequence[Address]
     """Servers that know the others."""
     deadline: WholeDeadline
-    """Which all clients keep."""
+    """All clients keep it."""
 
     def client_at(self, address: Address) -> Any:
-        """A client of the server at ``address``, which neither follows redirections nor tries again."""
+        """A client of the server at ``address``. It neither follows redirections nor retries."""
 
     def close(self) -> None:
-        """Give back the connections of those clients that are nobody else's."""
+        """Close the connections that were opened here."""
 
 
 class NodesOfUri:
-    """By ``redis+cluster://[user:password@]host:port[,host:port...][?options]``; the options hold for all."""
+    """From ``redis+cluster://[user:password@]host:port[,host:port...][?options]``. The options apply to all servers."""
 
     def __init__(self, uri: str, *, timeout: float) -> None:
         scheme, _, rest = uri.partition("+cluster://")
@@ -77,7 +77,7 @@ class NodesOfUri:
     def _reject_wrong_options(self, uri: str) -> None:
         client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)
         if client.connection_pool.connection_kwargs.get("db"):
-            raise ConfigurationError(f"storage URI {redacted(uri)!r}: a cluster has no other database than 0")
+            raise ConfigurationError(f"storage URI {redacted(uri)!r}: a cluster has only database 0")
 
 
 def _address_of(host: str) -> Address:
@@ -85,16 +85,16 @@ def _address_of(host: str) -> Address:
     try:
         return host_and_port(host, _DEFAULT_PORT)
     except ValueError:
-        raise ValueError(f"{host!r} is no address; write host:port, several joined by commas") from None
+        raise ValueError(f"{host!r} is not an address; write host:port, and separate several by commas") from None
 
 
 class NodesOfClient:
-    """Of a ``RedisCluster``, whose pools are used: with its options and time-outs, but not its retries, which would
-    charge twice what has been charged already."""
+    """From a ``RedisCluster``, whose pools are used with its options and timeouts, but not its retries: they would
+    charge again what is charged already."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of one that is dropped
+        self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of a node that is garbage
         self._made: list[Any] = []
         self.deadline: WholeDeadline = WholeDeadline(None)
         self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
@@ -110,7 +110,7 @@ class NodesOfClient:
         return client
 
     def close(self) -> None:
-        """Those of servers that the client did not know; all others are its own."""
+        """Close the connections to servers that the client did not know. All others belong to the client."""
         while self._made:
             self._made.pop().close()
         self._kept.clear()

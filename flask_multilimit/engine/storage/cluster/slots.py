@@ -1,4 +1,4 @@
-"""Which server of a cluster has a slot: learned from the servers, and put right by their redirections."""
+"""Which server of a cluster owns a slot: learned from the servers, and corrected by their redirections."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from .nodes import Address
 SLOTS = 16_384
 
 LEARNED_FOR = 1.0
-"""Seconds for which a redirection puts one slot right; after that it is a sign that others have moved as well."""
+"""Seconds after the slots were learned in which a redirection corrects one slot. Later, it is a sign that others have
+moved as well."""
 
 _REDIRECTION = re.compile(r"(?:(?:MOVED|ASK) )?(\d+) (\S*):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """The answer of a server that does not have the slot."""
+    """The answer of a server that does not own the slot."""
 
     address: Address
     only_once: bool
-    """Whether the slot is still on its way there (ASK)."""
+    """Whether the slot is still being moved there (ASK)."""
 
 
 def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
-    """What the server at ``asked`` has said by ``error``."""
+    """The redirection that the server at ``asked`` answered by ``error``, if it is one."""
     cause = error.__cause__
     text = str(cause)
     by_class = isinstance(cause, AskError)  # which MovedError is one of
@@ -68,22 +69,22 @@ class Slots:
         tell_child(self)
 
     def owner(self, slot: int) -> Address:
-        """Who has ``slot``."""
+        """The server that owns ``slot``."""
         owner = (self._owners or self._learn())[slot]
         if owner is not None:
             return owner
-        self._owners = None  # perhaps it has one by the next time
-        error = StorageError(f"no server of the cluster has slot {slot}")
+        self._owners = None  # the slot may have an owner next time
+        error = StorageError(f"no server of the cluster owns slot {slot}")
         error.remedy = REMEDIES["CLUSTERDOWN"]
         raise error
 
     def primaries(self) -> list[Address]:
-        """All that have slots, as they say now."""
+        """All servers that own slots, according to the cluster now."""
         self._owners = None
         return sorted({owner for owner in self._learn() if owner is not None})
 
     def moved(self, slot: int, to: Address) -> None:
-        """Take note of a redirection. Who has just been given the slot is the best to ask about the others."""
+        """Take note of a redirection. The new owner of a slot is the best one to ask about the other slots."""
         owners = self._owners
         if owners is None:
             return
@@ -94,12 +95,12 @@ class Slots:
             self._owners = None
 
     def doubt(self, address: Address) -> None:
-        """The server at ``address`` has failed: ask the others who has its slots now, before the next question."""
+        """The server at ``address`` has failed: before the next question, ask the others who owns its slots now."""
         self._put_last(address)
         self._owners = None
 
     def _after_fork_in_child(self) -> None:
-        """In a child process, where nobody would ever let go of it."""
+        """No thread of the child process would ever release the lock."""
         self._lock = threading.Lock()
 
     def _put_last(self, address: Address) -> None:
@@ -136,7 +137,7 @@ class Slots:
                 self._put_last(address)
                 failure = _failure(address, error)
                 if isinstance(error, (RedisTimeoutError, OSError)):
-                    break  # no time is left; the next question begins with another one
+                    break  # no time is left; the next question starts with another server
         raise failure
 
     def _understood(self, reply: Any, asked: Address) -> list[Address | None]:
@@ -151,7 +152,7 @@ class Slots:
 
 
 def _host(given: Any) -> str:
-    """Empty where the server does not know, or not tell, by what name it is reached."""
+    """The host as text; empty if the server does not know its own name, or does not tell."""
     host = given.decode() if isinstance(given, bytes) else given or ""
     return "" if host == "?" else str(host)
 
@@ -161,12 +162,12 @@ def _failure(address: Address, error: Exception) -> StorageError:
     failure.__cause__ = error
     failure.key_specific = False
     if type(error) is ResponseError and "cluster support disabled" in str(error):
-        failure.remedy = f"{address[0]}:{address[1]} is a server by itself: name it redis://host:port"
+        failure.remedy = f"{address[0]}:{address[1]} is not part of a cluster: use redis://host:port"
     return failure
 
 
 def _timed_out() -> StorageError:
-    error = RedisTimeoutError("timed out while another thread asked who has which slot")
+    error = RedisTimeoutError("timed out while another thread was asking for the owners of the slots")
     failure = storage_error(error)
     failure.__cause__ = error
     return failure

@@ -1,12 +1,12 @@
-"""Redis Cluster: one command for each slot that a plan has keys in, and all or nothing over all of them.
+"""Redis Cluster: one command for each slot that holds keys of a check, and all or nothing over all slots.
 
-A server can be atomic for the keys of one slot only. So the hits of each slot, a *group*, are checked for themselves,
-one group after the other under one id; when one refuses, what was charged before is taken back by that id, exactly,
-and the groups that are left are peeked. Never is more admitted than a rule allows; for the moment in between, others
-may find a quota charged that is given back.
+A server is atomic only for keys of one slot. So the hits of each slot form a *group*, and the groups are checked one
+after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly, by that id,
+and the groups after it are only peeked. A rule never admits more than it allows. For a moment, other requests may see
+charges that are about to be refunded.
 
-While a slot is on its way from one server to another, only commands of one key are sure to be answered (TRYAGAIN): then
-each hit is a group of its own.
+While a slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then each
+hit is a group of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .nodes import Address, Nodes, NodesOfClient, NodesOfUri
 from .slots import Slots, redirection_of
 
 MOST_SERVERS = 8
-"""Servers that one question is put to, as each sends it on to the next."""
+"""The most servers that one question is redirected to."""
 
 T = TypeVar("T")
 Question = Callable[[RedisStorage, "UUID | None"], T]
-"""Put to a server; with the id under which it may have been answered by another server before."""
+"""Asked of a server; with the id under which another server may have answered it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Group:
     slot: int
     hits: tuple[Hit, ...]
     places: tuple[int, ...]
-    """Of each hit in the plan."""
+    """The place of each hit in the check."""
     recognised: bool
-    """Whether a check that is repeated is charged once."""
+    """Whether a repeated check is charged only once."""
 
     @classmethod
     def of(cls, slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
@@ -56,7 +56,7 @@ class Group:
         return cls(slot, hits, tuple(places), remembers_ids(hits))
 
     def apart(self, plan: Sequence[Hit]) -> list[Group]:
-        """Each hit by itself."""
+        """Each hit as a group of its own."""
         return [Group.of(self.slot, plan, [place]) for place in self.places]
 
 
@@ -64,7 +64,7 @@ Answer = tuple[Group, Decision]
 
 
 class ClusterStorage:
-    """Quotas in the primaries of a cluster. ``clock`` is for tests, as of a :class:`RedisStorage`."""
+    """Quotas in the primaries of a cluster. ``clock`` is for tests, as in :class:`RedisStorage`."""
 
     shared = True
 
@@ -78,15 +78,17 @@ class ClusterStorage:
 
     @classmethod
     def from_uri(cls, uri: str, *, timeout: float) -> ClusterStorage:
-        """At ``redis+cluster://[user:password@]host:port[,host:port...]`` or ``rediss+cluster://``. A check answers
-        within ``timeout`` seconds; one that fails and has charged something may take as long again to give it back.
-        No connection is made here. Raises :class:`ConfigurationError`."""
+        """At ``redis+cluster://[user:password@]host:port[,host:port...]`` or ``rediss+cluster://``.
+
+        A check answers within ``timeout`` seconds. If it fails after some groups were charged, it may take the same
+        time again to refund them. Does not connect yet. Raises :class:`ConfigurationError`.
+        """
         return cls(NodesOfUri(uri, timeout=timeout))
 
     @classmethod
     def from_client(cls, client: RedisCluster, *, clock: Callable[[], int] | None = None) -> ClusterStorage:
-        """Over the connections of ``client``, which stays its owner's: with its options and time-outs, but not its
-        retries."""
+        """Use the connections of ``client``, with its options and timeouts but without its retries. The caller remains
+        responsible for closing it."""
         return cls(NodesOfClient(client), clock=clock)
 
     @property
@@ -121,7 +123,7 @@ class ClusterStorage:
         return _joined(hits, list(self._answers(hits, memoized(hits, groups_of), self._peek)))
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        """One after the other, each within the deadline: a slot may move in the midst of them."""
+        """One check after the other, each within the deadline: a slot may move between two of them."""
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
 
@@ -148,7 +150,7 @@ class ClusterStorage:
         _each_slot(keys, lambda key: key, self._forget)
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
-        """Of all primaries, as each gives them."""
+        """The keys of all primaries, in the order in which each lists them."""
         found = {
             stored.key: stored for address in self._primaries() for stored in self._at(address).keys(prefix, limit)
         }
@@ -194,7 +196,7 @@ class ClusterStorage:
                 answers = self._without_charges(hits, answers, charged)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
-            self._deadline.begin()  # giving back has time of its own
+            self._deadline.begin()  # the refund has its own deadline
             with suppress(StorageError):
                 self._take_back(charged)
             raise error
@@ -203,14 +205,14 @@ class ClusterStorage:
     def _without_charges(
         self, hits: tuple[Hit, ...], answers: Sequence[Answer], charged: list[Decision]
     ) -> list[Answer]:
-        """What the quotas are when ``charged`` has been given back."""
+        """What the quotas are when ``charged`` has been refunded."""
         given_back = [group for group, answer in answers if answer.charges]
         self._take_back(charged)
         others = [(group, answer) for group, answer in answers if not answer.charges]
         return [*others, *self._answers(hits, given_back, self._peek)]
 
     def _take_back(self, charged: list[Decision]) -> None:
-        """Each is tried once: a second time might give back more than was taken."""
+        """Refund each. There is no second attempt: it might refund more than was charged."""
         while charged:
             answer = charged.pop()
             self._refund(answer.id, answer.charges)
@@ -218,8 +220,8 @@ class ClusterStorage:
     def _answers(
         self, hits: tuple[Hit, ...], groups: Iterable[Group], ask: Callable[[Group], Decision]
     ) -> Iterator[Answer]:
-        """What each group answers, the last first. The first groups are limits that many subjects share, the last those
-        of one: a request that the latter refuse takes nothing from the former, not even for a moment."""
+        """The answer of each group, the last first. Limits that many subjects share come first in a check, those of a
+        single subject last: a request that the latter refuse takes nothing from the former, not even for a moment."""
         waiting = list(groups)
         while waiting:
             group = waiting.pop()
@@ -252,8 +254,8 @@ class ClusterStorage:
     # From server to server
 
     def _ask(self, slot: int, question: Question[T], *, again: bool = True) -> T:
-        """The answer of the server that has ``slot``. Where one cannot be reached and another has its slots now, that
-        one is asked ``again``, unless it must not be answered twice."""
+        """The answer of the server that owns ``slot``. If it cannot be reached and another server has taken over its
+        slots, ask that one, unless ``again`` forbids it because the question must not be answered twice."""
         tried: UUID | None = None
         address, only_once = self._slots.owner(slot), False
         for _ in range(MOST_SERVERS):
@@ -269,11 +271,12 @@ class ClusterStorage:
             address, only_once = redirection.address, redirection.only_once
             if not only_once:
                 self._slots.moved(slot, address)
-        failure.remedy = "the servers of the cluster do not agree on who has the slot: compare their CLUSTER SLOTS"
+        failure.remedy = "the servers of the cluster disagree about the owner of the slot: compare their CLUSTER SLOTS"
         raise failure
 
     def _successor(self, slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
-        """Who has ``slot`` after ``address`` has failed. Raises ``failure`` when nobody else has, or may be asked."""
+        """The owner of ``slot`` after ``address`` has failed. Raises ``failure`` if there is no other, or it must not
+        be asked."""
         if failure.key_specific or _code_of(failure) in {"TRYAGAIN", "NOPERM"}:
             raise failure
         self._slots.doubt(address)
@@ -311,7 +314,7 @@ class ClusterStorage:
 
 
 class _Asking:
-    """The commands of a :class:`RedisStorage`, to a server that a slot is still on its way to."""
+    """Sends the commands of a :class:`RedisStorage` to a server to which a slot is being moved."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -340,7 +343,7 @@ class _Asking:
 
 
 def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
-    """One a slot, in the order of their first hits."""
+    """One group per slot, in the order of their first hits."""
     places: dict[int, list[int]] = {}
     for place, hit in enumerate(hits):
         places.setdefault(key_slot(hit.key.encode()), []).append(place)
@@ -348,7 +351,7 @@ def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
 
 
 def _each_slot(items: Iterable[T], key_of: Callable[[T], str], ask: Callable[[int, Sequence[T]], None]) -> None:
-    """Ask for the items of each slot together. Each is tried; the first failure is raised when all have been."""
+    """Ask once per slot, with all its items. Every slot is asked; then the first failure is raised."""
     by_slot: dict[int, list[T]] = {}
     for item in items:
         by_slot.setdefault(key_slot(key_of(item).encode()), []).append(item)
@@ -375,7 +378,7 @@ def _must_be_taken_apart(group: Group, error: StorageError) -> bool:
 
 
 def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:
-    """One decision of those of all groups, at the instant of the first hit's."""
+    """One decision made of the answers of all groups, at the instant of the first hit's."""
     if len(answers) == 1:
         return answers[0][1]
     standings: dict[int, Standing] = {}

@@ -1,11 +1,11 @@
-"""A storage around a storage that does not ask again what can only be refused.
+"""A layer that does not ask the storage again about what it can only refuse.
 
-A refusal says how long it lasts; other requests can only make it last longer. Until it is over, or for a second if that
-is sooner, the process refuses the same check by itself. Nothing else is kept: the storage decides every check that is
-admitted.
+A refusal says how long it lasts, and other requests can only make it last longer. Until it ends, but at most for a
+second, the process refuses the same check by itself. It remembers only refusals: the storage decides every check that
+is admitted.
 
-Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process the first two
-take effect at once, and the third is another check. What others do takes effect when the second is over.
+Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process, the first two
+take effect at once, and the third makes it another check. In other processes, they take effect after the second.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from ...reply import aged, passing_times, retry_afters
 from ..base import HoldsUnits, KeepsSlots, Slot, Storage, layers_of
 
 DENY_SECONDS = 1.0
-"""For which a refusal is believed at most, unless another number is given."""
+"""How long a refusal is believed at most, by default."""
 LONGEST_DENY_SECONDS = 60.0
-"""That can be given."""
+"""The most that can be set."""
 REMEMBERED = 10_000
-"""Refusals that are remembered at most; beyond, the oldest is forgotten, and the storage is asked."""
+"""The most refusals that are remembered. Beyond that, the oldest is forgotten, and the storage is asked."""
 SWEEPS = 2
-"""Refusals that are over are forgotten with each new one, at most so many: more than it adds."""
+"""The most expired refusals that are forgotten with each new one: more than it adds."""
 SHARDS = 1024
-"""Keys are told apart by so many numbers where it does no harm that two share one."""
+"""Keys are hashed to this many numbers where it does no harm if two keys share one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A refusal of the storage. Instants are microseconds of this process."""
+    """A refusal by the storage. Instants are microseconds of this process."""
 
     hits: tuple[Hit, ...]
     reply: list[int]
     times: tuple[int, ...]
-    """Where in the reply are times that pass: those that are neither 0 nor endless."""
+    """Places of times in the reply that pass: those that are neither 0 nor endless."""
     shard: int
-    """Of the key that refuses for the longest."""
+    """Of the key that refuses longest."""
     asked: int
     answered: int
     until: int
 
     def again(self, hits: tuple[Hit, ...], now: int) -> Decision:
-        """The same refusal at ``now``: times have passed, but what refused then does not allow before the storage says
+        """The same refusal at ``now``. Times have passed, but a rule that refused allows only when the storage says
         so."""
         reply = aged(self.reply, self.times, now - self.answered)
         return decision_of((new_id(), hits, reply, "deny_cache", NOTHING, None))
@@ -64,14 +64,14 @@ def is_number(seconds: object) -> bool:
 
 
 class DenyCache:
-    """Asks ``storage``, unless it has refused the same check and that still holds: then refuses without asking.
+    """Asks ``storage``, unless it refused the same check and the refusal still holds: then refuses without asking.
 
-    It stands outermost, around a :class:`GuardedStorage` if there is one. ``seconds`` is for how long a refusal is
-    believed at most, so the longest that a reset, a refund or a changed rule in *another* process goes unnoticed here;
-    above 0, at most 60. It is counted from before the question on, so nobody is refused at an instant at which the
-    storage would let them pass; units of other rules in such a refusal are those of the storage's answer. What a
-    process decided in place of a storage that failed is not remembered, nor is a ``peek``, a check that is
-    repeated by its ``check_id``, or one of ``check_many``.
+    It is the outermost layer, around a :class:`GuardedStorage` if there is one. ``seconds`` says how long a refusal is
+    believed at most; above 0, at most 60. So it is also the longest that a reset, a refund or a changed rule in
+    *another* process goes unnoticed here. It counts from before the storage was asked, so no request is refused at an
+    instant at which the storage would admit it. The units of other rules in such a refusal are those of the storage's
+    answer. Not remembered: what a process decided in place of a failed storage, a ``peek``, a check that is repeated by
+    its ``check_id``, and one of ``check_many``.
 
     ``clock``, for tests, returns microseconds. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
@@ -85,17 +85,17 @@ class DenyCache:
     ) -> None:
         if not is_number(seconds) or not 0 < seconds <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(
-                f"DenyCache(seconds={seconds!r}): must be above 0, at most {LONGEST_DENY_SECONDS:g}; to do without, "
-                "take the storage as it is"
+                f"DenyCache(seconds={seconds!r}): must be above 0, at most {LONGEST_DENY_SECONDS:g}; to do without "
+                "it, use the storage alone"
             )
         self.wrapped = storage
         self.shared: bool = storage.shared
         self.seconds = seconds
         self._longest = round(seconds * 1_000_000)
         self._clock = clock
-        self._refusals: dict[tuple[str, ...], _Refusal] = {}  # by all keys of the check, the oldest first
-        self._given_back: list[float] = [-math.inf] * SHARDS  # when, the last time
-        self._lock = Lock()  # to write; who reads does not need it
+        self._refusals: dict[tuple[str, ...], _Refusal] = {}  # by all keys of the check; the oldest first
+        self._given_back: list[float] = [-math.inf] * SHARDS  # when, last
+        self._lock = Lock()  # for writes; reads need none
         for layer in layers_of(storage):
             if isinstance(layer, HoldsUnits):
                 layer.on_units = self.forget
@@ -135,7 +135,7 @@ class DenyCache:
             self.forget([charge.hit.key for charge in charges])
 
     def release(self, slots: Sequence[Slot]) -> None:
-        """What slots refuse is not remembered, so there is nothing to forget."""
+        """Refusals by slots are not remembered, so there is nothing to forget."""
         cast("KeepsSlots", self.wrapped).release(slots)
 
     def renew(self, slots: Sequence[Slot]) -> None:
@@ -154,12 +154,12 @@ class DenyCache:
         self.wrapped.close()
 
     def _after_fork_in_child(self) -> None:
-        """Who held the lock is not here. What was refused is refused in the child as well."""
+        """The thread that held the lock is not in the child. The refusals hold there, too."""
         self._lock = Lock()
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Units of ``keys`` were given back: no refusal by one of them counts that was asked for before, whenever
-        it is answered."""
+        """Units of ``keys`` were given back: no refusal by one of them counts if its check was sent before, even if it
+        is answered later."""
         with self._lock:
             now = self._clock()
             for key in keys:
@@ -191,7 +191,7 @@ def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
 
 
 def _longest_refusal(decision: Decision) -> tuple[float, str]:
-    """Microseconds, and the key. What nobody knows may be over at once."""
+    """Microseconds, and the key. A refusal of unknown length may end at once."""
     return max(
         (math.inf if retry_after == NEVER else max(retry_after, 0), hit.key)
         for hit, retry_after in zip(decision.hits, retry_afters(decision.reply), strict=True)

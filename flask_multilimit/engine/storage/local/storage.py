@@ -1,4 +1,4 @@
-"""``local://``: a server that starts by itself, shared by the processes of one user on one machine."""
+"""``local://``: a server that starts by itself and is shared by the processes of one user on one machine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Answer = TypeVar("Answer")
 
 
 class LocalStorage:
-    """Quotas in a server on a unix socket, which the first check on the machine starts, and which ends with the last
-    process that uses it: all that :class:`RedisStorage` does, with nothing to install or to run.
+    """Quotas in a server on a unix socket. The first check on the machine starts the server, and it ends with the last
+    process that uses it. It does all that :class:`RedisStorage` does, with nothing to set up.
 
-    ``directory`` is absolute, and this user's alone (mode 0700); by default ``flask-multilimit-<uid>`` in the
-    folder for temporary files. Processes that use one directory share their quotas. The first check of a process may
-    take up to 5 seconds to start the server, and no longer than ``timeout`` from then on.
+    ``directory`` is an absolute path that only this user can access (mode 0700); by default ``flask-multilimit-<uid>``
+    in the folder for temporary files. Processes that use the same directory share their quotas. The first check of a
+    process may take up to 5 seconds, to start the server; later checks take at most ``timeout``.
     """
 
     shared = True
@@ -48,24 +48,24 @@ class LocalStorage:
             raise _refused(str(directory or ""), wrong)
         self._given_directory = directory
         self._timeout = timeout
-        self._made: dict[str, Any] = {}  # of each one, though threads may come together to make it
+        self._made: dict[str, Any] = {}  # one of each, even if several threads ask for it first
 
     @classmethod
     def from_path(cls, path: str, *, timeout: float) -> LocalStorage:
-        """``path`` is what follows ``local://``. Nothing is made or started yet. Raises :class:`ConfigurationError`."""
+        """``path`` is what follows ``local://``. Creates and starts nothing. Raises :class:`ConfigurationError`."""
         if "?" in path:
             raise _refused(path, f"it takes no options; to keep quotas apart, name a directory, {EXAMPLE}")
         return cls(Path(unquote(path)) if path else None, timeout=timeout)
 
     @cached_property
     def directory(self) -> Path:
-        """Where the server's socket is. The default is decided at the first check: who starts an app as root may let
-        its workers run as somebody else."""
+        """Where the server's socket is. The default is chosen at the first check, because an app that is started as
+        root may run its workers as another user."""
         return self._given_directory or default_directory()
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody has used it yet: there is nothing to read, and no server to be started for that."""
+        """Whether no process has used it yet: there is nothing to read, so no server should be started for that."""
         return not self.directory.exists()
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
@@ -103,7 +103,7 @@ class LocalStorage:
 
     @property
     def client(self) -> Any:
-        """A client object of ``redis``, of the server that is there from now on. Raises :class:`StorageError`."""
+        """A client object of ``redis`` for the server, which this starts if necessary. Raises :class:`StorageError`."""
         return self._ask(lambda: self._redis.client)
 
     @property
@@ -115,7 +115,7 @@ class LocalStorage:
         self._redis.clock = clock
 
     def close(self) -> None:
-        """Leave the server, too: it ends when nobody is left."""
+        """Close the connections and stop using the server, which ends if no other process uses it."""
         self._redis.close()
         self._server.leave()
 
@@ -137,7 +137,7 @@ class LocalStorage:
             return ask(*arguments)
         except StorageError as error:
             if not error.key_specific:
-                self._server.found = False  # whoever asks next looks whether it is there
+                self._server.found = False  # the next check looks for it
             raise
 
 
@@ -155,15 +155,15 @@ def _what_is_missing() -> str:
 
 
 def _what_is_wrong_with(directory: Path) -> str:
-    """As far as it can be known before somebody uses it; empty when nothing is."""
+    """What can be found out before it is used; empty if nothing is wrong."""
     if not directory.is_absolute():
         return f"the directory must be absolute, {EXAMPLE}"
     excess = len(os.fsencode(directory / "socket")) - LONGEST_SOCKET
     if excess > 0:
-        return f"{directory} is {excess} bytes too long to have a socket in it: name a shorter one, {EXAMPLE}"
+        return f"{directory} is {excess} bytes too long for the path of a socket: name a shorter one, {EXAMPLE}"
     if not directory.parent.is_dir():
-        return f"there is no directory {directory.parent}: make it"
+        return f"the directory {directory.parent} does not exist: create it"
     if not os.path.lexists(directory):
         return ""
-    owner = os.geteuid() or None  # root may let its workers run as somebody else
+    owner = os.geteuid() or None  # the workers of an app that root starts may run as another user
     return what_is_wrong(directory.lstat(), owner)

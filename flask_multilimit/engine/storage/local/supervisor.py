@@ -1,9 +1,9 @@
-"""Runs the server of ``local://`` for as long as anybody uses it: a program of its own, started by ``local_server``,
-which also says who holds which lock. Only what it needs is imported, for it lives as long as the server.
+"""Runs the server of ``local://`` for as long as a process uses it. This is a program of its own, which ``server.py``
+starts; the locks are explained there. It lives as long as the server, so it imports only what it needs.
 
     python -I -S supervisor.py DIRECTORY LOCK SERVER [ARGUMENT ...]
 
-``LOCK`` is the descriptor of the supervisor's lock: held already, and until the end of this process.
+``LOCK`` is the descriptor of the supervisor's lock. It is held already, and stays so until this process ends.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ import sys
 from types import FrameType
 
 FILES = ("socket", "log", "supervisor", "election")
-"""What is in the directory; the election comes last, for who holds it keeps all others away from the rest."""
+"""What is in the directory. The election comes last: holding it keeps other processes away from the rest."""
 
 NOT_FOR_US = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-"""Sent to a whole service when it is stopped, whose workers may have requests to finish: we end after them."""
+"""Sent to all processes of a service that is stopped. Its workers may have requests to finish, so we end after them."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class ServerEnded(Exception):  # noqa: N818 - what happened, not what is wrong
-    """Somebody has killed it, or it could not start."""
+    """The server was killed, or could not start."""
 
 
 def main(directory: str, lock: str, *command: str) -> None:
@@ -38,7 +38,7 @@ def main(directory: str, lock: str, *command: str) -> None:
     server = start(command)
 
     def on_child(_number: int, _frame: FrameType | None) -> None:
-        if os.waitpid(server, os.WNOHANG)[0]:  # else it was stopped, or goes on
+        if os.waitpid(server, os.WNOHANG)[0]:  # otherwise it was only stopped or continued
             raise ServerEnded
 
     signal.signal(signal.SIGCHLD, on_child)
@@ -48,17 +48,17 @@ def main(directory: str, lock: str, *command: str) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     except ServerEnded:
         if not locked_at_once(election):
-            return  # to somebody who waits for this server, or for the next: it finds us gone
+            return  # a process that waits for this server, or the next one, finds that we have ended
     else:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
     for name in FILES:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)  # noqa: PTH108 - pathlib would be a third of our memory
+            os.unlink(name)  # noqa: PTH108 - pathlib would take a third of our memory
 
 
 def start(command: tuple[str, ...]) -> int:
-    """The process id of the server, which ends when we do, at least where the system can see to it."""
+    """Start the server and return its process id. It ends when we do, where the system supports that."""
     us, server = os.getpid(), os.fork()
     if server:
         return server
@@ -76,7 +76,7 @@ def end_with_parent(parent: int) -> None:
     if sys.platform != "linux":
         return
     with contextlib.suppress(ImportError):  # some interpreters are built without ctypes
-        import ctypes  # noqa: PLC0415 - here, in the child, where it is gone in a moment
+        import ctypes  # noqa: PLC0415 - in the child, which is about to become the server
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -84,10 +84,12 @@ def end_with_parent(parent: int) -> None:
 
 
 def wait_for_the_last(users: int, election: int) -> None:
-    """Returns when nobody uses the server, and nobody can begin to: both locks are ours."""
+    """Return when no process uses the server and none can begin to: we hold both locks."""
     while True:
         fcntl.flock(users, fcntl.LOCK_EX)
-        fcntl.flock(users, fcntl.LOCK_UN)  # a newcomer holds the election and waits for this one: never the other way
+        fcntl.flock(
+            users, fcntl.LOCK_UN
+        )  # a new process takes the election first and then waits for this lock; so must we
         fcntl.flock(election, fcntl.LOCK_EX)
         if locked_at_once(users):
             return

@@ -431,7 +431,7 @@ def test_a_server_by_itself_is_told_from_a_cluster(server: Server) -> None:
     with pytest.raises(StorageError) as caught:
         limiter.check(hits())
 
-    assert "by itself" in caught.value.remedy
+    assert "is not part of a cluster" in caught.value.remedy
     assert not caught.value.key_specific
 
 

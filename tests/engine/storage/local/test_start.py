@@ -127,8 +127,8 @@ def test_without_a_directory_it_is_one_of_the_user(monkeypatch: pytest.MonkeyPat
         ("local://limits", "must be absolute, such as local:///"),
         ("local://localhost/limits", "must be absolute"),
         ("local:///tmp/limits?db=1", "takes no options"),
-        ("local:///nowhere/limits", "there is no directory /nowhere: make it"),
-        (f"local:///tmp/{'x' * 200}", "bytes too long to have a socket in it: name a shorter one"),
+        ("local:///nowhere/limits", "the directory /nowhere does not exist: create it"),
+        (f"local:///tmp/{'x' * 200}", "bytes too long for the path of a socket: name a shorter one"),
         ("local://:hunter2@/limits", "must be absolute"),
     ],
 )
@@ -180,10 +180,10 @@ def make_open(directory: Path) -> None:
 
 
 UNSAFE = {
-    make_link: "no link to one",
-    make_dangling_link: "no link to one",
+    make_link: "not a link to one",
+    make_dangling_link: "not a link to one",
     Path.touch: "must be a directory",
-    make_open: "its mode is 750, and others must have no access: name one that is nobody else's",
+    make_open: "its mode is 750, so other users have access to it",
 }
 
 
@@ -209,7 +209,7 @@ def test_a_directory_of_somebody_else(place: Place) -> None:
         somebody_elses.mkdir(mode=0o700)
         os.chown(somebody_elses, NOBODY, NOBODY)
 
-    with pytest.raises(StorageError, match=rf"it is user \d+'s, and this process is user {os.geteuid()}'s"):
+    with pytest.raises(StorageError, match=rf"it belongs to user \d+, but this process runs as user {os.geteuid()}"):
         local_server.LocalServer(somebody_elses).find()
 
 

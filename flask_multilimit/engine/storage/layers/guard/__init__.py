@@ -1,1 +1,1 @@
-"""What becomes of a check when the storage does not answer."""
+"""What happens to a check when the storage does not answer."""

@@ -12,22 +12,22 @@ from ....errors import StorageError
 from ....hits import Hit
 
 RETURN_SECONDS = 1.5
-"""How long a process stays in ``RETURNING``: the last process to probe is one probe behind, and may have more to
-charge."""
+"""How long a process stays in ``RETURNING``: the last process to probe is one probe behind, and may still have charges
+to make."""
 
 
 class State(Enum):
-    """Where checks go."""
+    """Where checks are decided."""
 
     CLOSED = "closed"
-    """To the storage."""
+    """By the storage."""
     OPEN = "open"
-    """Nowhere: each is decided in this process. Only the prober asks the storage."""
+    """In this process. Only the prober asks the storage."""
     HALF_OPEN = "half-open"
-    """To the storage, which answers again, but within this process's share: the storage is still being charged for what
-    this process has admitted meanwhile."""
+    """By the storage, which answers again, but within this process's share: the storage is still being charged for what
+    this process admitted during the outage."""
     RETURNING = "returning"
-    """As in ``HALF_OPEN``. This process has charged everything; others may be about to."""
+    """As in ``HALF_OPEN``. This process has charged everything, but others may not have."""
 
 
 class Breaker:
@@ -35,17 +35,17 @@ class Breaker:
 
         CLOSED -> OPEN -> HALF_OPEN -> RETURNING -> CLOSED
 
-    A failure leads from anywhere to ``OPEN``. Alone, a process skips ``RETURNING``. ``lock`` must be held for every
-    change, and for every decision that depends on the state; to look at ``state`` needs none.
+    A failure leads from any state to ``OPEN``. A process that is alone skips ``RETURNING``. Hold ``lock`` for every
+    change and for every decision that depends on the state; reading ``state`` needs no lock.
     """
 
     def __init__(self) -> None:
         self.lock: Lock = Lock()
         self.state: State = State.CLOSED
         self.failures: int = 0
-        """Failures noted so far. A check that began before the latest one says nothing new."""
+        """Failures noted so far. The failure of a check that began before the latest one says nothing new."""
         self.since: float = time.time()
-        """When the health changed; POSIX time."""
+        """When the health last changed; POSIX time."""
         self.error: StorageError | None = None
         self.failing_hits: tuple[Hit, ...] = ()
         """The hits of the check that failed last."""
@@ -54,7 +54,7 @@ class Breaker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is an outage: the storage is away, or not charged yet for what was admitted meanwhile."""
+        """Whether there is an outage: the storage is away, or not yet charged for what was admitted meanwhile."""
         return self.state in (State.OPEN, State.HALF_OPEN)
 
     def fail(self, hits: tuple[Hit, ...], error: StorageError) -> bool:
@@ -68,7 +68,7 @@ class Breaker:
         return begins
 
     def fail_again(self, error: StorageError) -> None:
-        """A probe, or a charge after it, has failed."""
+        """A probe, or a charge after it, failed."""
         self.error = error
         if self.has_failed:
             self.state = State.OPEN
@@ -79,7 +79,7 @@ class Breaker:
             self.state = State.HALF_OPEN
 
     def settle(self, *, alone: bool) -> float:
-        """Everything is charged; return how many seconds the outage took."""
+        """Everything is charged: return how many seconds the outage took."""
         now = time.monotonic()
         self.state = State.CLOSED if alone else State.RETURNING
         self._returns_at = now + RETURN_SECONDS
@@ -88,16 +88,16 @@ class Breaker:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether the others have had their time to charge, too."""
+        """Whether the other processes have had time to charge, too."""
         return time.monotonic() >= self._returns_at
 
     def close_when_returned(self) -> None:
-        if self.state is State.RETURNING and self.time_is_up:  # and not of a later outage
+        if self.state is State.RETURNING and self.time_is_up:  # and no later outage has begun
             self.state = State.CLOSED
 
     def latest_error(self) -> StorageError:
-        """A copy: one object that is raised again and again would collect tracebacks."""
-        error = cast("StorageError", self.error)  # known before the breaker opens
+        """A copy: an object that is raised repeatedly would collect tracebacks."""
+        error = cast("StorageError", self.error)  # set before the breaker opens
         latest = StorageError(str(error))
         latest.remedy, latest.__cause__ = error.remedy, error.__cause__
         return latest

@@ -1,8 +1,8 @@
 """What this process admits by itself while the storage does not answer: its share of each limit.
 
-Never more than the workers together may: a limit of 100 shared by 4 workers is 25 in each, one of 3 is 0. Nor more
-than was left when the storage was last heard of: what it said of a key counts here until that would have come back by
-itself. Of a key that was not heard of, half is supposed to have been used elsewhere.
+All workers together never admit more than the limit: a limit of 100 shared by 4 workers is 25 in each, one of 3 is 0.
+Nor do they admit more than was left in the storage's last answer: the units that were used then count here until they
+would have come back. If the storage said nothing about a key, half of its limit is assumed to be used.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from ...base import Slot
 from ...memory import SWEEPS, MemoryStorage
 
 MOST_KEYS = 50_000
-"""Keys that are counted here in an outage, unless somebody says otherwise. Of more, those are forgotten that would be
-whole soonest: their subjects begin anew."""
+"""The most keys that are counted here in an outage, by default. Beyond that, the keys whose quotas would be full again
+soonest are forgotten: their subjects start over."""
 FEWEST_KEYS = 1000
 
 REMEMBERED = 8192
-"""Checks whose latest answer is kept at least; at most twice as many are."""
+"""At least this many checks have their latest answer kept; at most twice as many."""
 
 GATHERED_FOR = 1_000_000
-"""Microseconds for which what those answers say of each key is good, while more of them come in."""
+"""Microseconds for which the knowledge of each key, gathered from these answers, is used while more answers come in."""
 
 COME_BACK = 1_000_000
-"""Microseconds after which a key without a share is worth trying again: the storage may be back by then."""
+"""Microseconds after which it is worth asking for a key without a share again: the storage may be back by then."""
 
 UNLIMITED = 10**9
 """A count that refuses nothing."""
 
 
 def check_outage_keys(most: object) -> None:
-    """Raise :class:`ConfigurationError` unless it is a number of keys that makes sense."""
+    """Raise :class:`ConfigurationError` unless ``most`` is a sensible number of keys."""
     if type(most) is not int or most < FEWEST_KEYS:
         raise ConfigurationError(f"outage_keys={brief(most)}: give a whole number, {FEWEST_KEYS} or more")
 
 
 @dataclass(slots=True)
 class Known:
-    """What the storage said last of the keys of one check, and when, by the clock of this process."""
+    """The storage's last answer about the keys of one check, and when it came, by the clock of this process."""
 
     at: int
     decision: Decision
     before: Decision | None
-    """The time before."""
+    """The answer before that."""
 
 
 class Fallback:
-    """Decides in place of a storage. Not thread-safe, but for :meth:`remember`."""
+    """Decides in place of a storage. Not thread-safe, except for :meth:`remember`."""
 
     def __init__(self, clock: Callable[[], int] = monotonic_microseconds, *, most_keys: int = MOST_KEYS) -> None:
         self.workers = 1
@@ -72,7 +72,7 @@ class Fallback:
         self._by_key: dict[str, Known] = {}
         self._gathered_at: int | None = None
         self._freed: Counter[str] = Counter()
-        """Slots that the storage had charged, and that became free while it was away, by key."""
+        """Slots, by key, that the storage had charged and that became free while it was away."""
         self._unsettled = False
         self._has_news = False
 
@@ -80,17 +80,17 @@ class Fallback:
         return len(self._memory)
 
     def begin(self) -> None:
-        """From now on the storage answers nobody."""
+        """The storage has stopped answering."""
         self._away_since = self.now()
         self._gathered_at = None
         self._freed.clear()
 
     def end(self) -> None:
-        """It answers, and knows what was before."""
+        """The storage answers again, and knows what it was charged before."""
         self._away_since = None
 
     def remember(self, decision: Decision) -> None:
-        """The storage has answered: at every request, so in few steps."""
+        """The storage has answered. This runs at every request, so it does little."""
         place = memoized(decision.hits, _joined_keys)
         known = self._recent.get(place)
         if known is None:
@@ -107,22 +107,22 @@ class Fallback:
         self._recent[place] = Known(self.now(), decision, None if older is None else older.decision)
 
     def _settle_down(self) -> None:
-        """During an outage, and until what it has left in memory is gone: nobody asks that now, who would sweep it."""
+        """Sweep the keys of an outage, during it and afterwards, when no check here would."""
         self._has_news = True
         self._memory.sweep(SWEEPS)
-        self._unsettled = False  # before looking: who decides here meanwhile sets it again
+        self._unsettled = False  # before looking: a decision that is made here meanwhile sets it again
         if self._away_since is not None or len(self._memory) > 0:
             self._unsettled = True
 
     def _clock(self) -> int:
-        past = self._past  # looked at once: a thread that sweeps does not wait for one that charges what is past
+        past = self._past  # read once: a thread that sweeps does not wait for one that charges the past
         return self.now() if past is None else past
 
     def decide(
         self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
     ) -> tuple[Decision, Decision | None]:
-        """The decision on ``hits``, of which the ``local`` ones are limited here and the others let through; and what
-        has been decided on the shares of these."""
+        """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on their shares
+        alone."""
         if not local:
             return _decision(check_id, hits, head(self.now()), {}), None
         for hit in local:
@@ -142,24 +142,23 @@ class Fallback:
         ), answer
 
     def refund(self, local: Decision, keys: frozenset[str]) -> Decision:
-        """Take back what :meth:`decide` has charged to ``keys``; return what is left of ``local``."""
+        """Refund what :meth:`decide` has charged to ``keys``. Return what is left of ``local``."""
         charges = [charge for charge in local.charges if charge.hit.key in keys]
         self._memory.refund(local.id, charges)
         return local.after_refund(keys)
 
     def slot_is_free(self, hit: Hit) -> None:
-        """The storage has charged ``hit`` before it failed, and its work is done now: whoever else comes here may have
-        the slot."""
+        """A slot that the storage had charged for ``hit`` before it failed is free now: another request may have it."""
         self._freed[hit.key] += hit.cost
 
     def renew(self, local: Decision) -> Decision:
-        """Let the slots that :meth:`decide` has taken count from now on; return what they count as."""
+        """Restart the time of the slots that :meth:`decide` has taken. Return the decision that holds them now."""
         slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
         self._memory.renew(slots)
         return local._replace(reply=[self.now(), *local.reply[1:]])
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Forget ``keys``, and what was known of them."""
+        """Forget ``keys`` and what was known about them."""
         self._memory.reset(keys)
         forgotten = set(keys)
         for remembered in (self._recent, self._older):
@@ -179,8 +178,8 @@ class Fallback:
         return _share_of_rule(hit.rule, self.workers) is None
 
     def _slots_left(self, hit: Hit) -> int:
-        """This process's share of what was left when the storage was last heard of, and what has become free here
-        since. Nobody tells what has become free elsewhere, until all that was in use then has expired."""
+        """This process's share of the slots that were left in the storage's last answer, and those that became free
+        here since. Slots that become free elsewhere are not known until all that were in use then have expired."""
         since, whole = self._away_since, hit.rule.count
         if since is None or self.now() >= since + hit.rule.quota.window:
             return whole // self.workers
@@ -191,7 +190,7 @@ class Fallback:
         return min(max(left, 0) // self.workers + self._freed[hit.key], whole)
 
     def _take_what_is_known(self, hit: Hit) -> None:
-        """Charge what others have taken, so that no more is left here than our share of what was left there."""
+        """Charge what other workers have taken, so that no more is left here than our share of what was left there."""
         known = self._known().get(hit.key)
         share = _share_of_rule(hit.rule, self.workers)
         if share is None:
@@ -214,8 +213,8 @@ class Fallback:
             self._charge(hit.key, share, here - left, whole_at if here == burst else None)
 
     def _supposed(self, rule: Rule, known: Known | None) -> tuple[int, int]:
-        """What others may have taken of a key in the time before the outage in which this process did not hear of it,
-        and until when that counts. Nobody knows; it is taken to be half the limit in the time that brings it back."""
+        """What other workers may have taken of a key before the outage without this process learning of it, and until
+        when that counts. This is an assumption: half the limit, in the time in which it comes back."""
         since = self._away_since
         if self.workers == 1 or since is None:
             return 0, 0
@@ -225,7 +224,7 @@ class Fallback:
         return whole * silent // (2 * back), since + back
 
     def _known(self) -> dict[str, Known]:
-        """The latest of each key, whichever check it was a part of."""
+        """What was said last about each key, in any check."""
         if self._gathered_at is None or (self._has_news and self.now() - self._gathered_at > GATHERED_FOR):
             self._gathered_at, self._has_news = self.now(), False
             found = sorted([*self._older.copy().values(), *self._recent.copy().values()], key=lambda known: known.at)
@@ -233,8 +232,8 @@ class Fallback:
         return self._by_key
 
     def _taken_unseen(self, key: str, known: Known) -> int:
-        """What other workers may have taken since the storage said what is known: by experience, at most twice what
-        they took between that and the time before, or twice one each if that was by chance less."""
+        """What other workers may have taken since the storage's last answer: at most twice what they took between the
+        last two answers, or twice one unit each if that is more."""
         if self.workers == 1 or known.before is None:
             return 0
         ours = sum(charge.hit.cost for charge in known.decision.charges if charge.hit.key == key)
@@ -242,7 +241,7 @@ class Fallback:
         return 2 * max(theirs, self.workers - 1)
 
     def _charge(self, key: str, share: Rule, units: int, whole_at: int | None) -> None:
-        """Charge ``units``, if any; to a key of which nothing is used, so that they come back at ``whole_at``."""
+        """Charge ``units``, if any, to an unused key, so that they come back at ``whole_at``."""
         while units > 0:
             hit = Hit(key, share, min(units, share.implementation.MAX_COST))
             if whole_at is not None:
@@ -255,10 +254,10 @@ class Fallback:
 
 
 def unlimited(hit: Hit) -> Hit:
-    """``hit`` so that it is charged whatever is left, and refuses nothing.
+    """``hit``, changed to be charged no matter how much is left, and to refuse nothing.
 
-    Where the state is an instant, more than the bucket holds would be taken for an error of the clock; then it is
-    charged only if it fits.
+    Some algorithms keep an instant as their state. They would take a charge of more than the bucket holds for an error
+    of the clock, so for them the hit is charged only if it fits.
     """
     return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
 
@@ -275,7 +274,7 @@ def _standing(decision: Decision, key: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _lasting(rule: Rule, cost: int) -> int:
-    """Microseconds until ``cost`` units, charged to an untouched key, have come back."""
+    """Microseconds until ``cost`` units that are charged to an unused key have come back."""
     reply = MemoryStorage(lambda: 0).check((Hit("", rule, cost),)).reply
     return reset_afters(reply)[0]
 
@@ -283,13 +282,14 @@ def _lasting(rule: Rule, cost: int) -> int:
 def _decision(
     check_id: bytes, hits: tuple[Hit, ...], start: Sequence[int], standings: Mapping[str, Standing]
 ) -> Decision:
-    """``standings`` by key; what is not limited is whole."""
+    """A decision made of ``standings``, by key. Hits that are not limited have their whole quota."""
     reply = [*start, *chain.from_iterable(standings.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
     return Decision(check_id, hits, reply, "local" if standings else "allow")
 
 
 def _share_of(hit: Hit, workers: int) -> Hit:
-    """For a share of 0, which is no rule, one that is asked for more than it ever admits."""
+    """The hit on a share. There is no rule with a count of 0: such a share is a rule that is asked for more than it
+    ever admits."""
     share = _share_of_rule(hit.rule, workers)
     if share is not None:
         return Hit(hit.key, share, hit.cost, hit.name, hit.shadow)
@@ -308,7 +308,7 @@ def _more_than_ever(hit: Hit, least: Rule) -> Hit:
 
 @lru_cache(maxsize=1024)
 def _share_of_rule(rule: Rule, workers: int) -> Rule | None:
-    """What each of ``workers`` may admit, so that together they stay below ``rule``; ``None``: nothing."""
+    """What each of ``workers`` may admit, so that together they keep within ``rule``; ``None``: nothing."""
     count, burst = rule.count // workers, rule.burst
     if "burst" in rule.implementation.PARAMETERS:
         # At least one unit at once. Workers that begin with more than their part of the burst refill more slowly:

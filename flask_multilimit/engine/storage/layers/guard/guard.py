@@ -1,9 +1,9 @@
-"""A storage around a storage that may fail.
+"""A layer around a storage that may fail.
 
-A check that gets no reply is asked once more; if there is none again, the breaker opens. From then on no request waits
-for the server, and each check is decided here, as the ``on_storage_error`` of its hits says. A thread asks the server
-about once a second whether it is back. When it answers, checks go there again, each within this process's share as
-well, while the server is charged for what was admitted meanwhile. Then the breaker closes.
+A check that gets no reply is sent once more. If that fails, too, the breaker opens. From then on, no request waits for
+the server, and each check is decided here, as the ``on_storage_error`` of its hits says. A thread probes the server
+about once a second. When it answers, it decides checks again, but only within this process's share while it is charged
+for what was admitted during the outage. Then the breaker closes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .probe import Prober, probes_like
 from .workers import Workers, check_workers, count_workers
 
 PATIENCE = 1.0
-"""Seconds after which no second try is made, so that a request never waits as long again."""
+"""Seconds after which there is no second attempt, so that a request never waits that long again."""
 
 T = TypeVar("T")
 
@@ -39,13 +39,13 @@ _CLOSED, _OPEN, _HALF_OPEN = State.CLOSED, State.OPEN, State.HALF_OPEN
 
 
 class GuardedStorage:
-    """Asks ``storage``, and decides by itself when that fails.
+    """Asks ``storage``, and decides by itself if that fails.
 
-    ``on_error`` is for hits without an ``on_storage_error``. When the hits of a check differ, ``raise`` comes before
+    ``on_error`` applies to hits without an ``on_storage_error``. If the hits of a check differ, ``raise`` comes before
     ``deny``, ``local`` and ``allow``; shadow hits never raise or deny. ``workers`` is the number of processes that
-    share the storage, on all machines; left out, it is found out (:func:`.count_workers`). ``on_change`` is called once
-    when the storage begins to fail, and once when it is back. ``outage_keys`` bounds the memory of an outage: so many
-    keys are counted here, and so many hits kept to be charged later. ``clock``, for tests, returns the microseconds by
+    share the storage, on all machines; by default :func:`.count_workers` finds it. ``on_change`` is called once when
+    the storage begins to fail, and once when it is back. ``outage_keys`` bounds the memory of an outage: the keys that
+    are counted here, and the hits that are kept to be charged later. ``clock``, for tests, returns the microseconds by
     which this process limits by itself. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
 
@@ -137,7 +137,7 @@ class GuardedStorage:
         return decisions
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """While the storage is away, a refund of what it has charged is kept for later."""
+        """While the storage is away, the refund of a charge that it made is kept for later."""
         with self._lock:
             admitted = self._pending.find(check_id)
             if admitted is not None:
@@ -153,7 +153,7 @@ class GuardedStorage:
         self.wrapped.refund(check_id, charges)
 
     def release(self, slots: Sequence[Slot]) -> None:
-        """While the storage is away, what it keeps is released later."""
+        """While the storage is away, slots that it holds are released later."""
         with self._lock:
             now = [slot for slot in slots if not self._release_here(slot)]
         if now:
@@ -204,7 +204,7 @@ class GuardedStorage:
         )
 
     def stop(self) -> None:
-        """Ask no more whether the storage is back."""
+        """Stop probing the storage."""
         self._prober.stop()
 
     def close(self) -> None:
@@ -219,8 +219,8 @@ class GuardedStorage:
     # When the storage does not answer
 
     def _once_more(self, error: StorageError, failures: int, start: float, ask: Callable[..., T], *arguments: Any) -> T:
-        """A second try, so that one lost reply does not open the breaker. A check that was charged is not charged again
-        under its id. Raises :class:`StorageError`, also where a second try makes no sense."""
+        """A second attempt, so that one lost reply does not open the breaker. A check is not charged twice under one
+        id. Raises :class:`StorageError`, also if a second attempt makes no sense."""
         if not error.no_reply or failures != self._breaker.failures or time.monotonic() - start > PATIENCE:
             raise error
         return ask(*arguments)
@@ -236,8 +236,8 @@ class GuardedStorage:
         return self._decide(hits, (check_id or uuid4()).bytes, self._breaker.latest_error(), charging=True)
 
     def _while_returning(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
-        """The storage answers, but is not charged yet for all that this process and others have admitted: no process
-        takes more than its share of what is left."""
+        """The storage answers, but is not yet charged for all that this and other processes have admitted, so no
+        process takes more than its share of what is left."""
         if self._has_returned():
             return self._ask(hits, check_id)
         local = self._policy.limited_here(hits)
@@ -280,12 +280,12 @@ class GuardedStorage:
             decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
             if on_shares is not None and on_shares.charges and charging and not error.key_specific:
                 self._pending.keep(check_id, Admitted(local, on_shares))
-        if self._breaker.state is not _OPEN and self._pending:  # the storage came back in between
+        if self._breaker.state is not _OPEN and self._pending:  # the storage came back meanwhile
             self._prober.ensure(self._lock)
         return decision
 
     def _fail(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
-        """Open the breaker, unless the check began before another failure was noted."""
+        """Open the breaker, unless another failure was noted after the check began."""
         if error.key_specific:
             self._log_single(hits, error)
             return
@@ -342,7 +342,7 @@ class GuardedStorage:
     # The way back, in the prober's thread
 
     def _recover(self) -> None:
-        """Ask the storage; when it answers, charge it for what is pending, and close the breaker. Raises
+        """Ask the storage. If it answers, charge it for what is pending, and close the breaker. Raises
         :class:`StorageError`."""
         if self._breaker.state is _OPEN:
             self._probe()
@@ -368,11 +368,11 @@ class GuardedStorage:
             self._probing = False
 
     def _close_if_settled(self) -> bool:
-        """Under one lock with the decisions, so that none falls in between."""
+        """Under the lock of the decisions, so that none is made in between."""
         with self._lock:
             if self._pending:
                 return False
-            if self._breaker.state is not _HALF_OPEN:  # no outage; or open again, by a check that has failed meanwhile
+            if self._breaker.state is not _HALF_OPEN:  # no outage, or another check has failed meanwhile
                 return True
             self._fallback.end()
             seconds = self._breaker.settle(alone=self._workers.count == 1)
@@ -385,7 +385,7 @@ class GuardedStorage:
         return self._breaker.state is not _OPEN and not self._pending
 
     def _after_fork_in_child(self) -> None:
-        """The parent asks the server, and charges what the parent has admitted."""
+        """Leave it to the parent to probe the server and to charge what the parent has admitted."""
         self._lock = self._breaker.lock = Lock()
         self._prober.forget()
         self._probing = False

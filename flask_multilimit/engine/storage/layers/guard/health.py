@@ -17,16 +17,16 @@ class Health:
     """How a storage stands, as far as this process knows."""
 
     state: Literal["working", "failed"]
-    """``failed`` until the storage is back and has been charged for what was admitted meanwhile."""
+    """``failed`` until the storage is back and has been charged for what was admitted during the outage."""
     since: float
     """POSIX time; for display only."""
     error: StorageError | None
     """The latest error; it stays when the storage works again."""
     breaker: Literal["closed", "open", "half-open"]
-    """``open``: no check asks the storage. ``half-open``: the guard is probing it; or it has answered, and what was
-    admitted meanwhile is being charged."""
+    """``open``: no check asks the storage. ``half-open``: the guard is probing it; or it has answered and is being
+    charged for what was admitted during the outage."""
     fallback_keys: int
-    """Keys that this process counts by itself."""
+    """Keys that this process is counting by itself."""
     pending: int
     """Admitted checks that are still to be charged to the storage."""
     given_up: int
@@ -36,5 +36,5 @@ class Health:
 
     @classmethod
     def of_this_process(cls) -> Health:
-        """Of a storage in this process, which cannot fail."""
+        """The health of a storage in this process, which cannot fail."""
         return cls("working", _STARTED, None, "closed", 0, 0, 0, Workers(1, "memory of this process"))

@@ -11,11 +11,11 @@ from ....keys import place_of
 from .workers import Workers
 
 LOG_SECONDS = 60.0
-"""Between two lines about checks that fail by themselves."""
+"""Between two lines about single checks that fail."""
 
 
 class OutageLog:
-    """Writes to ``logger``, or to the logger ``flask_multilimit``."""
+    """Writes to ``logger``, by default the one called ``flask_multilimit``."""
 
     def __init__(self, logger: logging.Logger | None) -> None:
         self.given = logger

@@ -1,4 +1,4 @@
-"""What the storage has to be told after an outage: charges of checks that were admitted without it, and refunds."""
+"""What the storage must be told after an outage: charges of checks that were admitted without it, and refunds."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from ...base import Storage
 from .fallback import unlimited
 
 MOST_PENDING = 20_000
-"""Admitted checks that are kept to be charged later; beyond, the oldest are given up."""
+"""The most admitted checks that are kept to be charged later. Beyond that, the oldest are given up."""
 BATCH = 100
-"""Checks that are charged in one round trip: other commands wait for no more than these."""
+"""The most checks that are charged in one round trip: no other command waits for more than these."""
 
 
 @dataclass(slots=True)
 class Admitted:
-    """A check that was admitted without the storage, and is to be charged to it."""
+    """A check that was admitted without the storage and must be charged to it."""
 
     hits: tuple[Hit, ...]
     local: Decision
-    """On the shares."""
+    """The decision on the shares."""
     carried: bool = False
-    """Whether it is on its way to the storage."""
+    """Whether it is being sent to the storage."""
 
     def lasting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
         at, reply, refunded = self.local.at, self.local.reply, self.local.refunded
         if (
             not refunded and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now
-        ):  # nearly always, of thousands
+        ):  # usually, and there may be thousands
             return self.hits
         lasting = {charge.hit.key for charge in self.local.charges if charge.until > now}
         return tuple(hit for hit in self.hits if hit.key in lasting)
 
 
 class PendingCharges:
-    """What ``storage`` is to be told.
+    """What ``storage`` must be told.
 
-    ``now`` is the clock by which the checks were admitted; ``log`` is called for what cannot be charged or given back
-    because of its own keys. Not thread-safe, except that :meth:`give_back` or :meth:`charge` may run beside the rest.
+    ``now`` is the clock by which the checks were admitted. ``log`` is called for what cannot be charged or refunded
+    because of its own keys. Not thread-safe, except that :meth:`give_back` or :meth:`charge` may run beside the others.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class PendingCharges:
         self.given_up: int = 0
         """Checks of this or the last outage that could not be charged."""
         self.charged: int = 0
-        """And those that were."""
+        """Checks that were."""
         self._storage = storage
         self._now = now
         self._log = log
         self._pending: OrderedDict[bytes, Admitted] = OrderedDict()
-        self._hits = 0  # of all of them
+        self._hits = 0  # of all checks together
         self._most_hits = most_hits
         self._refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
 
     def __len__(self) -> int:
-        """Admitted checks that are to be charged."""
+        """The number of admitted checks that must be charged."""
         return len(self._pending)
 
     def __bool__(self) -> bool:
@@ -80,7 +80,7 @@ class PendingCharges:
         self.given_up = self.charged = 0
 
     def forget(self) -> None:
-        """Another process tells the storage."""
+        """Another process will tell the storage."""
         self._pending.clear()
         self._hits = 0
         self._refunds.clear()
@@ -94,20 +94,20 @@ class PendingCharges:
             self.given_up += bool(oldest and oldest.lasting(self._now()))
 
     def drop(self, check_id: bytes) -> Admitted | None:
-        """Return what was kept."""
+        """Forget the check. Return what was kept."""
         dropped = self._pending.pop(check_id, None)
         self._hits -= len(dropped.hits) if dropped is not None else 0
         return dropped
 
     def find(self, check_id: UUID) -> Admitted | None:
-        """What :meth:`keep` was given, unless it is charged already."""
+        """The check that :meth:`keep` was given, unless it is charged already."""
         return self._pending.get(check_id.bytes)
 
     def keep_refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._refunds.append((check_id, tuple(charges)))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
-        """The oldest, for :meth:`charge`."""
+        """The oldest checks, for :meth:`charge`."""
         batch = [item for item, _ in zip(self._pending.items(), range(BATCH), strict=False)]
         for _, admitted in batch:
             admitted.carried = True
@@ -119,7 +119,8 @@ class PendingCharges:
             self.drop(check_id)
 
     def charge(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """Charge what still counts of each check, whatever is left in the storage. Raises :class:`StorageError`."""
+        """Charge what still counts of each check, however little is left in the storage. Raises
+        :class:`StorageError`."""
         try:
             self._charge_at_once(batch)
         except StorageError as error:
@@ -128,7 +129,7 @@ class PendingCharges:
             self._charge_each(batch)
 
     def give_back(self) -> None:
-        """All refunds. Raises :class:`StorageError`."""
+        """Make all refunds. Raises :class:`StorageError`."""
         while self._refunds:
             check_id, charges = self._refunds[0]
             try:
@@ -151,11 +152,11 @@ class PendingCharges:
             self._fill_up(decision)
 
     def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        """One by one, when one of them cannot be charged."""
+        """One by one, if one of them cannot be charged."""
         for item in batch:
             try:
                 self._charge_at_once([item])
-            except StorageError as error:  # noqa: PERF203 - one must not take the others with it
+            except StorageError as error:  # noqa: PERF203 - one failure must not stop the others
                 if not error.key_specific:
                     raise
                 self.given_up += 1
@@ -163,7 +164,7 @@ class PendingCharges:
 
     def _fill_up(self, decision: Decision) -> None:
         """A charge that does not fit takes all that is left."""
-        if not any(retry_afters(decision.reply)):  # nearly always, and there may be thousands to charge
+        if not any(retry_afters(decision.reply)):  # usually, and there may be thousands to charge
             return
         for status in decision.statuses:
             if not status.allowed and status.remaining:

@@ -11,7 +11,7 @@ _STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Of a guard; a hit's own ``on_storage_error`` comes first."""
+    """The policy of a guard. A hit's own ``on_storage_error`` comes first."""
 
     default: OnStorageError
 
@@ -28,6 +28,6 @@ class Policy:
         return next(policy for policy in _STRICTEST_FIRST if policy in policies)
 
     def limited_here(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        """Those that this process limits by itself."""
+        """The hits that this process limits by itself."""
         local = tuple(hit for hit in hits if self.of(hit) == "local")
         return hits if len(local) == len(hits) else local

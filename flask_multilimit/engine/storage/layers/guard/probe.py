@@ -1,4 +1,4 @@
-"""The thread that brings the storage back: it asks whether it answers, off the way of the requests."""
+"""The thread that asks, off the request path, whether the storage is back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ....rules import Rule
 from .fallback import UNLIMITED
 
 PROBE_SECONDS = 0.9
-"""Between two probes, at least; with the time of the answer, less than a second."""
+"""The least between two probes. With the time of an answer, it is less than a second."""
 FIRST_PROBE = (0.05, 0.15)
-"""Seconds after a failure, at random, so that not all workers ask at once; a hiccup is over soon."""
+"""Seconds after a failure, chosen at random so that not all workers ask at once. A hiccup is over by then."""
 
 
 class Prober:
     """Calls ``attempt`` in a thread of its own, about once a second, until nothing is left to do.
 
-    ``attempt`` raises :class:`StorageError` when the storage is still away; then ``failed`` is called with it. Both
-    ``failed`` and ``is_done`` are called under ``lock``, so that whoever leaves something to do while the last attempt
-    ends starts another thread. ``cannot_start`` is called when the system gives no thread. The thread ends when nobody
-    keeps the prober.
+    ``attempt`` raises :class:`StorageError` if the storage is still away; then ``failed`` is called with it. Both
+    ``failed`` and ``is_done`` are called under ``lock``, so that a check that leaves something to do while the last
+    attempt ends starts another thread. ``cannot_start`` is called if the system has no thread left. The thread ends
+    when the prober is garbage.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Prober:
     def ensure(self, lock: Lock) -> None:
         """Start the thread unless it runs."""
         thread = self._thread
-        if thread is not None and thread.is_alive():  # after a fork it is not
+        if thread is not None and thread.is_alive():  # after a fork, it is not
             return
         with lock:
             if self._stopped.is_set() or self._thread is not thread:
@@ -58,7 +58,7 @@ class Prober:
             thread = Thread(target=_run, args=arguments, name="multilimit-probe", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # no more threads, or the interpreter ends: the next check tries again
+            except RuntimeError as error:  # no thread left, or the interpreter is ending: the next check tries again
                 self._cannot_start(error)
                 return
             self._thread = thread
@@ -69,7 +69,7 @@ class Prober:
             self._thread.join(timeout=PROBE_SECONDS)
 
     def forget(self) -> None:
-        """In a forked child: the thread is the parent's, which may have held a lock inside of the event."""
+        """In a forked child: the thread belongs to the parent, and may have held the lock of the event."""
         stopped, self._stopped = self._stopped, Event()
         if stopped.is_set():
             self._stopped.set()
@@ -79,7 +79,7 @@ class Prober:
         return max(wait, self._last + PROBE_SECONDS - time.monotonic())
 
     def _ask(self, lock: Lock) -> bool:
-        """One attempt; return whether there is nothing left to do."""
+        """Make one attempt. Return whether nothing is left to do."""
         self._last = time.monotonic()
         try:
             self._attempt()
@@ -95,7 +95,7 @@ class Prober:
 
 
 def _run(prober: weakref.ref[Prober], lock: Lock, stopped: Event) -> None:
-    """Between two attempts nothing but its owner holds the prober: an app that nobody keeps takes it along."""
+    """Holds no reference to the prober between two attempts, so that it is garbage when its app is."""
     wait = random.uniform(*FIRST_PROBE)
     while (found := prober()) is not None:
         wait = found._wait(wait)
@@ -103,7 +103,7 @@ def _run(prober: weakref.ref[Prober], lock: Lock, stopped: Event) -> None:
         if stopped.wait(wait):
             return
         found = prober()
-        if found is None or found._stopped is not stopped:  # a greenlet copied into a child, which has its own prober
+        if found is None or found._stopped is not stopped:  # copied into a child, which has its own
             return
         if found._ask(lock):
             return
@@ -112,6 +112,6 @@ def _run(prober: weakref.ref[Prober], lock: Lock, stopped: Event) -> None:
 
 
 def probes_like(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Hits that write wherever ``hits`` would (same prefixes, same slots), and are gone in a second."""
+    """Hits that write wherever ``hits`` would (same prefixes, same slots), and expire in a second."""
     keys = dict.fromkeys(beside(hit.key, "probe::fixed_window:1000") for hit in hits)
     return tuple(Hit(key, Rule(1, UNLIMITED, algorithm="fixed_window")) for key in keys)

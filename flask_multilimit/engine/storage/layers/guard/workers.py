@@ -1,4 +1,4 @@
-"""How many processes serve this app: what each of them may admit by itself is the limit divided by it."""
+"""How many processes serve this app. While the storage is away, each may admit the limit divided by this number."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Workers:
 
     count: int
     source: str
-    """Where it is known from."""
+    """Where the number comes from."""
     certain: bool = True
-    """Whether it was found; else it is a guess."""
+    """Whether it was found; otherwise it is a guess."""
 
 
 def check_workers(given: object) -> None:
-    """Raise :class:`ConfigurationError` unless it is a number of processes, or ``None``: to be found out."""
+    """Raise :class:`ConfigurationError` unless ``given`` is a number of processes, or ``None``, to find it."""
     if given is not None and (type(given) is not int or given < 1):
-        raise ConfigurationError(f"workers={brief(given)}: give a whole number, 1 or more, or leave it out to be found")
+        raise ConfigurationError(f"workers={brief(given)}: give a whole number, 1 or more, or omit it to have it found")
 
 
 def count_workers(
@@ -39,12 +39,12 @@ def count_workers(
     arguments: Sequence[str] | None = None,
     proc: Path = PROC,
 ) -> Workers:
-    """What was ``given``, else what uWSGI says, which both are exact; else the most that gunicorn's arguments, the
-    environment, and the processes beside this one speak for. Too many only make a fallback stricter, too few let too
-    much in."""
+    """The number that was ``given``, or that uWSGI reports: both are exact. Otherwise the largest of what gunicorn's
+    arguments, the environment and the processes beside this one suggest: too large a number makes the fallback stricter
+    than necessary, too small a number admits too much."""
     if given is not None:
         return Workers(given, "MULTILIMIT_WORKERS")
-    uwsgi = sys.modules.get("uwsgi")  # made by the server; there is no such package
+    uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
     if uwsgi is not None:
         return Workers(int(uwsgi.numproc), "uwsgi.numproc")
     environment = os.environ if environment is None else environment
@@ -60,7 +60,7 @@ def count_workers(
 
 
 def workers_asked_for(environment: Mapping[str, str]) -> Workers | None:
-    """The most that the environment asks a server for, whether or not this process is one of its workers."""
+    """The largest number for which the environment asks a server, whether or not this process is one of its workers."""
     arguments = ["gunicorn", *shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))]
     found = [*_of_environment(environment), *_of_gunicorn(arguments, "GUNICORN_CMD_ARGS")]
     return max(found, key=lambda workers: workers.count, default=None)
@@ -73,7 +73,7 @@ def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
     parser.add_argument("-w", "--workers", type=int)
     try:
         workers: int | None = parser.parse_known_args(arguments[1:])[0].workers
-    except argparse.ArgumentError:  # gunicorn would not have started with it
+    except argparse.ArgumentError:  # gunicorn would not have started with them
         return []
     return [] if workers is None else [Workers(workers, source)]
 
@@ -85,7 +85,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
 
 
 def _alike(proc: Path) -> list[Workers]:
-    """Processes of our parent that were started as we were: forked workers. Empty where the system does not tell."""
+    """Children of our parent with the same command line: forked workers. Empty if the system does not tell."""
     try:
         us, parent = (proc / "self/cmdline").read_bytes(), os.getppid()
     except OSError:
