@@ -127,10 +127,10 @@ def work(limiter: Limiter, dice: random.Random, times: int, longest: float) -> l
     return done
 
 
-def run_until_killed(url: str, seed: int, journal: Path) -> None:
+def run_until_killed(barrier: Barrier, url: str, seed: int, journal: Path) -> None:
     """Write down what is taken, at once; then die with slots in hand."""
     limiter, dice = Limiter(storage_from_uri(url, timeout=30)), random.Random(seed)
-    _barrier.wait()
+    barrier.wait()
     with journal.open("w", buffering=1) as lines:
         for _ in range(20):
             asked = time.monotonic_ns()

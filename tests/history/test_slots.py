@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -140,11 +141,15 @@ def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> Non
     barrier = context.Barrier(4, timeout=PATIENCE)
     with server.client() as client:
         client.flushall()
-        running = [context.Process(target=_killed, args=(barrier, server.url, n, tmp_path / str(n))) for n in range(4)]
+        running = [
+            context.Process(target=slots.run_until_killed, args=(barrier, server.url, n, tmp_path / str(n)))
+            for n in range(4)
+        ]
         for each in running:
             each.start()
         for each in running:
             each.join(PATIENCE)
+        assert [each.exitcode for each in running] == [-signal.SIGKILL] * len(running)
 
         history = [Work.read(line) for journal in tmp_path.iterdir() for line in journal.read_text().splitlines()]
         assert not violations(history)
@@ -157,8 +162,3 @@ def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> Non
             time.sleep(0.02)
         assert limiter.peek(asked).remaining == COUNT
         limiter.close()
-
-
-def _killed(barrier: Any, url: str, seed: int, journal: Path) -> None:
-    slots.meet_at(barrier)
-    slots.run_until_killed(url, seed, journal)
