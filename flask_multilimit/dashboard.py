@@ -11,7 +11,7 @@ from .declare.decorators import EXTENSION, exempt
 from .engine import ConfigurationError
 from .extension import MultiLimit
 from .operate.dashboard.blueprint import install
-from .operate.dashboard.visit import Authorize, Desk, MayChange
+from .operate.dashboard.desk import Authorize, Desk, MayChange
 
 __all__ = ["Dashboard"]
 

@@ -83,7 +83,14 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"cli", "dashboard"},
         {"command_line"},
     ),
-    "operate/dashboard": ({"messages"}, {"visit"}, {"shell"}, {"now"}, {"blueprint"}),
+    "operate/dashboard": (
+        {"messages"},
+        {"visit"},
+        {"security"},
+        {"desk", "shell"},
+        {"now"},
+        {"blueprint"},
+    ),
     "operate/simulate": (
         {"arrivals", "logs"},
         {"newest", "report", "routes", "suggest", "who"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify, request
 
 from . import now
+from .desk import Desk
 from .shell import harden, render
-from .visit import Desk
 
 
 def install(blueprint: Blueprint, desk: Desk) -> None:

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...config import PREFIX
 from .messages import COOKIE, LANGUAGES, told
+from .security import can_sign, form_token, keep_nonce
 from .visit import gate, visit
 
 PAGES = {"now": "Now"}
@@ -55,6 +56,7 @@ def harden(response: Response) -> Response:
     """Set the header fields by which a browser does for our pages no more than they need."""
     for name, value in _HEADERS.items():
         response.headers[name] = value
+    keep_nonce(response, root())
     if chosen := request.args.get("lang"):
         _remember(chosen, response)
     if request.endpoint != f"{request.blueprint}.static":
@@ -75,6 +77,7 @@ def _frame() -> dict[str, Any]:
         "page": page,
         "pages": PAGES,
         "static": _static,
+        "form_token": form_token,
         "t": partial(told, here.language),
         "url": _url,
         "visit": here,
@@ -106,6 +109,8 @@ def _banners() -> list[str]:
         found.append("Debug mode: anyone on this machine may see and change this. Give Dashboard authorize=.")
     if not settings.enabled:
         found.append(f"{PREFIX}ENABLED is False: nothing is limited.")
+    elif not can_sign():
+        found.append("SECRET_KEY is not set, so nothing can be changed here: forms could not be told from forged ones.")
     return found
 
 

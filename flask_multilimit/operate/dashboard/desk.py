@@ -1,0 +1,111 @@
+"""Lets people in, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+from flask import current_app, request
+from flask.sansio.app import App
+from werkzeug.exceptions import Forbidden, HTTPException
+
+from ...declare.limiter import check_callable
+from ...engine import ConfigurationError
+from .messages import language_of
+from .security import can_sign, note_refusal, require_few_refusals
+from .visit import Visit, begin, gate
+
+Authorize = Callable[[], "str | None"]
+"""Returns the name of who asks, ``None`` for nobody."""
+MayChange = Callable[[str], bool]
+"""Whether who has this name may change limits and lists."""
+
+DEVELOPER = "developer"
+"""Who asks from this machine, where nobody authorizes."""
+LONGEST_NAME = 200
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip")
+"""Header fields by which a request shows that it came over a proxy, so not from this machine."""
+
+
+class Desk:
+    """Lets people in, or not."""
+
+    def __init__(
+        self, authorize: Authorize | None, may_change: MayChange | None, *, serves: Callable[[App], None]
+    ) -> None:
+        if authorize is not None:
+            check_callable("authorize", authorize)
+        if may_change is not None:
+            check_callable("may_change", may_change, "the author")
+        self._authorize = authorize
+        self._may_change = may_change
+        self._serves = serves
+
+    def require_authorize(self, app: App) -> None:
+        """Raise :class:`ConfigurationError` where everybody could change limits."""
+        if self._authorize is None and not app.debug:
+            raise ConfigurationError(
+                "Dashboard: give authorize=, a callable that returns the name of who may see it, or None; without it "
+                "the dashboard works in debug mode only, as under `flask run --debug`, and on this machine"
+            )
+
+    def receive(self) -> None:
+        """Find out who makes the current request. Raises :exc:`Forbidden` for nobody, and what ``authorize`` raises."""
+        self._serves(current_app._get_current_object())  # type: ignore[attr-defined]
+        language = language_of(request, gate().settings.locale)
+        begin(Visit("", may_change=False, language=language))
+        author = self._here() if self._authorize is None else self._asked(self._authorize)
+        may_change = can_sign() and (self._may_change is None or bool(self._may_change(author)))
+        begin(Visit(author, may_change, language, unprotected=self._authorize is None))
+
+    def _here(self) -> str:
+        if not (current_app.debug and _is_from_here()):
+            raise Forbidden
+        return DEVELOPER
+
+    def _asked(self, authorize: Authorize) -> str:
+        require_few_refusals()
+        try:
+            author = _named(authorize())
+        except HTTPException as error:
+            if error.code in {401, 403}:
+                note_refusal()
+            raise
+        if author is None:
+            note_refusal()
+            raise Forbidden
+        return author
+
+
+def _named(author: Any) -> str | None:
+    if author is None or author == "":
+        return None
+    if not isinstance(author, str) or len(author) > LONGEST_NAME:
+        raise ConfigurationError(
+            f"Dashboard: authorize returned {author!r:.80}: return a name of at most {LONGEST_NAME} characters, or None"
+        )
+    return author
+
+
+def _is_from_here() -> bool:
+    """Whether a browser on this machine asks, by a name of this machine: a page elsewhere may have its own name lead
+    here, and a tunnel brings others' requests."""
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    return _is_loopback(request.remote_addr or "") and _is_loopback(_host_of(request.host))
+
+
+def _host_of(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
