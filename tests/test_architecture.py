@@ -84,7 +84,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"command_line"},
     ),
     "operate/dashboard": (
-        {"messages"},
+        {"drawing", "hour", "messages", "numbers", "paging", "who"},
         {"visit"},
         {"security"},
         {"desk", "shell"},

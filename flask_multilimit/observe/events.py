@@ -20,7 +20,7 @@ Outcome = Literal[
 - ``allowed``: every limit allows.
 - ``waited``: allowed, after the request was kept asleep.
 - ``shadowed``: allowed, and a limiter with ``shadow=True`` would have refused.
-- ``allow_listed``: an allow entry lets the subject pass; no limit was asked.
+- ``allow_listed``: an allow entry lets the subject pass a view with limits; none was asked.
 - ``refused``: at least one rule refuses.
 - ``banned``: the subject is banned.
 - ``denied``: a deny entry refuses the subject; no limit was asked.

@@ -12,7 +12,7 @@ from ..signals import notify, request_denied
 from .access import AccessLists, Listed
 from .audience import tell_of
 from .in_force import InForce
-from .record import Record, current_request
+from .record import NO_PLAN, Record, current_request
 from .refusal import Refusals
 
 
@@ -37,10 +37,10 @@ class AccessCheck:
         if lists is None or record is None:
             return False
         if record.access == "unknown":
-            record.access = self._found_in(lists)
+            record.access = self._found_in(lists, record)
         return record.access == "allowed"
 
-    def _found_in(self, lists: AccessLists) -> Literal["limited", "allowed"]:
+    def _found_in(self, lists: AccessLists, record: Record) -> Literal["limited", "allowed"]:
         by_address = lists.of_address(current_request())
         listed = by_address if by_address is not None and by_address.action == "allow" else None
         listed = listed or lists.of_subjects(self._subject_of)
@@ -50,7 +50,8 @@ class AccessCheck:
             return "limited"
         if listed.action == "deny":
             self._deny(listed)
-        tell_of("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+        if record.plan.limiters or record.plan is NO_PLAN:  # else everyone passes, listed or not
+            tell_of("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
         return "allowed"
 
     def _deny(self, listed: Listed) -> NoReturn:

@@ -254,6 +254,15 @@ def test_who_is_on_a_list(app: Flask, told: Told) -> None:
     assert [event.passed for event in told] == [True, False, True]
 
 
+def test_who_is_allowed_where_nothing_is_limited_is_nobodys_business(app: Flask, told: Told) -> None:
+    MultiLimit(app, observers=[told], allow=["127.0.0.1"])
+    app.add_url_rule("/", "view", lambda: "ok")
+
+    app.test_client().get("/")
+
+    assert told == []
+
+
 def test_unmatched_requests_have_one_endpoint(app: Flask, told: Told) -> None:
     MultiLimit(app, observers=[told], unmatched_limits="100/minute")
     client = app.test_client()

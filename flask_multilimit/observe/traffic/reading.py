@@ -128,19 +128,24 @@ class TrafficReader:
     def read(self, seconds: float = LONGEST_SECONDS) -> RecentTraffic:
         """The last ``seconds``, at most an hour. Raises :class:`StorageError`."""
         seconds = min(max(seconds, BUCKET_SECONDS), LONGEST_SECONDS)
-        at = self._storage.tallies([self._places.source("nobody")]).at
+        at = self.now()
         last = bucket_at(at)
         first = last + 1 - math.ceil(seconds / BUCKET_SECONDS)
         found = {bucket: self._settled[bucket] for bucket in range(first, last + 1) if bucket in self._settled}
         missing = [bucket for bucket in range(first, last + 1) if bucket not in found]
         for begin in range(0, len(missing), TOGETHER):
-            found |= self._ask(missing[begin : begin + TOGETHER])
+            found |= self.ask(missing[begin : begin + TOGETHER])
         self._keep(found, at)
         return RecentTraffic(
             at, float(first * BUCKET_SECONDS), tuple(found[bucket] for bucket in range(first, last + 1))
         )
 
-    def _ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
+    def now(self) -> float:
+        """POSIX time by the clock of the storage. Raises :class:`StorageError`."""
+        return self._storage.tallies([self._places.source("nobody")]).at
+
+    def ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
+        """What lies in ``buckets`` now, asked in one command. Raises :class:`StorageError`."""
         keys = [*map(self._places.counts, buckets), *map(self._places.subjects, buckets)]
         amounts = self._storage.tallies(keys).amounts
         middle = len(buckets)

@@ -27,7 +27,7 @@ def language_of(asked: Request, locale: str) -> Language:
     return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))
 
 
-def told(language: Language, text: str, **values: object) -> str:
+def told(language: Language, text: str, /, **values: object) -> str:
     """``text`` in ``language``, with ``values`` in their places."""
     sentence = CHINESE.get(text, text) if language == "zh" else text
     return sentence.format(**values) if values else sentence

@@ -6,17 +6,26 @@ from functools import cache, partial
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlencode
 
-from flask import Response, current_app, request, url_for
+from flask import Response, current_app, request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...config import PREFIX
 from .messages import COOKIE, LANGUAGES, told
+from .numbers import axis, iso, number, rate, utc
 from .security import can_sign, form_token, keep_nonce
 from .visit import gate, visit
 
-PAGES = {"now": "Now"}
-"""What the navigation shows, by endpoint."""
+PAGES = {
+    "now": "Now",
+    "limits": "Limits",
+    "subject": "Subject",
+    "lists": "Lists",
+    "history": "History",
+    "what_if": "What if",
+}
+"""What the navigation shows, by endpoint: those that there are."""
 
 YEAR = 365 * 86_400
 POLICY = "; ".join(
@@ -46,6 +55,9 @@ _templates = Environment(
 )
 
 
+_templates.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "utc": utc}
+
+
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
     """The page that ``template`` makes of ``values``, for the current visit."""
     page = _templates.get_template(template).render(**_frame(), **values)
@@ -71,6 +83,8 @@ def _frame() -> dict[str, Any]:
     return {
         "app_name": current_app.name,
         "banners": [told(here.language, text) for text in _banners()],
+        "has_page": lambda name: f"{request.blueprint}.{name}" in current_app.view_functions,
+        "here": lambda **changed: _url(page, **{**request.args.to_dict(), "lang": None, **changed}),
         "in_language": lambda code: _url(page, **{**request.args.to_dict(), "lang": code}),
         "lang": here.language,
         "languages": LANGUAGES,
@@ -114,14 +128,15 @@ def _banners() -> list[str]:
     return found
 
 
-def _url(name: str, **values: Any) -> str:
-    """Of a page of ours."""
-    return url_for(f".{name}", **values)
+def _url(name: str, /, **query: Any) -> str:
+    """Of a page of ours. The query is none of Flask's: there, some names are options."""
+    given = {key: value for key, value in query.items() if value is not None}
+    return current_app.url_for(f".{name}") + (f"?{urlencode(given, errors='replace')}" if given else "")
 
 
 def _static(name: str) -> str:
     """Of a file of ours: another address when it has changed."""
-    return url_for(".static", filename=name, v=_version(name))
+    return current_app.url_for(".static", filename=name, v=_version(name))
 
 
 @cache

@@ -22,13 +22,11 @@ def author() -> str | None:
     return request.authorization.username if request.authorization else None
 
 
-def made(uri: str = "memory://", *, dashboard: dict[str, Any] | None = None, **settings: Any) -> Flask:
+def made(uri: Any = "memory://", *, dashboard: dict[str, Any] | None = None, **settings: Any) -> Flask:
     app = Flask("shop")
-    app.config.update(
-        SECRET_KEY="key of the tests", MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5, MULTILIMIT_DENY_CACHE=0
-    )
+    app.config.update(SECRET_KEY="key of the tests", MULTILIMIT_STORAGE_TIMEOUT=5, MULTILIMIT_DENY_CACHE=0)
     app.config.update(settings)
-    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+    multilimit = MultiLimit(app, storage=uri, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute")(view()))
     app.add_url_rule("/mine", "api.mine", rate_limiter(type=USER, rules="2/minute; 50/hour")(view()))
     app.add_url_rule("/open", "open", view())

@@ -1,0 +1,79 @@
+"""Numbers to SVG: points of paths and the labels of an axis. The templates put them into their frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PLANE = 600, 160
+"""Width and height that paths are drawn on; the browser stretches it."""
+SPARK = 120, 24
+
+
+class Drawing(NamedTuple):
+    """A drawing of rates over the last hour."""
+
+    width: int
+    height: int
+    passed: str
+    """The path of an area, as are the next two."""
+    refused: str
+    """On top of what passed."""
+    other: str
+    """On top of both: banned, denied, unanswered."""
+    near: str
+    """The path of a line."""
+    top: float
+    """The rate at the upper edge."""
+
+
+def grouped(series: Sequence[int], last: int, *, slices: int, seconds: int) -> list[float]:
+    """Rates a second of groups of ``slices``, the oldest first. The last slice of the series, which is number ``last``
+    and has only begun, is left out. Groups begin at multiples of their size, so that they stay as they are while time
+    goes on."""
+    groups: dict[int, list[int]] = {}
+    for place, amount in enumerate(series[:-1]):
+        number = last - len(series) + 1 + place
+        groups.setdefault(number // slices, []).append(amount)
+    return [sum(amounts) / (len(amounts) * seconds) for amounts in groups.values()]
+
+
+def drawn(
+    passed: Sequence[float],
+    refused: Sequence[float],
+    other: Sequence[float],
+    near: Sequence[float],
+    *,
+    size: tuple[int, int] = PLANE,
+) -> Drawing:
+    """Areas on top of each other, and a line."""
+    width, height = size
+    first = list(passed)
+    second = [a + b for a, b in zip(first, refused, strict=True)]
+    third = [a + b for a, b in zip(second, other, strict=True)]
+    top = nice(max([*third, *near], default=0))
+    scale = height / top
+
+    def area(below: Sequence[float], above: Sequence[float]) -> str:
+        if not any(b > a for a, b in zip(below, above, strict=True)):
+            return ""
+        upper, lower = _points(above, width, height, scale), _points(below, width, height, scale)
+        return f"M{' '.join(upper)} {' '.join(reversed(lower))}Z"
+
+    line = f"M{' '.join(_points(near, width, height, scale))}" if any(near) else ""
+    areas = area([0.0] * len(first), first), area(first, second), area(second, third)
+    return Drawing(width, height, *areas, line, top)
+
+
+def nice(most: float) -> float:
+    """The next of 1, 2, 5, 10, 20 ... above ``most``."""
+    if most <= 0:
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(most))
+    return next(size * step for step in (1, 2, 5, 10, 20) if size * step >= most * 1.02)
+
+
+def _points(rates: Sequence[float], width: int, height: int, scale: float) -> list[str]:
+    step = width / max(len(rates) - 1, 1)
+    return [f"{place * step:.1f},{height - rate * scale:.1f}" for place, rate in enumerate(rates)]

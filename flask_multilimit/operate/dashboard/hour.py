@@ -1,0 +1,250 @@
+"""The traffic of the last hour, summed up as pages show it: read a little at a time, so that no page waits for it."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Literal, NamedTuple
+
+from ...engine import StorageError
+from ...engine.forks import tell_child
+from ...observe.events import PASSED, TURNED_AWAY
+from ...observe.traffic import Counts, Refused, TrafficReader
+from ...observe.traffic.buckets import BUCKET_SECONDS, bucket_at
+from ...observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, TopSubject
+
+SLICES = LONGEST_SECONDS // BUCKET_SECONDS
+BUDGET_SECONDS = 0.05
+"""For slices that are new to this process; those that are left over come at the next look."""
+FRESH_SECONDS = 1.0
+"""Looks that are closer together see the same."""
+PAUSE_SLICES = 6
+"""A series of refusals has no longer pause."""
+
+Kind = Literal["passed", "refused", "other", "near", "shadowed"]
+"""What is drawn: ``other`` is banned, denied and unanswered; ``near`` and ``shadowed`` are counted by rule."""
+_OF_RULES: Mapping[str, Kind] = {"near": "near", "shadows": "shadowed"}
+ALL = ""
+"""In place of an endpoint: all of them."""
+
+
+class EndpointKind(NamedTuple):
+    """One line of a drawing."""
+
+    endpoint: str
+    kind: Kind
+
+
+class RuleDid(NamedTuple):
+    """One number in the table of rules."""
+
+    endpoint: str
+    rule: str
+    did: str
+
+
+class Rings:
+    """Amounts by name in each slice of the last hour, and their totals."""
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[str, ...], int] = {}
+        self._rings: dict[tuple[str, ...], array[int]] = {}
+        self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
+
+    def put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
+        """``amounts`` take the place of what was known of this bucket, and of the one an hour before it."""
+        place = bucket % SLICES
+        for name in self._names[place]:
+            self._add(name, place, -self._rings[name][place])
+        for name, amount in amounts.items():
+            if name not in self._rings:
+                self._rings[name] = array("Q", bytes(8 * SLICES))
+            self._add(name, place, amount)
+        self._names[place] = list(amounts)
+
+    def series(self, name: tuple[str, ...], last: int) -> list[int]:
+        """One amount a slice, the oldest first, up to the bucket ``last``."""
+        ring = self._rings.get(name)
+        if ring is None:
+            return [0] * SLICES
+        split = (last + 1) % SLICES
+        return [*ring[split:], *ring[:split]]
+
+    def _add(self, name: tuple[str, ...], place: int, amount: int) -> None:
+        self._rings[name][place] += amount
+        total = self.totals.get(name, 0) + amount
+        if total:
+            self.totals[name] = total
+        else:  # nobody comes there any more
+            self.totals.pop(name, None)
+            del self._rings[name]
+
+
+class Hour:
+    """The last hour of one app, as this process has read it. Thread-safe."""
+
+    def __init__(self, reader: TrafficReader, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reader = reader
+        self._clock = clock
+        self.at: float = 0.0
+        """POSIX time by the clock of the storage; 0: nothing was read yet."""
+        self.milliseconds: float = 0.0
+        """That the last round trip took."""
+        self.problem: StorageError | None = None
+        """Why what is known is not the newest."""
+        self._fresh_until = -float("inf")
+        self._start()
+        tell_child(self)
+
+    @contextmanager
+    def looking(self, *, is_away: bool = False) -> Iterator[Hour]:
+        """Read what is new, unless the storage ``is_away``; it changes no more until the end of the block."""
+        with self._lock:
+            begin = self._clock()
+            if not is_away and begin >= self._fresh_until:
+                try:
+                    self._look(begin + BUDGET_SECONDS)
+                    self.problem = None
+                except StorageError as error:
+                    self.problem = error
+                self._fresh_until = self._clock() + FRESH_SECONDS
+            yield self
+
+    @property
+    def last(self) -> int:
+        """The number of the slice that has begun."""
+        return bucket_at(self.at)
+
+    @property
+    def seconds(self) -> float:
+        """How far back it is known without a gap."""
+        bucket = self.last
+        while bucket in self._known and self.last - bucket < SLICES:
+            bucket -= 1
+        return max(self.at - (bucket + 1) * BUCKET_SECONDS, 1.0)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the hour was read."""
+        return len(self._known) >= SLICES
+
+    def total(self, *name: str) -> int:
+        """Of the hour."""
+        return self._rings.totals.get(name, 0)
+
+    def series(self, *name: str) -> list[int]:
+        """One amount a slice of ten seconds, the oldest first; the last slice has only begun."""
+        return self._rings.series(name, self.last)
+
+    def names(self) -> Iterable[tuple[str, ...]]:
+        """Of all amounts that are not 0."""
+        return self._rings.totals
+
+    def rate(self, *name: str) -> float:
+        """A second, over about the last minute."""
+        recent = self.series(*name)[-6:]
+        return sum(recent) / min(max(self.at - (self.last - 5) * BUCKET_SECONDS, 1.0), self.seconds)
+
+    def top_subjects(self, most: int, *, endpoint: str | None = None) -> list[TopSubject]:
+        """Those that were refused most, in order."""
+        wanted = (each for each in self._refused.items() if endpoint is None or each[0].endpoint == endpoint)
+        return [self._described(*each) for each in heapq.nlargest(most, wanted, key=lambda each: each[1])]
+
+    def refusals_of(self, type_name: str, shown: str) -> list[TopSubject]:
+        """Where one subject was refused; ``shown`` is how traffic writes it."""
+        found = [each for each in self._refused.items() if each[0].type == type_name and each[0].subject == shown]
+        return [self._described(*each) for each in sorted(found, key=lambda each: -each[1])]
+
+    def _described(self, who: Refused, amount: int) -> TopSubject:
+        buckets = sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects)
+        since = buckets[-1]
+        for bucket in reversed(buckets):
+            if since - bucket > PAUSE_SLICES:
+                break
+            since = bucket
+        until = min((buckets[-1] + 1) * BUCKET_SECONDS, self.at)
+        return TopSubject(*who, amount, float(since * BUCKET_SECONDS), until)
+
+    # Under the lock
+
+    def _start(self) -> None:
+        """Nothing is known."""
+        self._lock = Lock()
+        self._rings = Rings()
+        self._known: dict[int, bool] = {}
+        """The buckets that were read, and whether they change no more."""
+        self._refused: dict[Refused, int] = {}
+        self._subjects: dict[int, dict[Refused, int]] = {}
+        self.at, self._fresh_until = 0.0, -float("inf")
+
+    def _look(self, deadline: float) -> None:
+        """The newest slices first: those that still change in any case, others until the ``deadline``."""
+        begin = self._clock()
+        at = self._reader.now()
+        self.milliseconds = (self._clock() - begin) * 1000
+        self.at, last, settled = at, bucket_at(at), bucket_at(at - SETTLED_SECONDS)
+        self._forget_before(last - SLICES)
+        wanted = [bucket for bucket in range(last, last - SLICES, -1) if not self._known.get(bucket, False)]
+        done, together = 0, last - settled + 2
+        while together > 0 and done < len(wanted):
+            asked = wanted[done : done + together]
+            for bucket, counts in self._reader.ask(asked).items():
+                self._take(bucket, counts)
+                self._known[bucket] = bucket < settled
+            done += len(asked)
+            now = self._clock()
+            together = min(int((deadline - now) / max((now - begin) / done, 1e-6)), TOGETHER)
+
+    def _take(self, bucket: int, counts: Counts) -> None:
+        self._rings.put(bucket, _amounts(counts))
+        self._drop_subjects(bucket)
+        if counts.refused:
+            self._subjects[bucket] = counts.refused
+            for who, amount in counts.refused.items():
+                self._refused[who] = self._refused.get(who, 0) + amount
+
+    def _forget_before(self, oldest: int) -> None:
+        """What is an hour old."""
+        for bucket in [bucket for bucket in self._known if bucket <= oldest]:
+            del self._known[bucket]
+            self._rings.put(bucket, {})
+            self._drop_subjects(bucket)
+
+    def _drop_subjects(self, bucket: int) -> None:
+        for who, amount in self._subjects.pop(bucket, {}).items():
+            left = self._refused[who] - amount
+            if left:
+                self._refused[who] = left
+            else:
+                del self._refused[who]
+
+    def _after_fork_in_child(self) -> None:
+        self._start()
+
+
+def _amounts(counts: Counts) -> dict[tuple[str, ...], int]:
+    """What a slice adds to each line and number."""
+    amounts: dict[tuple[str, ...], int] = {}
+
+    def add(name: tuple[str, ...], amount: int) -> None:
+        amounts[name] = amounts.get(name, 0) + amount
+
+    for check, amount in counts.checks.items():
+        kind: Kind | None = None
+        if check.outcome in PASSED:
+            kind = "passed"
+        elif check.outcome in TURNED_AWAY:
+            kind = "refused" if check.outcome == "refused" else "other"
+        if kind is not None:
+            add(EndpointKind(check.endpoint, kind), amount)
+            add(EndpointKind(ALL, kind), amount)
+    for rule, amount in counts.rules.items():
+        add(RuleDid(*rule), amount)
+        if rule.did in _OF_RULES:
+            add(EndpointKind(rule.endpoint, _OF_RULES[rule.did]), amount)
+            add(EndpointKind(ALL, _OF_RULES[rule.did]), amount)
+    return amounts

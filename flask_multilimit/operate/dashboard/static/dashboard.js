@@ -1,0 +1,94 @@
+// Refreshes what is marked data-live every two seconds, and writes times in the browser's zone. All pages work without.
+(() => {
+  "use strict";
+  const EVERY = 2000;
+  const LONGEST = 30000;
+  const language = document.documentElement.lang;
+  const withDay = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium" });
+  const ofToday = new Intl.DateTimeFormat(language, { timeStyle: "medium" });
+
+  function writeTimes(root) {
+    const today = new Date().toDateString();
+    for (const element of root.querySelectorAll("time[datetime]")) {
+      const at = new Date(element.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      element.title = element.textContent;
+      element.textContent = (at.toDateString() === today ? ofToday : withDay).format(at);
+    }
+  }
+
+  // What is alike stays: only texts and attributes that differ are written, so that nothing jumps, and what is selected
+  // or focused stays so.
+  function become(old, now) {
+    for (const { name, value } of now.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    for (const { name } of [...old.attributes]) {
+      if (!now.hasAttribute(name)) old.removeAttribute(name);
+    }
+    const olds = [...old.childNodes];
+    const news = [...now.childNodes];
+    const alike = olds.length === news.length && olds.every((node, i) => node.nodeName === news[i].nodeName);
+    if (!alike) {
+      old.replaceChildren(...news);
+      return;
+    }
+    olds.forEach((node, i) => {
+      if (node.nodeType === Node.ELEMENT_NODE) become(node, news[i]);
+      else if (node.data !== news[i].data) node.data = news[i].data;
+    });
+  }
+
+  writeTimes(document);
+  const live = document.querySelectorAll("[data-live]");
+  if (!live.length) return;
+
+  const pause = document.getElementById("pause");
+  const stale = document.getElementById("stale");
+  let paused = false;
+  let timer = 0;
+  let failures = 0;
+  let asking = null;
+
+  async function refresh() {
+    asking = new AbortController();
+    try {
+      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error", signal: asking.signal });
+      if (!answer.ok) throw new Error(String(answer.status));
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      writeTimes(page);
+      for (const element of live) {
+        const found = page.querySelector(`[data-live="${element.dataset.live}"]`);
+        if (found) become(element, found);
+      }
+      failures = 0;
+      stale.hidden = true;
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        failures += 1;
+        stale.hidden = false;
+      }
+    }
+    asking = null;
+    plan();
+  }
+
+  function plan() {
+    clearTimeout(timer);
+    if (paused || document.hidden) return;
+    timer = setTimeout(refresh, Math.min(EVERY * 2 ** Math.min(failures, 10), LONGEST));
+  }
+
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    pause.textContent = paused ? pause.dataset.go : pause.dataset.pause;
+    if (paused && asking) asking.abort();
+    plan();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && !paused && !asking) refresh();
+    else plan();
+  });
+  plan();
+})();

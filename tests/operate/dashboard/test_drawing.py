@@ -1,0 +1,40 @@
+"""Numbers to SVG."""
+
+from __future__ import annotations
+
+import pytest
+
+from flask_multilimit.operate.dashboard.drawing import drawn, grouped, nice
+
+
+@pytest.mark.parametrize(
+    ("most", "top"), [(0, 1), (0.004, 0.005), (0.99, 2), (1, 2), (1.9, 2), (3, 5), (7, 10), (99, 200), (4900, 5000)]
+)
+def test_the_upper_edge_is_a_round_number_above_all(most: float, top: float) -> None:
+    assert nice(most) == pytest.approx(top)
+
+
+def test_groups_stay_as_they_are_while_time_goes_on() -> None:
+    series = list(range(13))
+
+    now = grouped(series, 112, slices=3, seconds=10)
+    later = grouped([*series[1:], 99], 113, slices=3, seconds=10)
+
+    assert now[1:-1] == later[1 : len(now) - 1]
+
+
+def test_the_slice_that_has_only_begun_is_left_out() -> None:
+    assert grouped([30, 30, 1], 101, slices=1, seconds=10) == [3, 3]
+
+
+def test_areas_stand_on_top_of_each_other() -> None:
+    found = drawn([1, 1], [0, 1], [0, 0], [0, 0], size=(10, 100))
+
+    assert found.top == 5
+    assert found.passed == "M0.0,80.0 10.0,80.0 10.0,100.0 0.0,100.0Z"
+    assert found.refused == "M0.0,80.0 10.0,60.0 10.0,80.0 0.0,80.0Z"
+    assert (found.other, found.near) == ("", "")
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert drawn([0, 0], [0, 0], [0, 0], [0, 0]) == (600, 160, "", "", "", "", 1.0)

@@ -1,0 +1,206 @@
+"""The last hour: read a little at a time, summed up, forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import StorageError
+from flask_multilimit.engine.storage.tallies import TalliesInMemory
+from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader
+from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS, Places, bucket_at, tallies_of
+from flask_multilimit.operate.dashboard.hour import ALL, SLICES, Hour
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flask_multilimit.engine.storage.tallies import Tallies, Tally
+
+PREFIX = "rate_limit:"
+ADA = Refused("search", "ip-60s", "ip", "203.0.113.7")
+
+
+class World:
+    """A storage with traffic, and two clocks: its own, and the one that an hour measures itself by."""
+
+    def __init__(self, *, seconds_an_answer: float = 0.0) -> None:
+        self.now = 1_700_000_004.0
+        self.monotonic = 0.0
+        self.asked: list[int] = []
+        self.away = False
+        self._seconds = seconds_an_answer
+        self._kept = TalliesInMemory(lambda: self.now)
+        self._number = 0
+        self.hour = Hour(TrafficReader(self, PREFIX), clock=lambda: self.monotonic)
+
+    def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
+        return self._kept.tally(tallies, source=source, number=number)
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:
+        if self.away:
+            raise StorageError("it is away")
+        self.asked.append(len(keys))
+        self.monotonic += self._seconds
+        return self._kept.tallies(keys)
+
+    def happens(self, counts: Counts, *, ago: float = 0.0) -> None:
+        self._number += 1
+        bucket = bucket_at(self.now - ago)
+        self.tally(tallies_of(Places(PREFIX), bucket, counts), source="test", number=self._number)
+
+    def look(self) -> Hour:
+        self.monotonic += 10
+        with self.hour.looking() as hour:
+            return hour
+
+    def pass_(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def some(passed: int = 3, refused: int = 0) -> Counts:
+    counts = Counts({Check("search", "allowed", "storage"): passed})
+    if refused:
+        counts.checks[Check("search", "refused", "deny_cache")] = refused
+        counts.rules[RuleCount("search", "ip-60s", "refuses")] = refused
+        counts.refused[ADA] = refused
+    return counts
+
+
+def test_amounts_are_summed_up_by_endpoint_and_in_all() -> None:
+    world = World()
+    world.happens(some(3, 2), ago=600)
+    world.happens(Counts({Check("quote", "shadowed", "storage"): 5, Check("quote", "denied", "list"): 1}))
+
+    hour = world.look()
+
+    assert hour.total("search", "passed") == 3
+    assert hour.total("search", "refused") == 2
+    assert hour.total("search", "ip-60s", "refuses") == 2
+    assert hour.total("quote", "other") == 1
+    assert hour.total(ALL, "passed") == 8
+    assert sum(hour.series("search", "passed")) == 3
+    assert hour.series("search", "passed")[-61] == 3
+    assert hour.series("nowhere", "passed") == [0] * SLICES
+
+
+def test_what_changes_is_read_again_and_counted_once() -> None:
+    world = World()
+    for _ in range(8):
+        world.happens(some(1))
+        assert world.look().is_complete
+        world.pass_(5)
+
+    assert world.hour.total("search", "passed") == 8
+
+
+def test_what_is_an_hour_old_is_forgotten() -> None:
+    world = World()
+    world.happens(some(3, 2))
+    world.look()
+
+    world.pass_(3600 - BUCKET_SECONDS)
+    assert world.look().total("search", "passed") == 3
+    world.pass_(BUCKET_SECONDS)
+
+    assert world.look().total("search", "passed") == 0
+    assert world.hour.top_subjects(10) == []
+    assert list(world.hour.names()) == []
+
+
+def test_nobody_looked_for_a_day() -> None:
+    world = World()
+    world.happens(some())
+    world.look()
+    world.pass_(86_400)
+    world.happens(some(7))
+
+    assert world.look().total(ALL, "passed") == 7
+
+
+def test_slow_answers_are_waited_for_as_long_as_a_page_may_take_and_the_rest_comes_later() -> None:
+    world = World(seconds_an_answer=0.04)
+    for minute in range(60):
+        world.happens(some(1), ago=60 * minute)
+
+    first = world.look().seconds
+    looks = 1
+    while not world.look().is_complete:
+        looks += 1
+
+    assert first < 600
+    assert looks > 5
+    assert world.hour.total("search", "passed") == 60
+    assert max(world.asked) <= 20
+
+
+def test_quick_answers_are_all_read_at_once() -> None:
+    assert World().look().is_complete
+
+
+def test_two_looks_within_a_second_ask_once() -> None:
+    world = World()
+    world.look()
+    asked = len(world.asked)
+
+    with world.hour.looking():
+        assert len(world.asked) == asked
+
+
+def test_rates_are_those_of_the_last_minute() -> None:
+    world = World()
+    world.pass_(6)
+    world.happens(some(120), ago=30)
+    world.happens(some(1000), ago=120)
+
+    assert world.look().rate("search", "passed") == pytest.approx(120 / 50)
+
+
+def test_a_storage_that_goes_away_leaves_what_is_known() -> None:
+    world = World()
+    world.happens(some(3))
+    world.look()
+    world.away = True
+
+    hour = world.look()
+
+    assert str(hour.problem) == "it is away"
+    assert hour.total("search", "passed") == 3
+    world.away = False
+    assert world.look().problem is None
+
+
+def test_a_storage_that_is_known_to_be_away_is_not_asked() -> None:
+    world = World()
+    world.monotonic += 10
+
+    with world.hour.looking(is_away=True) as hour:
+        assert (hour.at, world.asked) == (0.0, [])
+
+
+def test_who_is_refused_most_with_the_latest_series() -> None:
+    world = World()
+    world.happens(some(0, 5), ago=1800)
+    world.happens(some(0, 4), ago=40)
+    world.happens(some(0, 4), ago=10)
+
+    (found,) = world.look().top_subjects(5)
+
+    assert (found.subject, found.refused) == ("203.0.113.7", 13)
+    assert world.now - 50 <= found.since <= world.now - 40
+    assert world.hour.top_subjects(5, endpoint="quote") == []
+    assert world.hour.refusals_of("ip", "203.0.113.7") == [found]
+    assert world.hour.refusals_of("user", "203.0.113.7") == []
+
+
+def test_a_clock_that_steps_back_makes_no_negative_amounts() -> None:
+    world = World()
+    world.happens(some(3, 1))
+    world.look()
+    world.pass_(-7200)
+    world.happens(some(2))
+    world.look()
+    world.pass_(7300)
+
+    assert world.look().total("search", "passed") >= 0
+    assert min(world.hour.series("search", "passed")) >= 0

@@ -1,0 +1,199 @@
+"""The page Now, and the same as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine import StorageError
+from flask_multilimit.engine.storage import MemoryStorage
+from flask_multilimit.operate.dashboard.now import _HOUR as HOUR
+from flask_multilimit.serve.gate import gate_of
+from support.asking import ask
+
+from .conftest import ROOT, browser_of, made
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flask import Flask
+    from flask.testing import FlaskClient
+
+    from flask_multilimit.engine.storage.tallies import Tallies
+
+
+def count(app: Flask) -> None:
+    """Let all that has happened be seen at once."""
+    gate_of(app).audience._beat.once()
+    app.extensions.pop(HOUR, None)
+
+
+def json_of(browser: FlaskClient, page: str) -> Any:
+    return browser.get(f"{ROOT}api/{page}").get_json()
+
+
+CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
+
+
+def asked(app: Flask, times: int = 5, path: str = "/", **options: Any) -> None:
+    """So many requests of one client, counted."""
+    for _ in range(times):
+        ask(app, path, environ_base=CLIENT, **options)
+    count(app)
+
+
+def test_before_anything_happened_it_says_what_to_do(ada: FlaskClient) -> None:
+    page = ada.get(ROOT).text
+
+    assert "No limit was checked in the last hour." in page
+    assert "Send a request to a view that has a limit" in page
+    assert "Nobody was refused in the last hour." in page
+
+
+def test_what_happened_is_there(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    page = ada.get(ROOT).text
+
+    assert "3 in the hour, 60.0 %" in page
+    assert f'href="{ROOT}?endpoint=show"' in page
+    assert "203.0.113.7" in page
+    assert "ip-60s" in page
+
+
+def test_the_same_as_json(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    found = json_of(ada, "now")
+
+    assert found["totals"]["passed"]["hour"] == 2
+    assert found["totals"]["refused"]["hour"] == 3
+    assert [each["endpoint"] for each in found["endpoints"]] == ["show"]
+    assert sum(found["series"]["refused"]) == 3
+    assert found["subjects"][0]["shown"] == "203.0.113.7"
+    assert found["rules"] == [{"endpoint": "show", "rule": "ip-60s", "refuses": 3, "near": 1, "shadows": 0}]
+    assert found["storage"]["state"] == "working"
+
+
+def test_one_endpoint(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+    asked(app, 3, "/mine", headers={"X-User": "ada"})
+
+    found = json_of(ada, "now?endpoint=api.mine")
+
+    assert found["totals"]["passed"]["hour"] == 2
+    assert [each["type"] for each in found["subjects"]] == ["user"]
+    assert "<title>api.mine" in ada.get(f"{ROOT}?endpoint=api.mine").text
+
+
+def test_endpoints_are_found_sorted_and_paged() -> None:
+    app = made()
+    from flask_multilimit import rate_limiter
+
+    for number in range(60):
+        app.add_url_rule(f"/v/{number}", f"view{number:02}", rate_limiter(rules="1000/minute")(lambda: "ok"))
+    for number in range(60):
+        ask(app, f"/v/{number}")
+    asked(app, 5)
+    ada = browser_of("ada", app)
+
+    first = json_of(ada, "now")
+    third = json_of(ada, "now?page=3")
+    found = json_of(ada, "now?q=W4&sort=name")
+
+    assert first["paging"] == {"page": 1, "pages": 3, "total": 61}
+    assert first["endpoints"][0]["endpoint"] == "show"
+    assert len(third["endpoints"]) == 11
+    assert [each["endpoint"] for each in found["endpoints"]] == [f"view4{digit}" for digit in range(10)]
+    page = ada.get(f"{ROOT}?page=2").text
+    assert "Page 2 of 3" in page
+    assert f"{ROOT}?page=3" in page
+
+
+@pytest.mark.parametrize(
+    "query", ["page=x", "page=-1", "page=99999999999999", "page=²", "sort=x", "q=%00", "_external=1"]
+)
+def test_odd_queries_are_no_errors(ada: FlaskClient, query: str) -> None:
+    for page in ("", "api/now"):
+        assert ada.get(f"{ROOT}{page}?{query}").status_code == 200
+
+
+def test_options_of_url_for_are_no_queries(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    page = ada.get(f"{ROOT}?_scheme=javascript&_external=1&_anchor=x&name=y&filename=z").text
+
+    assert "javascript://" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_dashboard_is_no_traffic() -> None:
+    app = made(MULTILIMIT_APPLICATION_LIMITS="3/minute", MULTILIMIT_ALLOW=["198.51.100.0/24"])
+    ada = browser_of("ada", app)
+    ada.environ_base["REMOTE_ADDR"] = "198.51.100.7"
+
+    answers = [ada.get(ROOT).status_code for _ in range(5)]
+    count(app)
+
+    assert answers == [200] * 5
+    assert json_of(ada, "now")["endpoints"] == []
+
+
+def test_names_of_endpoints_and_subjects_are_text(app: Flask, ada: FlaskClient) -> None:
+    evil = "<script>alert(1)</script>'\""
+    from flask_multilimit import rate_limiter
+
+    app.add_url_rule("/evil", evil, rate_limiter(rules="1/minute", name="evil")(lambda: "ok"))
+    for _ in range(3):
+        ask(app, "/evil")
+    asked(app, 4, "/mine", headers={"X-User": evil})
+
+    page = ada.get(ROOT).text
+
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)") >= 3
+
+
+def test_nothing_is_counted() -> None:
+    app = made(MULTILIMIT_TRAFFIC=False)
+
+    page = browser_of("ada", app).get(ROOT)
+
+    assert page.status_code == 200
+    assert "MULTILIMIT_TRAFFIC is False: nothing is counted." in page.text
+
+
+class Forgetful(MemoryStorage):
+    """One that does not answer about traffic."""
+
+    def tallies(self, keys: Sequence[str]) -> Tallies:  # noqa: ARG002
+        raise StorageError("it is asleep")
+
+
+def test_a_storage_that_is_away() -> None:
+    app = made(Forgetful())
+
+    page = browser_of("ada", app).get(ROOT)
+
+    assert page.status_code == 200
+    assert "The storage does not answer." in page.text
+    assert "it is asleep" in page.text
+
+
+def test_hashed_subjects_lead_nowhere() -> None:
+    app = made(MULTILIMIT_TRAFFIC_SUBJECTS="hashed")
+    asked(app)
+
+    (found,) = json_of(browser_of("ada", app), "now")["subjects"]
+
+    assert found["known"] is False
+    assert "203" not in found["shown"]
+
+
+def test_long_subjects_lead_nowhere_for_they_are_shortened(app: Flask, ada: FlaskClient) -> None:
+    asked(app, 3, "/mine", headers={"X-User": "a" * 80})
+
+    (found,) = json_of(ada, "now")["subjects"]
+
+    assert found["known"] is False
