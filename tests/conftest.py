@@ -44,8 +44,9 @@ SLOW_FOLDERS = [
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Folders and files are slow by what they do: servers fail, processes come and go, load goes on for a while."""
+    slow = {path for path in {item.path for item in items} if any(map(path.is_relative_to, SLOW_FOLDERS))}
     for item in items:
-        if any(slow in {item.path, *item.path.parents} for slow in SLOW_FOLDERS):
+        if item.path in slow:
             item.add_marker("slow")
 
 
@@ -116,11 +117,11 @@ def _no_watchers_of_earlier_tests() -> Iterator[None]:
 
 
 @pytest.fixture
-def redis_client(server: Server) -> Iterator[redis.Redis]:
+def redis_client(server: Server) -> redis.Redis:
     """A client of the first server, which is empty."""
-    with server.client() as client:
-        client.flushall()
-        yield client
+    client = server.shared_client()
+    client.flushall()
+    return client
 
 
 @pytest.fixture

@@ -56,6 +56,6 @@ def bench(
         return
     kind = CompiledStorage if request.param == "compiled" else RedisStorage
     binary = server_binaries.get(request.param) or next(iter(server_binaries.values()))
-    with servers.running(binary).client() as client:
-        client.flushall()
-        yield Bench(Limiter(kind(client, clock=clock)), clock, client)
+    client = servers.running(binary).shared_client()
+    client.flushall()
+    yield Bench(Limiter(kind(client, clock=clock)), clock, client)

@@ -126,6 +126,7 @@ class Server:
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[redis.Redis] = []
+        self._shared: redis.Redis | None = None
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="multilimit-"))
@@ -193,6 +194,12 @@ class Server:
         client = redis.Redis.from_url(url or self.url, **{**defaults, **options})
         self._clients.append(client)
         return client
+
+    def shared_client(self) -> redis.Redis:
+        """A client on connections that stay open for the next test: to open one takes longer than most tests."""
+        if self._shared is None:
+            self._shared = self.client()
+        return redis.Redis(connection_pool=self._shared.connection_pool)
 
     def stop(self) -> None:
         """End the server in order; `restart` brings it back."""

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
+import redis
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -32,6 +33,15 @@ from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
 from .uri import address_of, check_credentials, check_database, check_options, check_place, redacted, why_malformed
 from .wire import command_of, wire_of
+
+_DRIVER: dict[str, Any] = {}
+"""What tells redis-py its own version: it would look that up on disk for each connection, which takes milliseconds."""
+try:
+    from redis.driver_info import DriverInfo
+except ImportError:  # older versions look once, when they are imported
+    pass
+else:
+    _DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 CHECK: bytes = b""
 """The mode of what is neither a peek nor a check that is repeated: what is left out says the same."""
@@ -291,6 +301,8 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError` that shows the URI,
     or the one that was ``given`` in its place."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
+    if "lib_" not in url:
+        common |= _DRIVER
     scheme = url.partition(":")[0]
     try:
         check_credentials(url)
