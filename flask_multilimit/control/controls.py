@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterable
-from ipaddress import collapse_addresses
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, validated
+from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, validated
+from ..declare.networks import Network, addresses_in
 from ..declare.who import Who
 from ..engine import ConfigurationError
 
@@ -17,7 +19,11 @@ FORMAT = 1
 """Of the document. A process that meets a newer one changes nothing."""
 MOST_ENTRIES = 100_000
 """That a document may have."""
+MOST_OVERRIDES = 1000
+"""Of its entries. Each of them may change each endpoint."""
 LONGEST_TEXT = 500
+LONG = 1 << 20
+"""Characters of a document."""
 MOST_TIMES = 1000
 
 _WIDEST = {4: 8, 6: 16}
@@ -28,6 +34,7 @@ _MOST_REFUSED = {4: 1 << 31, 6: 1 << 124}
 """Half of all addresses; of IPv6, half of those that are given out (2000::/3)."""
 
 Action = Literal["override", "allow", "deny", "ban"]
+Moment = Annotated[float, Field(allow_inf_nan=False)]
 Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
 
 
@@ -37,9 +44,9 @@ class _Entry(Written):
     author: Note = ""
     """Who has made it."""
     reason: Note = ""
-    since: float
+    since: Moment
     """When it was made: POSIX time, by the clock of the server that keeps the document."""
-    until: float | None = None
+    until: Moment | None = None
     """When it ends; ``None``: it lasts."""
 
 
@@ -150,12 +157,21 @@ E = TypeVar("E", Override, Listing)
 class Document(Written):
     """All that is changed."""
 
-    format: int = FORMAT
+    format: Annotated[int, Field(le=FORMAT)] = FORMAT
     entries: Annotated[tuple[Entry, ...], Field(max_length=MOST_ENTRIES, strict=False)] = ()
 
     @classmethod
     def parse(cls, text: str | bytes) -> Document:
         """Raise :class:`ConfigurationError` when it cannot be read, or is of a newer version."""
+        try:
+            with _no_collections(len(text)):
+                return cls.model_validate_json(text, context=NO_IMPORTS)
+        except ValueError:  # a ValidationError is one
+            return cls._told(text)
+
+    @classmethod
+    def _told(cls, text: str | bytes) -> Document:
+        """Raise what is wrong with it, in words."""
         try:
             given = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -166,6 +182,13 @@ class Document(Written):
                 "by a newer version of flask-multilimit; update this process"
             )
         return validated(cls, "the control document", given, imports=False)
+
+    @field_validator("entries")
+    @classmethod
+    def _check_overrides(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if sum(each.kind == "override" for each in value) > MOST_OVERRIDES:
+            raise ValueError(f"more than {MOST_OVERRIDES} overrides")
+        return value
 
     def dump(self) -> str:
         entries = [each.model_dump(mode="json", exclude_unset=True) for each in self.entries]
@@ -184,6 +207,10 @@ class Document(Written):
         others = [each for each in self.entries if each.target != entry.target]
         if len(others) >= MOST_ENTRIES:
             raise ConfigurationError(f"the control document has {MOST_ENTRIES} entries: undo some, or deny networks")
+        if entry.kind == "override" and sum(each.kind == "override" for each in others) >= MOST_OVERRIDES:
+            raise ConfigurationError(
+                f"the control document has {MOST_OVERRIDES} overrides: undo some, or give patterns"
+            )
         return self.model_copy(update={"entries": (*others, entry)})
 
     def without(self, ids: Iterable[str]) -> Document:
@@ -204,6 +231,19 @@ class Document(Written):
         return min((each.until for each in self.entries if each.until is not None), default=None)
 
 
+@contextmanager
+def _no_collections(size: int) -> Iterator[None]:
+    """Of garbage, while a long text becomes many objects of which none is garbage: it would take as long again."""
+    if size < LONG or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def entry_from(given: dict[str, Any]) -> Override | Listing:
     """The entry that is ``given``. Raises :class:`ConfigurationError`, as for a declaration."""
     model: type[Override] | type[Listing] = Override if given.get("kind") == "override" else Listing
@@ -218,12 +258,14 @@ def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
     if network.prefixlen < _WIDEST[network.version]:
         return f"{entry} would refuse {network.num_addresses} addresses"
     denied = (Who.parse(each.who).network for each in listings if each.kind != "allow")
-    wide = [each for each in denied if each and each.prefixlen <= _COUNTED[each.version]]
-    same: list[Any] = [each for each in wide if each.version == network.version]
-    refused = sum(each.num_addresses for each in collapse_addresses(same))
+    refused = addresses_in(each for each in denied if each and _is_counted(each, network.version))
     if refused < _MOST_REFUSED[network.version]:
         return ""
     return f"{entry}: together with all that is denied, half of all IPv{network.version} addresses would be refused"
+
+
+def _is_counted(network: Network, version: int) -> bool:
+    return network.version == version and network.prefixlen <= _COUNTED[version]
 
 
 def _plain(written: Any) -> Any:

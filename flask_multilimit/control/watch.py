@@ -22,6 +22,9 @@ SECONDS = (0.4, 0.6)
 """Between two looks, at random, so that not all workers ask at once: with the answer, less than a second."""
 
 
+PAUSE = 20
+"""So many times the time that it took to leave out the entries that have ended passes before it is done again."""
+
 _dice = random.Random()
 """Of its own: an app may have seeded the one that all share."""
 
@@ -65,6 +68,8 @@ class Watcher:
         self.problem: Exception | None = None
         """Why the newest document is not in force."""
         self._taken = NOTHING
+        self._next_end: float | None = None
+        self._not_before = 0.0
         self._take = take
         self._report = report
         self._logger = logger
@@ -98,19 +103,28 @@ class Watcher:
             # Remembered before it is read: what is wrong in it is told once.
             self.in_force = InForce(found.stamp, known.document, found.now, read)
             try:
-                document = Document.parse(found.text) if found.text else Document()
+                document = Document.parse(found.text) if found.text else NOTHING
             except ConfigurationError as error:
                 self._fail(error)
                 return
             self.in_force = InForce(found.stamp, document, found.now, read)
             self.problem = None
-        holding = self.in_force.document.at(found.now)
-        if holding is not self._taken and holding != self._taken:
+            self._hold(document, found.now)
+        elif self._next_end is not None and found.now >= self._next_end and read >= self._not_before:
+            self._hold(self.in_force.document, found.now)
+
+    def _hold(self, document: Document, now: float) -> None:
+        """Put in force what of ``document`` holds ``now``."""
+        started, holding = time.monotonic(), document.at(now)
+        self._next_end = holding.next_end
+        if holding is not self._taken:
             self._taken = holding
             try:
                 self._take(holding)
             except ConfigurationError as error:
                 self._fail(error)
+        # Of thousands of entries, one may end at every look.
+        self._not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
 
     def _fail(self, error: Exception) -> None:
         if str(error) == str(self.problem):

@@ -6,9 +6,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
-from socket import AF_INET, AF_INET6, inet_pton
-from typing import Generic, TypeVar
+from ipaddress import IPv6Address, ip_network
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from typing import Generic, NamedTuple, TypeVar
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
@@ -22,7 +22,32 @@ _MAPPED = 0xFFFF << 32
 """IPv6 addresses from here on stand for IPv4 addresses (RFC 4291, 2.5.5.2)."""
 _ALL_V4 = 1 << 32
 
-Network = IPv4Network | IPv6Network
+
+class Network(NamedTuple):
+    """A network of IPv4 or IPv6: far lighter than those of :mod:`ipaddress`, for lists of many thousands."""
+
+    version: int
+    first: int
+    """Its first address, as a number."""
+    prefixlen: int
+
+    @property
+    def num_addresses(self) -> int:
+        return 1 << (_BITS[self.version] - self.prefixlen)
+
+    @property
+    def address(self) -> str:
+        """Its first address, as people write it."""
+        if self.version == 4:
+            return inet_ntop(AF_INET, self.first.to_bytes(4, "big"))
+        text = inet_ntop(AF_INET6, self.first.to_bytes(16, "big"))
+        return text if "." not in text else str(IPv6Address(self.first))  # "::1.2.3.4", which is not the IPv4 address
+
+    def __str__(self) -> str:
+        return f"{self.address}/{self.prefixlen}"
+
+
+_BITS = {4: 32, 6: 128}
 
 
 def without_port(address: str) -> str:
@@ -42,19 +67,43 @@ def network_from(text: object) -> Network:
     """
     if not isinstance(text, str):
         raise ConfigurationError(f'network {brief(text)}: give text such as "203.0.113.0/24"')
+    network = usual_network(text)
+    if network is not None:
+        return network
     try:
-        network = ip_network(text.strip(), strict=False)
+        read = ip_network(text.strip(), strict=False)  # which reads netmasks as well
     except ValueError:
         raise ConfigurationError(
             f'network {brief(text)}: write it as "203.0.113.7", "203.0.113.0/24" or "2001:db8::/32"'
         ) from None
-    if isinstance(network, IPv6Network):
-        if "%" in text:
-            raise ConfigurationError(f"network {brief(text)}: leave the zone out")
-        first = int(network.network_address)
-        if network.prefixlen >= 96 and first >> 32 == 0xFFFF:
-            return IPv4Network((first & 0xFFFFFFFF, network.prefixlen - 96))
-    return network
+    if "%" in text:
+        raise ConfigurationError(f"network {brief(text)}: leave the zone out")
+    return _network(read.version, int(read.network_address), read.prefixlen)
+
+
+def usual_network(text: str) -> Network | None:
+    """The network that ``text`` writes with a length, as nearly all do; ``None``: it does not.
+
+    A fifth of the time that :mod:`ipaddress` takes.
+    """
+    address, slash, length = text.strip().partition("/")
+    version = 6 if ":" in address else 4
+    try:
+        packed = inet_pton(AF_INET6 if version == 6 else AF_INET, address)
+    except (OSError, ValueError):  # ValueError: a NUL or a surrogate in it
+        return None
+    bits = prefixlen = _BITS[version]
+    if slash:
+        prefixlen = int(length) if len(length) <= 3 and length.isascii() and length.isdigit() else bits + 1
+        if prefixlen > bits:
+            return None
+    return _network(version, int.from_bytes(packed, "big") >> (bits - prefixlen) << (bits - prefixlen), prefixlen)
+
+
+def _network(version: int, first: int, prefixlen: int) -> Network:
+    if version == 6 and prefixlen >= 96 and first >> 32 == 0xFFFF:
+        return Network(4, first & 0xFFFFFFFF, prefixlen - 96)
+    return Network(version, first, prefixlen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +121,15 @@ class Networks(Generic[T]):
     """Finds the smallest of ``networks`` that an address lies in, in a few comparisons however many there are."""
 
     def __init__(self, networks: Iterable[tuple[Network, T]]) -> None:
-        v4: list[tuple[Network, T]] = []
-        v6: list[tuple[Network, T]] = []
-        for network, value in networks:
-            (v4 if network.version == 4 else v6).append((network, value))
-        self._size = len(v4) + len(v6)
-        self._v4 = _segments(v4)
-        self._v6 = _segments(v6)
+        # Numbers only, for of thousands of objects each would cost the garbage collector time as well.
+        keys: dict[int, list[int]] = {4: [], 6: []}
+        values: dict[int, list[T]] = {4: [], 6: []}
+        for (version, first, prefixlen), value in networks:
+            keys[version].append(first << 8 | prefixlen)
+            values[version].append(value)
+        self._size = len(keys[4]) + len(keys[6])
+        self._v4 = _segments(keys[4], values[4], bits=32)
+        self._v6 = _segments(keys[6], values[6], bits=128)
 
     def __len__(self) -> int:
         return self._size
@@ -99,9 +150,11 @@ class Networks(Generic[T]):
         return self._v6.find(number)
 
 
-def _segments(networks: Iterable[tuple[Network, T]]) -> _Segments[T]:
-    """Networks lie apart or one within another, so going up the addresses the open ones are a stack."""
-    ordered = sorted(networks, key=lambda each: (int(each[0].network_address), each[0].prefixlen))
+def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:
+    """Networks lie apart or one within another, so going up the addresses the open ones are a stack.
+
+    A key is the first address of a network, and in its last byte the length of the prefix.
+    """
     starts: list[int] = [0]
     values: list[T | None] = [None]
     open_: list[tuple[int, T]] = []  # where each ends, and its value; the innermost is last
@@ -118,10 +171,20 @@ def _segments(networks: Iterable[tuple[Network, T]]) -> _Segments[T]:
             end, _ = open_.pop()
             begin(end, open_[-1][1] if open_ else None)
 
-    for network, value in ordered:
-        first = int(network.network_address)
+    for index in sorted(range(len(keys)), key=keys.__getitem__):
+        first, prefixlen = keys[index] >> 8, keys[index] & 0xFF
         close_until(first)
-        open_.append((first + network.num_addresses, value))
-        begin(first, value)
+        open_.append((first + (1 << (bits - prefixlen)), given[index]))
+        begin(first, given[index])
     close_until(1 << 129)
     return _Segments(starts, values)
+
+
+def addresses_in(networks: Iterable[Network]) -> int:
+    """How many addresses ``networks`` of one version have together."""
+    total = end = 0
+    for network in sorted(networks):
+        last = network.first + network.num_addresses
+        total += max(last - max(network.first, end), 0)
+        end = max(end, last)
+    return total

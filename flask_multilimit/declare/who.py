@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.keys import TYPE_PATTERN
-from .networks import Network, network_from
+from .networks import Network, network_from, usual_network
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(NamedTuple):
     """Either a ``network``, or the subject ``value`` of the type called ``type_name``."""
 
     network: Network | None
@@ -24,14 +23,14 @@ class Who:
         one. Raises :class:`ConfigurationError`."""
         if not isinstance(text, str) or not text.strip():
             raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
+        network = usual_network(text)
+        if network is not None:
+            return cls(network)
         type_name, colon, value = text.partition(":")
-        try:
-            return cls(network_from(text))
-        except ConfigurationError:
-            if not colon:
-                raise ConfigurationError(f"{brief(text)}: {_REMEDY}") from None
+        if not colon:
+            return cls(_network_from(text))
         if type_name == "ip":
-            return cls(network_from(value))
+            return cls(_network_from(value))
         if type_name == "default" or not TYPE_PATTERN.fullmatch(type_name) or "+" in type_name:
             raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
         return cls(None, type_name, value)
@@ -39,9 +38,16 @@ class Who:
     def __str__(self) -> str:
         if self.network is None:
             return f"{self.type_name}:{self.value}"
-        return str(self.network if self.network.num_addresses > 1 else self.network.network_address)
+        return str(self.network) if self.network.num_addresses > 1 else self.network.address
 
 
 _REMEDY = (
     'give a network such as "203.0.113.0/24", or a subject such as "user:42" (the name of its type before the colon)'
 )
+
+
+def _network_from(text: str) -> Network:
+    try:
+        return network_from(text)
+    except ConfigurationError:
+        raise ConfigurationError(f"{brief(text)}: {_REMEDY}") from None

@@ -341,7 +341,7 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
                 limiter.stem,
                 changed.rules,
                 limiter.dynamic if callable(declared.rules) else None,
-                SpecialRules(changed.special, declared) if changed.special else None,
+                SpecialRules(changed.special, declared) if changed.special is not None else None,
                 limiter.declaration,
                 changed.by_name,
             )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import floor
 from typing import Any
@@ -13,7 +13,7 @@ from ..control.controls import Override
 from ..declare.data import WrittenRule, rules_of
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
-from ..declare.networks import Network, Networks
+from ..declare.networks import Networks
 from ..declare.subjects import LimitType, Subject
 from ..declare.who import Who
 from ..engine import Concurrent, Rule
@@ -22,24 +22,43 @@ NamedRule = tuple[str, Rule]
 CONCURRENCY = "concurrency"
 
 
-@dataclass(frozen=True)
 class Overrides:
     """All overrides in force. Which of them an endpoint meets is worked out when its plan is made."""
 
-    entries: tuple[Override, ...] = ()
-    met: set[str] = field(default_factory=set, compare=False)
-    """Ids of those that something answers to, of the plans that were made."""
+    def __init__(self, entries: Iterable[Override] = ()) -> None:
+        self.entries: tuple[Override, ...] = tuple(entries)
+        self.met: set[str] = set()
+        """Ids of those that something answers to, of the plans that were made."""
+        self._everywhere: list[int] = []
+        self._named: dict[str, list[int]] = {}
+        self._patterns: list[tuple[str, int]] = []
+        self._groups: dict[tuple[int, ...], Group] = {}
+        for index, each in enumerate(self.entries):
+            if each.endpoint is None or each.endpoint == "*":
+                self._everywhere.append(index)
+            else:  # what looks like a pattern may also be the name of a scope
+                self._named.setdefault(each.endpoint, []).append(index)
+                if not _WILD.isdisjoint(each.endpoint):
+                    self._patterns.append((each.endpoint, index))
 
     def __bool__(self) -> bool:
         return bool(self.entries)
 
-    def at(self, scope: str) -> tuple[Override, ...]:
-        return tuple(each for each in self.entries if _answers(each, scope))
+    def at(self, scope: str) -> Group:
+        """Those that ``scope`` meets. Scopes that meet the same have one object."""
+        found = {index for pattern, index in self._patterns if fnmatchcase(scope, pattern)}
+        if self._named:
+            found.update(index for name in _names_of(scope) for index in self._named.get(name, ()))
+        special = tuple(sorted(found))
+        if special not in self._groups:
+            met = sorted([*special, *self._everywhere])
+            self._groups[special] = Group(tuple(self.entries[index] for index in met))
+        return self._groups[special]
 
     def limits_at(self, scope: str) -> tuple[Declaration, ...]:
         """The limiters that are there only by an override."""
         found = []
-        for each in self.at(scope):
+        for each in self.at(scope).changes:
             if each.limit is not None:
                 self.met.add(each.id)
                 found.append(rate_limiter(**each.limit.options).at(f"override {each.id}"))
@@ -47,25 +66,22 @@ class Overrides:
 
     def change(self, scope: str, declaration: Declaration, rules: Sequence[NamedRule]) -> Changed | None:
         """What a limiter is at ``scope``; ``None`` when it is off."""
-        changed = Changed(declaration, tuple(rules), ())
-        special: list[Override] = []
-        for each in self.at(scope):
-            if each.who is not None:
-                if _concerns(Who.parse(each.who), declaration):
-                    self.met.add(each.id)
-                    special.append(each)
-            elif each.limiter is not None and each.limiter not in {declaration.name, declaration.type_name}:
+        group = self.at(scope)
+        special = group.about(declaration)
+        if special is not None:
+            self.met.update(each.id for each in special.entries)
+        changed = Changed(declaration, tuple(rules), special)
+        for each in group.changes:
+            if each.limiter is not None and each.limiter not in {declaration.name, declaration.type_name}:
                 continue
-            elif each.rule is not None:
+            if each.rule is not None:
                 changed = self._change_rule(changed, each)
             elif each.limit is None:
                 self.met.add(each.id)
                 if each.off:
                     return None
                 changed = _change_limiter(changed, each)
-        if not changed.rules and rules:
-            return None
-        return replace(changed, special=tuple(special))
+        return None if rules and not changed.rules else changed
 
     def _change_rule(self, changed: Changed, override: Override) -> Changed:
         by_request = callable(changed.declaration.rules)
@@ -82,7 +98,7 @@ class Changed:
 
     declaration: Declaration
     rules: tuple[NamedRule, ...]
-    special: tuple[Override, ...]
+    special: SpecialSubjects | None
     """Those about subjects."""
     by_name: tuple[Override, ...] = ()
     """Those that change rules which depend on the request, once they are known."""
@@ -93,15 +109,39 @@ def name_of_rule(declaration: Declaration, rule: Rule) -> str:
     return rule.name or f"{declaration.name or declaration.type_name.replace('+', '-')}-{rule.window}"
 
 
-def _answers(override: Override, scope: str) -> bool:
-    name = override.endpoint
-    return name is None or scope == name or scope.startswith(f"{name}.") or fnmatchcase(scope, name)
+_WILD = frozenset("*?[")
 
 
-def _concerns(who: Who, declaration: Declaration) -> bool:
-    """Whether a limiter counts subjects of that type."""
-    type_name = LimitType.IP.value if who.network is not None else who.type_name
-    return type_name in {declaration.type_name, *declaration.type_name.split("+")}
+def _names_of(scope: str) -> Iterator[str]:
+    """What an override may call it: itself, and the blueprints around it."""
+    yield scope
+    at = scope.find(".")
+    while at >= 0:
+        yield scope[:at]
+        at = scope.find(".", at + 1)
+
+
+class Group:
+    """The overrides that a scope meets."""
+
+    def __init__(self, entries: tuple[Override, ...]) -> None:
+        self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
+        """Those that change limiters for everybody, in their order."""
+        self._about = [(Who.parse(each.who), each) for each in entries if each.who is not None]
+        self._special: dict[str, SpecialSubjects | None] = {}
+
+    def about(self, declaration: Declaration) -> SpecialSubjects | None:
+        """Those about subjects that a limiter counts; ``None``: there are none."""
+        type_name = declaration.type_name
+        if type_name not in self._special:
+            counted = {type_name, *type_name.split("+")}
+            found = [
+                (who, each)
+                for who, each in self._about
+                if (LimitType.IP.value if who.network is not None else who.type_name) in counted
+            ]
+            self._special[type_name] = SpecialSubjects(found) if found else None
+        return self._special[type_name]
 
 
 def _change_limiter(changed: Changed, override: Override) -> Changed:
@@ -176,21 +216,16 @@ def _written(override: Override) -> tuple[Rule, ...]:
     return rules_of(override.rules) if override.rules is not None else ()
 
 
-class SpecialRules:
-    """The rules of a limiter for subjects that have rules of their own."""
+class SpecialSubjects:
+    """Subjects with rules of their own."""
 
-    def __init__(self, overrides: Iterable[Override], declaration: Declaration) -> None:
-        self.entries: tuple[Override, ...] = tuple(overrides)
-        networks: list[tuple[Network, Override]] = []
-        self._subjects: dict[tuple[str, str], Override] = {}
-        for each in self.entries:
-            who = Who.parse(each.who)
-            if who.network is not None:
-                networks.append((who.network, each))
-            else:
-                self._subjects[who.type_name, who.value] = each
-        self._networks: Networks[Override] = Networks(networks)
-        self._declaration = declaration
+    def __init__(self, entries: Iterable[tuple[Who, Override]]) -> None:
+        known = list(entries)
+        self.entries: tuple[Override, ...] = tuple(each for _, each in known)
+        self._subjects = {(who.type_name, who.value): each for who, each in known if who.network is None}
+        self._networks: Networks[Override] = Networks(
+            (who.network, each) for who, each in known if who.network is not None
+        )
 
     def find(self, subject: Subject) -> Override | None:
         """What holds for ``subject``, or for a part of one that several types are together."""
@@ -201,6 +236,15 @@ class SpecialRules:
             parts = (self.find(Subject(*part)) for part in json.loads(subject.value))
             return next((part for part in parts if part is not None), None)
         return found
+
+
+class SpecialRules:
+    """The rules of a limiter for subjects that have rules of their own."""
+
+    def __init__(self, subjects: SpecialSubjects, declaration: Declaration) -> None:
+        self.entries: tuple[Override, ...] = subjects.entries
+        self.find: Callable[[Subject], Override | None] = subjects.find
+        self._declaration = declaration
 
     def of(self, override: Override, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:
         if override.times is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from flask import Request
 
-from ..declare.networks import Networks
+from ..control.controls import Listing
+from ..declare.networks import Network, Networks
 from ..declare.subjects import Subject
 from ..declare.who import Who
 from ..engine import ConfigurationError
@@ -31,8 +33,8 @@ class Listed:
     """Of the refusal, for ``deny``."""
     banned: bool = False
     """Whether it is a ban, and says so."""
-    ends_in: Callable[[], float] | None = None
-    """Seconds until its end, asked when it refuses; ``None``: it lasts."""
+    ends_in: float | None = None
+    """Seconds until its end, when it was found; ``None``: it lasts."""
 
 
 def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Status = 403) -> list[Listed]:
@@ -44,13 +46,31 @@ def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Sta
 
 
 class AccessLists:
-    """All lists of an app. Immutable: when a list changes, another one takes its place."""
+    """All lists of an app. Immutable: when a list changes, another one takes its place.
 
-    def __init__(self, listed: Iterable[Listed] = ()) -> None:
-        listed = tuple(listed)
-        self._size = len(listed)
-        self._allowed = _Found(each for each in listed if each.action == "allow")
-        self._denied = _Found(each for each in listed if each.action == "deny")
+    ``live`` are those that are changed while it runs. There may be very many, so what they say to a request is worked
+    out, by ``told``, only when one concerns it.
+    """
+
+    def __init__(
+        self,
+        listed: Iterable[Listed] = (),
+        live: Sequence[Listing] = (),
+        *,
+        told: Callable[[Listing], Listed | None] | None = None,
+    ) -> None:
+        declared = tuple(listed)
+        self._size = len(declared) + len(live)
+        self._allowed, self._denied = (
+            _Found(
+                chain(
+                    ((each.who, each) for each in declared if (each.action == "allow") == allowing),
+                    ((Who.parse(each.who), each) for each in live if (each.kind == "allow") == allowing),
+                ),
+                told,
+            )
+            for allowing in (True, False)
+        )
         self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
         """Types whose subjects are listed."""
 
@@ -60,7 +80,7 @@ class AccessLists:
     def of_address(self, asked: Request) -> Listed | None:
         """What holds for the address of a request, as far as networks tell."""
         address = asked.remote_addr or ""
-        return self._allowed.networks.find(address) or self._denied.networks.find(address)
+        return self._allowed.of_address(address) or self._denied.of_address(address)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         """What holds for the subjects of the current request."""
@@ -75,17 +95,34 @@ class AccessLists:
 class _Found:
     """The entries of one action."""
 
-    def __init__(self, listed: Iterable[Listed]) -> None:
-        listed = tuple(listed)
-        self.networks: Networks[Listed] = Networks(
-            (each.who.network, each) for each in listed if each.who.network is not None
-        )
-        self._subjects = {(each.who.type_name, each.who.value): each for each in listed if each.who.network is None}
-        self.type_names = frozenset(type_name for type_name, _ in self._subjects)
+    def __init__(
+        self, entries: Iterable[tuple[Who, Listed | Listing]], told: Callable[[Listing], Listed | None] | None
+    ) -> None:
+        self._told = told
+        self._subjects: dict[tuple[str, str], Listed | Listing] = {}
+        self._networks: Networks[Listed | Listing] = Networks(self._take(entries))
+        self.type_names: frozenset[str] = frozenset(type_name for type_name, _ in self._subjects)
+
+    def _take(self, entries: Iterable[tuple[Who, Listed | Listing]]) -> Iterator[tuple[Network, Listed | Listing]]:
+        """Keep the subjects; the rest are networks."""
+        for who, entry in entries:
+            if who.network is None:
+                self._subjects[who.type_name, who.value] = entry
+            else:
+                yield who.network, entry
+
+    def of_address(self, address: str) -> Listed | None:
+        found = self._networks.find(address)
+        return None if found is None else self._shown(found)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         for type_name in self.type_names:
             subject = subject_of(type_name)
             if subject is not None and (found := self._subjects.get((type_name, subject.value))) is not None:
-                return found
+                return self._shown(found)
         return None
+
+    def _shown(self, found: Listed | Listing) -> Listed | None:
+        if isinstance(found, Listed):
+            return found
+        return None if self._told is None else self._told(found)

@@ -124,7 +124,7 @@ class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeu
         self.code: int | None = listed.status
         self.listed = listed
         """The entry that refuses."""
-        self.ends_in: float | None = listed.ends_in() if listed.ends_in is not None else None
+        self.ends_in: float | None = listed.ends_in
         """Seconds until the entry ends; ``None``: it lasts."""
 
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002

@@ -36,7 +36,7 @@ class Steering:
         self._gate = gate
         self._declared = gate.plans
         self._lists = tuple(lists)
-        self._entries: tuple[Override | Listing, ...] = ()
+        self._entries: dict[str, Override | Listing] = {}
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
         self.control: Control = Control(store, self.watcher, self)
@@ -74,7 +74,7 @@ class Steering:
     def take(self, document: Document) -> None:
         """Put ``document`` in force. Raises :class:`ConfigurationError` when its overrides do not fit the limits of the
         app: those before stay in force then, and its lists hold."""
-        self._gate.access = AccessLists([*self._lists, *map(self._listed, document.listings)]) or None
+        self._gate.access = AccessLists(self._lists, document.listings, told=self._listed) or None
         if document.overrides != self._gate.plans.overrides.entries:
             self._gate.plans = self.plans_with(document.overrides)
         self._tell(document.entries)
@@ -111,7 +111,7 @@ class Steering:
     def _check_who(self, text: str) -> None:
         network, prefix = Who.parse(text).network, self._gate.settings.ipv6_prefix
         if network is not None and network.version == 6 and network.prefixlen > prefix:
-            whole = network_from(f"{network.network_address}/{prefix}")
+            whole = network_from(f"{network.address}/{prefix}")
             remedy = f"limits count IPv6 addresses of one /{prefix} as one: give {whole}"
             raise InvalidData("", [Mistake("who", text, remedy)])
         self._check_type(text)
@@ -126,30 +126,36 @@ class Steering:
         self._declared.ensure()
         return sorted(self._declared.types)
 
-    def _listed(self, entry: Listing) -> Listed:
-        status = 429 if entry.kind == "ban" else entry.status or self._gate.settings.deny_status
-        until, clock = entry.until, self.watcher.in_force
+    def _listed(self, entry: Listing) -> Listed | None:
+        """What ``entry`` says to a request now; ``None`` when it has just ended."""
+        ends_in = None if entry.until is None else entry.until - self.watcher.in_force.time()
+        if ends_in is not None and ends_in <= 0:
+            return None
         return Listed(
             Who.parse(entry.who),
             "allow" if entry.kind == "allow" else "deny",
             f"{entry.kind} {entry.id}",
-            status,
+            429 if entry.kind == "ban" else entry.status or self._gate.settings.deny_status,
             entry.kind == "ban",
-            None if until is None else lambda: max(until - clock.time(), 0),
+            ends_in,
         )
 
     def _tell(self, entries: tuple[Override | Listing, ...]) -> None:
         """One line for each entry that comes or goes."""
-        before, now = set(self._entries), set(entries)
-        self._entries = entries
-        log = self._gate.app.logger.info
-        for sign, changed in (("now", now - before), ("no longer", before - now)):
-            for each in sorted(changed, key=lambda one: one.since)[:MOST_LOGGED]:
-                by = f" by {each.author}" if each.author else ""
-                log("Rate limits, %s: %s (%s%s)%s", sign, each, each.id, by, f": {each.reason}" if each.reason else "")
-            if len(changed) > MOST_LOGGED:
-                log("Rate limits, %s: %d entries more", sign, len(changed) - MOST_LOGGED)
+        before, now = self._entries, {each.id: each for each in entries}
+        self._entries = now
+        for sign, some, others in (("now", now, before), ("no longer", before, now)):
+            changed = [some[id_] for id_ in some.keys() - others.keys()]
+            self._log(sign, sorted(changed, key=lambda each: each.since))
         notify(control_changed, self._gate.app, entries=entries)
+
+    def _log(self, sign: str, changed: Sequence[Override | Listing]) -> None:
+        log = self._gate.app.logger.info
+        for each in changed[:MOST_LOGGED]:
+            by = f" by {each.author}" if each.author else ""
+            log("Rate limits, %s: %s (%s%s)%s", sign, each, each.id, by, f": {each.reason}" if each.reason else "")
+        if len(changed) > MOST_LOGGED:
+            log("Rate limits, %s: %d entries more", sign, len(changed) - MOST_LOGGED)
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)

@@ -186,6 +186,38 @@ class TestInTheStorage:
         with pytest.raises(ConfigurationError, match="100000 entries"):
             shop.control.deny("192.0.2.1", lasting=True)
 
+    def test_a_thousand_overrides_are_taken_and_no_more(self, shop: Shop, redis_client: redis.Redis) -> None:
+        override = {"kind": "override", "since": 1.0, "times": 2.0}
+        entries = [{**override, "id": f"{n:08x}", "who": f"10.{n >> 8}.{n & 255}.0/24"} for n in range(1000)]
+        text = json.dumps({"format": 1, "entries": entries})
+        redis_client.hset(KEY, mapping={"stamp": "9-long", "document": text})
+
+        assert shop.statuses(5, ip="10.1.2.3") == [200, 200, 200, 200, 429]
+        with pytest.raises(ConfigurationError, match="1000 overrides"):
+            shop.control.override(who="192.0.2.1", times=2.0, lasting=True)
+        one_more = {**override, "id": "ffffffff", "who": "::1"}
+        with pytest.raises(ConfigurationError, match="more than 1000 overrides"):
+            Document.parse(json.dumps({"format": 1, "entries": [*entries, one_more]}))
+
+    def test_many_that_end_one_after_the_other_keep_no_process_busy(
+        self, shop: Shop, redis_client: redis.Redis
+    ) -> None:
+        shop.statuses(1)
+        now = shop.control.deny("192.0.2.1", lasting=True).since
+        entries = [{**ENTRY, "id": f"{n:08x}", "who": f"10.0.{n >> 8}.{n & 255}"} for n in range(2000)]
+        ending = [{**each, "until": now + 3600 + n / 1000} for n, each in enumerate(entries)]
+        text = json.dumps({"format": 1, "entries": ending})
+        redis_client.hset(KEY, mapping={"stamp": "9-ending", "document": text})
+        watcher = steering_of(shop.app).watcher
+        watcher.look()
+        taken = watcher._taken
+
+        for _ in range(3):
+            watcher.look()
+
+        assert len(taken.entries) == 2000
+        assert watcher._taken is taken
+
 
 def test_listings_are_what_they_say() -> None:
     assert isinstance(entry_from(ENTRY), Listing)

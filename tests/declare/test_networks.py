@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    collapse_addresses,
+    ip_address,
+    ip_network,
+)
 from typing import Any
 
 import pytest
@@ -10,8 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.declare.networks import Network, Networks, network_from
+from flask_multilimit.declare.networks import Networks, addresses_in, network_from
 from flask_multilimit.declare.who import Who
+
+Network = IPv4Network | IPv6Network
+MAPPED = IPv6Network("::ffff:0:0/96")
 
 # Few different bits, so that networks lie within each other and addresses in them.
 BITS = st.lists(st.sampled_from([0, 1, 2, 127, 128, 255]), min_size=16, max_size=16).map(bytes)
@@ -31,7 +42,7 @@ def find_slowly(networks: list[Network], address: IPv4Address | IPv6Address) -> 
 def test_finds_the_smallest_network_around_an_address(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
-    found = Networks((network, network.prefixlen) for network in networks).find(str(address))
+    found = Networks((network_from(str(network)), network.prefixlen) for network in networks).find(str(address))
 
     assert found == find_slowly(networks, address)
 
@@ -39,25 +50,71 @@ def test_finds_the_smallest_network_around_an_address(
 @given(st.lists(V4, max_size=20), BITS)
 def test_a_mapped_address_is_the_ipv4_address_that_it_stands_for(networks: list[Network], bits: bytes) -> None:
     plain = IPv4Address(bits[:4])
-    found = Networks((network, str(network)) for network in networks)
+    found = Networks((network_from(str(network)), str(network)) for network in networks)
 
     assert found.find(f"::ffff:{plain}") == found.find(str(plain))
 
 
 @given(st.text(max_size=70))
 def test_any_text_is_looked_up_without_an_error(text: str) -> None:
-    everything = Networks([(ip_network("0.0.0.0/0"), True), (ip_network("::/0"), True)])
+    everything = Networks([(network_from("0.0.0.0/0"), True), (network_from("::/0"), True)])
     try:
         ip_address(text.partition("%")[0])
     except ValueError:
         assert everything.find(text) is None
 
 
-@given(V4 | V6)
-def test_a_network_is_read_as_ipaddress_reads_it(network: Network) -> None:
-    mapped = isinstance(network, IPv6Network) and network.subnet_of(ip_network("::ffff:0:0/96"))  # type: ignore[arg-type]
+def as_ipaddress_reads(text: str) -> Network | None:
+    """The network that ``text`` writes, of IPv4 where it stands for IPv4; ``None`` for none."""
+    try:
+        network = ip_network(text.strip(), strict=False)
+    except ValueError:
+        return None
+    if isinstance(network, IPv6Network) and network.subnet_of(MAPPED):
+        return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return network
 
-    assert mapped or network_from(str(network)) == network
+
+NEARLY = st.text("0123456789abcdefF:./% ", max_size=45)
+CHANGED = st.builds(
+    lambda network, at, text: f"{str(network)[: at % 20]}{text}{str(network)[at % 20 :]}",
+    V4 | V6,
+    st.integers(0, 40),
+    st.text("0123456789abcdef:./ ", max_size=2),
+)
+MASKED = st.builds(lambda network, form: network.with_hostmask if form else network.with_netmask, V4, st.booleans())
+
+
+@given((V4 | V6).map(str) | NEARLY | CHANGED | MASKED)
+def test_a_network_is_read_and_written_as_ipaddress_does(text: str) -> None:
+    expected = as_ipaddress_reads(text)
+    if expected is None or "%" in text:
+        with pytest.raises(ConfigurationError):
+            network_from(text)
+        return
+
+    found = network_from(text)
+
+    assert str(found) == str(expected)
+    assert (found.version, found.prefixlen, found.address) == (
+        expected.version,
+        expected.prefixlen,
+        str(expected.network_address),
+    )
+    assert found.num_addresses == expected.num_addresses
+    assert network_from(str(found)) == found
+
+
+@given(st.lists(V4, max_size=20) | st.lists(V6, max_size=20))
+def test_addresses_are_counted_once(networks: list[Any]) -> None:
+    counted = addresses_in(network_from(str(network)) for network in networks if not in_mapped(network))
+
+    apart = collapse_addresses(network for network in networks if not in_mapped(network))
+    assert counted == sum(each.num_addresses for each in apart)
+
+
+def in_mapped(network: Network) -> bool:
+    return isinstance(network, IPv6Network) and network.subnet_of(MAPPED)
 
 
 @pytest.mark.parametrize(
