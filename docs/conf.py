@@ -23,7 +23,7 @@ nitpick_ignore_regex = [
         r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|logging|prometheus_client|typing)\..*",
     ),
     ("py:.*", r"(Any|Flask|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)"),
-    ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|T|U)"),
+    ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|WrittenLimiter|WrittenRules|T|U)"),
     ("py:.*", r"flask_multilimit\.\w+\..*"),
     ("py:.*", r"wire\.Wire|count_workers|memoized"),  # not public, but named in docstrings
 ]
