@@ -52,7 +52,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"subjects"},
         {"limiter", "who"},
         {"checks", "data", "dynamic"},
-        {"decorators"},
+        {"decorators", "schema"},
     ),
     "control": ({"controls", "store"}, {"preview", "watch"}, {"control"}),
     "plan": ({"overrides", "sources", "views"}, {"endpoint"}, {"checks"}, {"plans"}, {"differences"}),

@@ -28,7 +28,7 @@ PAUSE = 20
 _dice = random.Random()
 """Of its own: an app may have seeded the one that all share."""
 
-NOTHING = Document()
+NOTHING = Document.model_construct()  # not built before somebody has changed something
 """What is changed when nobody has changed anything."""
 
 

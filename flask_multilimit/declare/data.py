@@ -1,4 +1,4 @@
-"""Limits written as data: in settings, in a file, in overrides, in simulations. One model, and its JSON Schema.
+"""Limits written as data: in settings, in a file, in overrides, in simulations. One model for all of them.
 
 It says all that :func:`rate_limiter` can say without a callable, and names a callable by its import path.
 """
@@ -39,17 +39,8 @@ from .limiter import LONGEST_WAIT, OPTIONS, Declaration, reject_unknown_options
 from .networks import Networks, network_from
 from .subjects import LimitType, SingleType, SubjectType
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    try:
-        import tomli as tomllib
-    except ImportError:
-        tomllib = None
-
 OFF = "off"
 """In place of limits: none."""
-SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 NO_IMPORTS = {"imports": False}
 """The validation context of what is not to be trusted with import paths: to import a module is to run it."""
 
@@ -181,11 +172,10 @@ NetworkText = Annotated[str, Field(examples=["203.0.113.0/24", "2001:db8::/32"])
 
 
 class Written(BaseModel):
-    """What every model of this room is: immutable, strict, and without options that it does not know."""
+    """What every model of this room is: immutable, strict, and without options that it does not know. Each is built
+    when it is first used, and most apps use none."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class WrittenRule(Written):
@@ -513,14 +503,13 @@ def _parsed(path: Path) -> Any:
 
 
 def parse_toml(text: str) -> Any:
-    if tomllib is None:
-        raise ConfigurationError("Python 3.10 reads no TOML: pip install 'flask-multilimit[toml]', or write JSON")
+    try:  # here, and not at the top: few apps read a file, and all would wait for it when they start
+        tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise ConfigurationError(
+            "Python 3.10 reads no TOML: pip install 'flask-multilimit[toml]', or write JSON"
+        ) from None
     return tomllib.loads(text)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a file of limits (draft 2020-12)."""
-    return {"$schema": SCHEMA, "$id": "urn:flask-multilimit:limits", **LimitsFile.model_json_schema(by_alias=True)}
 
 
 def _mistake(found: Any, model: type[BaseModel]) -> Mistake:

@@ -61,7 +61,7 @@ class Rule(BaseModel):
     Frozen and hashable. Raises :class:`ConfigurationError` for anything else than the above.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     time: int | float = 60
     count: int = 100

@@ -15,12 +15,12 @@ from flask_multilimit.declare.data import (
     LimitsFile,
     WrittenLimiter,
     WrittenRule,
-    json_schema,
     limiter_options,
     read_limits,
     validated,
 )
 from flask_multilimit.declare.limiter import OPTIONS, Declaration
+from flask_multilimit.declare.schema import json_schema
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:

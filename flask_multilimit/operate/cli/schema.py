@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ...declare.data import json_schema
+from ...declare.schema import json_schema
 
 
 @click.command("schema", short_help="Print the JSON Schema of a file of limits.")
