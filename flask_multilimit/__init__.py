@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from . import engine
 from .control.control import Control, ControlConflict, NeedsForce
 from .control.controls import Listing, Override
 from .control.preview import Difference, Preview
@@ -9,7 +12,6 @@ from .declare.data import InvalidData, Mistake
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .engine import (
-    ClusterStorage,
     Concurrent,
     ConfigurationError,
     ConfigurationWarning,
@@ -20,11 +22,9 @@ from .engine import (
     Hit,
     Hits,
     Layers,
-    LeasingStorage,
     Limiter,
     MemoryStorage,
     MultiLimitError,
-    RedisStorage,
     Rule,
     RuleStatus,
     Storage,
@@ -54,6 +54,9 @@ DEFAULT = LimitType.DEFAULT
 GLOBAL = LimitType.GLOBAL
 IP = LimitType.IP
 USER = LimitType.USER
+
+if TYPE_CHECKING:
+    from .engine import ClusterStorage, LeasingStorage, RedisStorage
 
 __all__ = [
     "DEFAULT",
@@ -114,3 +117,10 @@ __all__ = [
     "storage_from_uri",
     "storage_recovered",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What ``engine`` imports when it is asked for."""
+    if name in __all__:
+        return getattr(engine, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,8 +13,8 @@ from .engine.errors import brief
 from .engine.hits import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
+from .engine.storage.addresses import redacted
 from .engine.storage.layers.guard.fallback import FEWEST_KEYS, MOST_KEYS
-from .engine.storage.redis.uri import redacted
 from .observe.traffic.flushing import ShownSubjects
 from .observe.traffic.log import Log
 

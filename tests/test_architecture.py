@@ -127,7 +127,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"concurrency"},
     ),
     "engine/storage": (
-        {"base", "evaluate", "tallies"},
+        {"addresses", "base", "evaluate", "tallies"},
         {"memory"},
         {"layers", "redis"},
         {"cluster", "local"},

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from . import storage
 from .decision import Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
 from .rules import Concurrent, Rule
 from .storage import (
-    ClusterStorage,
     DenyCache,
     GuardedStorage,
     Health,
     Layers,
-    LeasingStorage,
     MemoryStorage,
-    RedisStorage,
     Storage,
     storage_from_uri,
 )
+
+if TYPE_CHECKING:
+    from .storage import ClusterStorage, LeasingStorage, RedisStorage
 
 __all__ = [
     "ClusterStorage",
@@ -45,3 +48,10 @@ __all__ = [
     "hits_for",
     "storage_from_uri",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What ``storage`` imports when it is asked for."""
+    if name in __all__:
+        return getattr(storage, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .base import Clocked, Inspectable, KeepsSlots, Scripted, Slot, Storage, StoredKey, layers_of
-from .cluster.storage import ClusterStorage
 from .evaluate import decide, take_back
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .layers.guard.guard import GuardedStorage
 from .layers.guard.health import Health
-from .layers.leases import LeasingStorage
 from .layers.stack import Layers, rebuilt, with_leases
-from .local.storage import LocalStorage
 from .memory import MemoryStorage
-from .redis.storage import RedisStorage
 from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, is_storage, storage_from, storage_from_uri
 from .tallies import KeepsTallies, Tallies, Tally
+
+if TYPE_CHECKING:
+    from .cluster.storage import ClusterStorage
+    from .layers.leases import LeasingStorage
+    from .local.storage import LocalStorage
+    from .redis.storage import RedisStorage
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -50,3 +55,18 @@ __all__ = [
     "take_back",
     "with_leases",
 ]
+
+_WHEN_ASKED_FOR = {
+    "ClusterStorage": "cluster.storage",
+    "LeasingStorage": "layers.leases",
+    "LocalStorage": "local.storage",
+    "RedisStorage": "redis.storage",
+}
+"""Names whose modules are imported when somebody asks for them: a process that does not use them, nor ``redis``,
+starts without."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHEN_ASKED_FOR:
+        return getattr(import_module(f".{_WHEN_ASKED_FOR[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""From a URI, or a client object of ``redis``, to a storage."""
+"""From a URI, or a client object of ``redis``, to a storage.
+
+What a storage is made of is imported when one is opened: a process uses one of them, and starts without the others.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,10 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, cast
 
-from redis import Redis
-from redis.cluster import RedisCluster
-
 from ..errors import ConfigurationError, brief
+from .addresses import redacted
 from .base import Storage
-from .cluster.storage import ClusterStorage
-from .local.storage import LocalStorage
 from .memory import MemoryStorage
-from .redis.storage import RedisStorage
-from .redis.uri import redacted
 
 DEFAULT_TIMEOUT = 0.1
 """Seconds that a connection may take to be made, and then that an answer may take."""
@@ -31,22 +28,30 @@ class Scheme(NamedTuple):
 
 
 def _redis(uri: str, timeout: float) -> Storage:
+    from .redis.storage import RedisStorage  # noqa: PLC0415
+
     return RedisStorage.from_url(uri, timeout=timeout)
 
 
 def _valkey(uri: str, timeout: float) -> Storage:
-    return RedisStorage.from_url("redis" + uri.removeprefix("valkey"), timeout=timeout)
+    return _redis("redis" + uri.removeprefix("valkey"), timeout)
 
 
 def _cluster(uri: str, timeout: float) -> Storage:
+    from .cluster.storage import ClusterStorage  # noqa: PLC0415
+
     return ClusterStorage.from_uri(uri, timeout=timeout)
+
+
+def _local(uri: str, timeout: float) -> Storage:
+    from .local.storage import LocalStorage  # noqa: PLC0415
+
+    return LocalStorage.from_path(uri.removeprefix("local://"), timeout=timeout)
 
 
 SCHEMES: dict[str, Scheme] = {
     "memory": Scheme(lambda _uri, _timeout: MemoryStorage(), address="none"),
-    "local": Scheme(
-        lambda uri, timeout: LocalStorage.from_path(uri.removeprefix("local://"), timeout=timeout), address="optional"
-    ),
+    "local": Scheme(_local, address="optional"),
     "redis": Scheme(_redis),
     "rediss": Scheme(_redis),
     "unix": Scheme(_redis),
@@ -88,9 +93,20 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
             f"storage={type(given).__name__} of {type(given).__module__}: a check does not await its answer; "
             "give a client that is not async, such as redis.Redis(...), or a URI"
         )
+    return _storage_around(given)
+
+
+def _storage_around(given: Any) -> Storage:
+    from redis import Redis  # noqa: PLC0415
+    from redis.cluster import RedisCluster  # noqa: PLC0415
+
     if isinstance(given, RedisCluster):
+        from .cluster.storage import ClusterStorage  # noqa: PLC0415
+
         return ClusterStorage.from_client(given)
     if isinstance(given, Redis):
+        from .redis.storage import RedisStorage  # noqa: PLC0415
+
         return RedisStorage(given)
     if hasattr(given, "evalsha") and not isinstance(given, type):
         raise ConfigurationError(

@@ -10,7 +10,7 @@ from flask import current_app
 from ...config import PREFIX, Settings
 from ...declare.decorators import EXTENSION
 from ...engine.errors import brief
-from ...engine.storage.redis.uri import redacted
+from ...engine.storage.addresses import redacted
 from .. import console
 from .base import as_json, command, current_gate, for_people, write, write_json
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from redis.cluster import ClusterNode
 
 from ...errors import ConfigurationError
+from ..addresses import host_and_port, redacted
 from ..redis.deadline import Deadline
 from ..redis.storage import timed_client
-from ..redis.uri import host_and_port, redacted
 
 Address = tuple[str, int]
 """Host and port, as the servers of the cluster call each other."""

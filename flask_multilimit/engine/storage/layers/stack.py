@@ -21,7 +21,6 @@ from .guard.fallback import MOST_KEYS, check_outage_keys
 from .guard.guard import GuardedStorage
 from .guard.health import Health
 from .guard.workers import check_workers
-from .leases import LeasingStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +75,8 @@ class Layers:
 
 def with_leases(storage: Storage) -> Storage:
     """``storage`` with a :class:`LeasingStorage` in its place among the layers, if there can be one."""
+    from .leases import LeasingStorage  # noqa: PLC0415 - few rules have a lease: other processes start without it
+
     if not storage.shared or _has(LeasingStorage, storage):
         return storage
     clock = _clock_of(storage)

@@ -13,9 +13,9 @@ from uuid import UUID
 from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
 from ...hits import Hit
+from ..addresses import redacted
 from ..base import Slot, StoredKey
 from ..redis.storage import RedisStorage
-from ..redis.uri import redacted
 from ..tallies import Tallies, Tally
 from .server import (
     EXAMPLE,

@@ -15,8 +15,9 @@ from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from ..addresses import host_and_port
 from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
-from .uri import MalformedError, host_and_port
+from .uri import MalformedError
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 """Schemes of URIs that name sentinels, and what the servers behind them speak."""

@@ -22,6 +22,7 @@ from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, memoized, memorize, new_id
 from ...reply import is_well_formed
+from ..addresses import redacted
 from ..base import Slot, StoredKey
 from ..tallies import Tallies, Tally
 from .deadline import TIMED_CONNECTIONS, Deadline
@@ -31,7 +32,7 @@ from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
 from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
-from .uri import address_of, check_credentials, check_database, check_options, check_place, redacted, why_malformed
+from .uri import address_of, check_credentials, check_database, check_options, check_place, why_malformed
 from .wire import command_of, wire_of
 
 _DRIVER: dict[str, Any] = {}
