@@ -9,8 +9,8 @@ from time import perf_counter
 from flask import Flask
 
 from ..config import PREFIX, Settings
-from ..engine import ConfigurationError, Decision, Health, LeasingStorage, Limiter, StorageError
-from ..engine.storage import KeepsTallies, layers_of
+from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
+from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..observe.beat import Beat
 from ..observe.events import Attached, Audience, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.flushing import Outbox
@@ -116,7 +116,7 @@ class WatchedApp:
         self.beat.add(lambda *, ending=False: task() and not ending)
 
     def leases(self) -> int:
-        return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, LeasingStorage))
+        return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, HoldsUnits))
 
 
 def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:

@@ -14,7 +14,8 @@ app = Flask("app")
 MultiLimit(app)
 app.get("/")(rate_limiter(rules="10/minute")(lambda: "ok"))
 assert app.test_client().get("/").status_code == 200
-print(*sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith("flask_multilimit.")))
+ours = [name.rpartition(".")[2] for name in sys.modules if name.startswith("flask_multilimit.")]
+print("redis" in sys.modules, *sorted(ours))
 """
 
 
@@ -22,4 +23,22 @@ def test_what_only_the_command_line_and_tests_need_is_not_loaded() -> None:
     loaded = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True).stdout.split()
 
     assert {"extension", "limiter", "memory"} <= set(loaded)
+    assert not {"schema", "leases"} & set(loaded)
     assert not {"cli", "doctor", "listing", "console", "standing", "testing"} & set(loaded)
+
+
+def test_an_app_in_memory_starts_without_the_client_of_redis() -> None:
+    loaded = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True).stdout.split()
+
+    assert loaded[0] == "False"
+
+
+def test_what_is_imported_when_asked_for_is_there_by_its_name() -> None:
+    program = (
+        "from flask_multilimit import ClusterStorage, LeasingStorage, RedisStorage; import flask_multilimit as m; "
+    )
+    program += "print([name for name in m.__all__ if not hasattr(m, name)], hasattr(m, 'Nothing'))"
+
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+    assert told.split() == ["[]", "False"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .base import Clocked, Inspectable, KeepsSlots, Scripted, Slot, Storage, StoredKey, layers_of
+from .base import Clocked, HoldsUnits, Inspectable, KeepsSlots, Scripted, Slot, Storage, StoredKey, layers_of
 from .evaluate import decide, take_back
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .layers.guard.guard import GuardedStorage
@@ -31,6 +31,7 @@ __all__ = [
     "DenyCache",
     "GuardedStorage",
     "Health",
+    "HoldsUnits",
     "Inspectable",
     "KeepsSlots",
     "KeepsTallies",

@@ -117,6 +117,9 @@ class HoldsUnits(Protocol):
     on_units: Callable[[Sequence[str]], object] | None
     """Called with the keys of which this process has units."""
 
+    def __len__(self) -> int:
+        """Quotas of which units were taken, spent or not."""
+
 
 def layers_of(storage: Storage) -> Iterator[Storage]:
     """``storage``, and what it is wrapped around, down to what keeps the quotas.

@@ -99,7 +99,10 @@ class RedisStorage:
                 if learning is not None and SHAPES.note(learning):
                     start = _compiled(hits, learning).start
                 command = start + new + b"\r\n"
-                return _decision(new, hits, self._wire.ask(command, started, looking=not safe_to_repeat))
+                reply = self._wire.ask(command, started, looking=not safe_to_repeat)
+                if is_well_formed(reply, len(hits)):
+                    return decision_of((new, hits, reply, "storage", NOTHING, None))
+                raise _malformed(hits, reply)
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
         except (RedisError, OSError, StorageError) as error:
@@ -373,7 +376,11 @@ def _release_command(slot: Slot) -> tuple[bytes, ...]:
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
     if is_well_formed(reply, len(hits)):
         return decision_of((check_id, hits, reply, "storage", NOTHING, None))
-    raise StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
+    raise _malformed(hits, reply)
+
+
+def _malformed(hits: tuple[Hit, ...], reply: Any) -> StorageError:
+    return StorageError(f"the reply to a check of {len(hits)} hits has the wrong shape: {reply!r:.80}")
 
 
 def remembers_ids(hits: tuple[Hit, ...]) -> bool:

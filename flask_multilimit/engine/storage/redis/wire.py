@@ -18,6 +18,7 @@ import functools
 import inspect
 import math
 import select
+import signal
 import socket
 import struct
 import weakref
@@ -56,6 +57,8 @@ _CHUNK = 4096
 """Bytes read at once: the reply to some hundred rules."""
 _LONG_CHUNK = 65_536
 """And of a reply, or many, that goes on."""
+_SECONDS_BETWEEN_LOOKS = 1.0
+"""At the timers of this process."""
 _MORE = object()
 """In place of a reply that is not complete yet."""
 
@@ -265,8 +268,11 @@ class _RedisLine:
 
 
 class _SocketLine:
-    """Straight to a socket of the system. It waits for a reply by ``poll``, whose time goes on when a signal comes.
-    That of a blocking ``recv`` begins anew with each tick of a profiler."""
+    """Straight to a socket of the system.
+
+    It waits for a reply in ``recv``, whose time begins anew with each signal that is handled. Where a timer sends
+    signals again and again, as some profilers do, it waits by ``poll`` before: that takes a call of the system more,
+    but its time goes on. A timer that has just been set is noticed within a second."""
 
     def __init__(
         self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None
@@ -284,6 +290,9 @@ class _SocketLine:
         poll.register(plain, select.POLLIN)
         self._poll = poll.poll
         self._milliseconds: float | None = None
+        self._ticks = False
+        self._look_at: float = 0.0
+        """When to look again whether a timer ticks."""
         self.has_news = functools.partial(poll.poll, 0)
         plain.setblocking(True)
         self._wait_at_most(self._usual)
@@ -291,8 +300,10 @@ class _SocketLine:
     def ask(self, command: bytes, started: float) -> Any:
         if monotonic() - started > self._leisure or self._hurried:
             self._hurry(started)
+        if started > self._look_at:
+            self._look_at, self._ticks = started + _SECONDS_BETWEEN_LOOKS, _timer_ticks()
         self._send(command)
-        if not self._poll(self._milliseconds):
+        if self._ticks and not self._poll(self._milliseconds):
             raise TimeoutError("timed out")
         received = self._receive(_CHUNK)
         is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
@@ -349,6 +360,14 @@ class _SocketLine:
         whole, part = divmod(max(round((seconds or 0) * 1_000_000), 1 if seconds else 0), 1_000_000)
         for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", whole, part))
+
+
+def _timer_ticks() -> bool:
+    """Whether a timer sends this process signals."""
+    return any(any(signal.getitimer(timer)) for timer in _TIMERS)
+
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "getitimer") else ()
 
 
 def _as_redis_error(error: OSError) -> RedisError:

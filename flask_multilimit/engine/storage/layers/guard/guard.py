@@ -86,8 +86,14 @@ class GuardedStorage:
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         state = self._breaker.state
-        if state is _CLOSED:
-            return self._ask(hits, check_id)
+        if state is _CLOSED:  # as nearly always: one call less than by _ask
+            failures, start = self._breaker.failures, time.monotonic()
+            try:
+                decision = self.wrapped.check(hits, check_id)
+            except StorageError as error:
+                return self._ask_again(hits, check_id, error, failures, start)
+            self._fallback.remember(decision)
+            return decision
         if state is _OPEN:
             return self._while_open(hits, check_id)
         return self._while_returning(hits, check_id)
@@ -97,11 +103,18 @@ class GuardedStorage:
         try:
             decision = self.wrapped.check(hits, check_id)
         except StorageError as error:
-            check_id = check_id or error.check_id
-            try:
-                decision = self._once_more(error, failures, start, self.wrapped.check, hits, check_id)
-            except StorageError as last:
-                return self._after_failure(hits, check_id, last, failures)
+            return self._ask_again(hits, check_id, error, failures, start)
+        self._fallback.remember(decision)
+        return decision
+
+    def _ask_again(
+        self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int, start: float
+    ) -> Decision:
+        check_id = check_id or error.check_id
+        try:
+            decision = self._once_more(error, failures, start, self.wrapped.check, hits, check_id)
+        except StorageError as last:
+            return self._after_failure(hits, check_id, last, failures)
         self._fallback.remember(decision)
         return decision
 
