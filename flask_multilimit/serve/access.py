@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from flask import Request
-
 from ..control.controls import Listing
 from ..declare.networks import Network, Networks
 from ..declare.subjects import Subject
@@ -18,7 +16,7 @@ from ..engine import ConfigurationError
 Status = Literal[403, 429]
 Action = Literal["allow", "deny"]
 SubjectOf = Callable[[str], "Subject | None"]
-"""The subject of the current request, by the name of its type."""
+"""The subject of a request, by the name of its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +75,22 @@ class AccessLists:
     def __len__(self) -> int:
         return self._size
 
-    def of_address(self, asked: Request) -> Listed | None:
-        """What holds for the address of a request, as far as networks tell."""
-        address = asked.remote_addr or ""
+    def of_client(self, address: str, subject_of: SubjectOf) -> Listed | None:
+        """What holds for a client: who is allowed is not denied, whatever else lists say, and addresses come first."""
+        by_address = self.of_address(address)
+        if by_address is not None and by_address.action == "allow":
+            return by_address
+        by_subjects = self.of_subjects(subject_of)
+        if by_address is not None and (by_subjects is None or by_subjects.action == "deny"):
+            return by_address
+        return by_subjects
+
+    def of_address(self, address: str) -> Listed | None:
+        """What holds for the address of a client, as far as networks tell."""
         return self._allowed.of_address(address) or self._denied.of_address(address)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
-        """What holds for the subjects of the current request."""
+        """What holds for the subjects of a request."""
         return self._allowed.of_subjects(subject_of) or self._denied.of_subjects(subject_of)
 
     @property

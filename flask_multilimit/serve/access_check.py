@@ -27,7 +27,7 @@ class AccessCheck:
     def turn_away(self, asked: Request, lists: AccessLists) -> None:
         """Raise :exc:`AccessDenied` for an address that is denied, unless its subject may be allowed."""
         if not lists.allows_subjects:
-            listed = lists.of_address(asked)
+            listed = lists.of_address(asked.remote_addr or "")
             if listed is not None and listed.action == "deny":
                 self._deny(listed)
 
@@ -41,11 +41,7 @@ class AccessCheck:
         return record.access == "allowed"
 
     def _found_in(self, lists: AccessLists, record: Record) -> Literal["limited", "allowed"]:
-        by_address = lists.of_address(current_request())
-        listed = by_address if by_address is not None and by_address.action == "allow" else None
-        listed = listed or lists.of_subjects(self._subject_of)
-        if by_address is not None and (listed is None or listed.action == "deny"):
-            listed = by_address
+        listed = lists.of_client(current_request().remote_addr or "", self._subject_of)
         if listed is None:
             return "limited"
         if listed.action == "deny":

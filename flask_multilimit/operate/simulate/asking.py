@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from flask import Response
 
 from ...declare.limiter import Declaration
-from ...declare.subjects import ANONYMOUS, Subjects, parts_of
+from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, Subjects, parts_of
+from ...engine import Hit
+from ...engine.hits import Hits
+from ...engine.keys import escape_subject
 from ...engine.rules import Rules, rules_from
 from ...plan.endpoint import Applied, AppliedLimits, Plan, PlannedLimiter
+from ...serve.access import Action
+from .lists import Lists
 from .logs.logged import LoggedRequest
 from .routes import Place
 from .who import USER, Who, client_of
@@ -30,19 +36,13 @@ class Given:
     """Units, in place of a callable."""
     rules: Mapping[str, Rules] = field(default_factory=dict)
     """Rules, in place of a callable."""
+    priorities: Mapping[str, str] = field(default_factory=dict)
+    """The priority of all requests, in place of a callable."""
 
 
-@dataclass(slots=True)
-class Client:
-    """What becomes of one client."""
-
-    name: str
-    requests: int = 0
-    refused: int = 0
-    first_refused: int = 0
-    longest_lockout: float = 0.0
-    locked: dict[str, int] | None = None
-    """Since when, by endpoint."""
+NO_SLOTS = "what runs at once: not replayed where the log does not tell how long a request took"
+NO_LEAST = 1 << 62
+"""In place of the fewest units left, where none was admitted."""
 
 
 @dataclass(slots=True)
@@ -51,6 +51,8 @@ class Tally:
 
     requests: int = 0
     unlimited: int = 0
+    allowed: int = 0
+    denied: int = 0
     admitted: int = 0
     shadowed: int = 0
     delayed: int = 0
@@ -61,79 +63,124 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """What is the same for all clients who are asked the same rules at one place."""
+
+    place: Place
+    rules: tuple[RuleKey, ...]
+    """Those of the hits, in their order."""
+    is_plain: bool
+    """Whether an admission needs no second look: no shadow, nobody waits, nothing is given back."""
+    tally: Tally
+
+
+@dataclass(slots=True, eq=False)
 class Asked:
     """What one client is asked at one place."""
 
-    place: Place
-    client: Client
-    applied: AppliedLimits
-    rules: tuple[RuleKey, ...]
-    """Those of the hits, in their order."""
-    shadows: tuple[bool, ...]
-    tally: Tally
+    client: str
+    shape: Shape
+    hits: tuple[Hit, ...]
+    """Empty: no limit applies."""
+    limits: AppliedLimits | None
+    """``None`` where all is plain."""
     untold: tuple[str, ...]
     """What the log does not tell of this client."""
-    is_plain: bool
-    """Whether an admission needs no second look: no shadow, nobody waits, no charge depends on the response."""
+    listed: Action | None = None
+    """Whether the client is on a list, so that no limit is asked."""
+    without_slots: Asked | None = None
+    """What a request is asked of which the log does not tell how long it took; ``None`` where that does not matter."""
+    requests: int = 0
+    """That were not counted elsewhere yet."""
 
 
 class Asking:
     """The limiters of one place, with what stands for their callables."""
 
-    def __init__(self, place: Place, plan: Plan | None, subjects: Subjects, who: Who, given: Given) -> None:
+    def __init__(
+        self, place: Place, plan: Plan | None, subjects: Subjects, who: Who, given: Given, lists: Lists | None = None
+    ) -> None:
         self.place = place
-        self.name: str = place.endpoint or place.kind
         self.notes: list[str] = []
         """What is replayed differently, for every request here."""
         self._subjects = subjects
         self._who = who
         self._given = given
+        self._lists = lists
         limiters = plan.limiters if plan else ()
-        self._limiters = [known for each in limiters if (known := self._known(each)) is not None]
-        self._tallies: dict[tuple[RuleKey, ...], Tally] = {}
-        self._rules = {
-            (limiter.declaration.where, name, str(rule)): (limiter.declaration.type_name, limiter.declaration.shadow)
-            for limiter, _ in self._limiters
-            for name, rule in limiter.rules
-        }
+        self._limiters = [_Limiter(*known) for each in limiters if (known := self._known(each)) is not None]
+        self._types = {limiter.type: limiter for limiter in self._limiters}
+        self._shapes: dict[object, Shape] = {}
+        self._rules: dict[RuleKey, tuple[str, bool]] = {}
+        for limiter in self._limiters:
+            self._know(limiter.declaration, limiter.hits_of(EVERYONE))  # of anyone: only the rules are looked at
 
-    def of(self, request: LoggedRequest, client_named: Callable[[str], Client]) -> Asked:
+    def of(self, request: LoggedRequest) -> Asked:
         """For the client of ``request``."""
         subjects = self._who.subjects_of(request)
+        client = client_of(subjects)
+        listed = self._lists.of(request, subjects) if self._lists is not None else None
+        if listed is not None:
+            return Asked(client, self._shape((listed,), ()), (), None, (), listed)
         resolve = self._subjects.given(subjects)
-        applied, untold = [], []
-        for limiter, cost in self._limiters:
-            declared = limiter.declaration
-            subject = resolve(declared.type, declared.name)
-            if request.recorded is None:
-                untold += self._untold(declared, subjects)
-            if subject is not None:
-                hits = limiter.hits(subject, cost, asking=False)
-                applied.append(Applied(declared, subject, tuple(hit for hit in hits if not hit.rule.holds_slots)))
-        limits = AppliedLimits(applied)
+        found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
+        untold = self._lists.untold(request) if self._lists is not None else ()
+        if request.recorded is None:
+            untold += tuple(note for each in self._limiters for note in self._untold(each, subjects))
+        asked = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]
+        if any(each.has_slots for each, _ in asked):
+            bare = self._asked(client, [(each.without_slots, subject) for each, subject in asked], (*untold, NO_SLOTS))
+            return replace(self._asked(client, asked, untold), without_slots=bare)
+        return self._asked(client, asked, untold)
+
+    def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], untold: tuple[str, ...]) -> Asked:
+        if any(limiter.is_special_for(subject) for limiter, subject in asked):
+            return self._special(client, asked, untold)
+        hits = [hit for limiter, subject in asked for hit in limiter.hits_of(subject)]
+        like = tuple([limiter for limiter, _ in asked])
+        shape = self._shapes.get(like)
+        if shape is None:
+            shape = self._shapes[like] = self._made_shape(_limits(asked))
+        if shape.is_plain and len(hits) == len(shape.rules):
+            return Asked(client, shape, Hits(hits) if hits else (), None, untold)
+        limits = _limits(asked)
+        return Asked(client, shape, limits.hits, limits, untold)
+
+    def _special(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], untold: tuple[str, ...]) -> Asked:
+        """Of subjects that have rules of their own."""
+        limits = _limits(asked)
+        for each in limits:
+            self._know(each.declaration, each.hits)
+        made = self._made_shape(limits)
+        return Asked(client, self._shapes.setdefault(made.rules, made), limits.hits, limits, untold)
+
+    def _know(self, declared: Declaration, hits: Iterable[Hit]) -> None:
+        for hit in hits:
+            self._rules.setdefault((declared.where, hit.name, str(hit.rule)), (declared.type_name, hit.shadow))
+
+    def _made_shape(self, limits: AppliedLimits) -> Shape:
         rules = tuple((_where(limits, hit.key), hit.name, str(hit.rule)) for hit in limits.hits)
-        for each in applied:  # also the rules that a subject has of its own
-            for hit in each.hits:
-                known = (each.declaration.where, hit.name, str(hit.rule))
-                self._rules.setdefault(known, (each.declaration.type_name, hit.shadow))
-        shadows = tuple(hit.shadow for hit in limits.hits)
-        tally = self._tallies.setdefault(rules, Tally(least=[1 << 62] * len(rules)))
-        is_plain = not (any(shadows) or limits.may_wait or limits.reserved) and not any(
-            hit.rule.max_delay for hit in limits.hits
+        is_plain = not (limits.may_wait or limits.reserved) and not any(
+            hit.shadow or hit.rule.max_delay or hit.rule.holds_slots for hit in limits.hits
         )
-        client = client_named(client_of(subjects))
-        return Asked(self.place, client, limits, rules, shadows, tally, tuple(untold), is_plain)
+        return self._shape(rules, rules, is_plain=is_plain)
+
+    def _shape(self, like: object, rules: tuple[RuleKey, ...], *, is_plain: bool = True) -> Shape:
+        made = Shape(self.place, rules, is_plain, Tally(least=[NO_LEAST] * len(rules)))
+        return self._shapes.setdefault(like, made)
 
     @property
-    def tallies(self) -> Mapping[tuple[RuleKey, ...], Tally]:
-        return self._tallies
+    def shapes(self) -> list[Shape]:
+        """All that there are, each once."""
+        return list(dict.fromkeys(self._shapes.values()))
 
     @property
     def rules(self) -> Mapping[RuleKey, tuple[str, bool]]:
         """Every rule, with its type and whether it is a shadow."""
         return self._rules
 
-    def _known(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int] | None:
+    def _known(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
+        """What stands for it: the limiter, its cost, and the priority of its requests."""
         declared = limiter.declaration
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
@@ -145,26 +192,18 @@ class Asking:
             kind = declared.name or declared.type_name
             named = tuple((rule.name or f"{kind}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
-        if declared.reserve is not None:
-            self.notes.append(f"priorities of {declared.where}: every request is taken as one without")
-        limiter = self._without_slots(limiter)
+        priority = _said(self._given.priorities, self.place, declared)
+        if declared.reserve is not None and priority is None:
+            self.notes.append(f"priorities of {declared.where}: taken as requests without one; give it (--priority)")
         if not callable(declared.cost):
-            return limiter, declared.cost
+            return limiter, declared.cost, priority
         cost = _said(self._given.costs, self.place, declared)
         if cost is None:
             self.notes.append(f"cost by request of {declared.where}: taken as 1; give it (--cost)")
-        return limiter, 1 if cost is None else cost
+        return limiter, 1 if cost is None else cost, priority
 
-    def _without_slots(self, limiter: PlannedLimiter) -> PlannedLimiter:
-        """A log does not tell when a request was over: that is when it gives its slot back."""
-        rules = tuple((name, rule) for name, rule in limiter.rules if not rule.holds_slots)
-        if len(rules) == len(limiter.rules):
-            return limiter
-        self.notes.append(f"what runs at once, of {limiter.declaration.where}: not replayed; no log tells how long")
-        return replace(limiter, rules=rules)
-
-    def _untold(self, declared: Declaration, subjects: Mapping[str, str]) -> list[str]:
-        parts = parts_of(declared.type, declared.name)
+    def _untold(self, limiter: _Limiter, subjects: Mapping[str, str]) -> list[str]:
+        declared, parts = limiter.declaration, limiter.parts
         notes = [
             f"type {part!r} of {declared.where}: the log does not tell it; name a field (--subject {part}=FIELD)"
             for part in parts
@@ -178,6 +217,54 @@ class Asking:
         if USER in parts and ANONYMOUS in subjects:
             notes.append("users: where the log names none, nobody is taken to be logged in")
         return notes
+
+
+class _Limiter:
+    """A limiter, with what is the same for all of its subjects."""
+
+    def __init__(self, planned: PlannedLimiter, cost: int, priority: str | None) -> None:
+        self.planned = planned
+        self.declaration: Declaration = planned.declaration
+        self.declared_type = self.declaration.type
+        self.name = self.declaration.name
+        self.parts = parts_of(self.declared_type, self.name)
+        self.type = (self.declaration.type_name, *self.parts)
+        """The same of limiters whose subjects are the same."""
+        self.has_slots = any(rule.holds_slots for _, rule in planned.rules)
+        self._cost = cost
+        self._priority = priority
+        self._of_all: tuple[Hit, ...] | None = None
+
+    @cached_property
+    def without_slots(self) -> _Limiter:
+        if not self.has_slots:
+            return self
+        rules = tuple((name, rule) for name, rule in self.planned.rules if not rule.holds_slots)
+        return _Limiter(replace(self.planned, rules=rules), self._cost, self._priority)
+
+    def is_special_for(self, subject: Subject) -> bool:
+        return self.planned.special is not None and self.planned.special.find(subject) is not None
+
+    def hits_of(self, subject: Subject) -> tuple[Hit, ...]:
+        if subject is EVERYONE:
+            if self._of_all is None:
+                self._of_all = self._hits_of(subject)
+            return self._of_all
+        return self._hits_of(subject)
+
+    def _hits_of(self, subject: Subject) -> tuple[Hit, ...]:
+        escaped = escape_subject(subject.value)
+        return self.planned.make_hits(self.planned.rules, subject.type, escaped, self._cost, self._priority)
+
+    def applied_to(self, subject: Subject) -> Applied:
+        if not self.is_special_for(subject):
+            return Applied(self.declaration, subject, self.hits_of(subject))
+        hits = self.planned.hits(subject, self._cost, priority=self._priority, asking=False)
+        return Applied(self.declaration, subject, hits)
+
+
+def _limits(asked: Iterable[tuple[_Limiter, Subject]]) -> AppliedLimits:
+    return AppliedLimits(limiter.applied_to(subject) for limiter, subject in asked)
 
 
 def _where(limits: AppliedLimits, key: str) -> str:

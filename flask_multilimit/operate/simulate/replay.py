@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
-from ...engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER, Reply
-from ...plan.endpoint import Plan
+from ...engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
+from ...plan.endpoint import AppliedLimits, Plan
 from ...plan.plans import Plans
-from .asking import Asked, Asking, Charging, Client, Given, RuleKey, Tally
+from .asking import Asked, Asking, Charging, Given, Shape
+from .clients import Clients, Refused
+from .findings import endpoint_reports, rule_reports
+from .held import HeldSlots
+from .lists import Lists
 from .logs.logged import MICROSECONDS, LoggedRequest
 from .logs.reading import LogFile
-from .report import (
-    WORST,
-    ClientReport,
-    EndpointReport,
-    Note,
-    Report,
-    RuleReport,
-    StorageReport,
-    pre_empted,
-)
+from .remembered import Remembered
+from .report import WORST, ClientReport, Note, Report, StorageReport
 from .routes import Place, Routes
+from .timeline import Timeline
+from .usage import Usage
 from .who import Who
 
-REMEMBERED = 20_000
-"""Clients at one place whose hits are kept: twice as many for a moment."""
 TOO_MANY_REQUESTS = 429
-LOOKED_EVERY = 4096
-"""Checks after which the storage is measured, at most, if it may have grown."""
-GROWN = 1.05
 
 Verdict = Callable[[LoggedRequest, "Decision | None"], None]
 """Told of each request in turn; ``None``: no limit was asked."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A request asleep until it may pass."""
-
-    asked: Asked
-    request: LoggedRequest
-    deadline: int
 
 
 class Replay:
@@ -61,43 +42,41 @@ class Replay:
         routes: Routes,
         who: Who,
         given: Given | None = None,
+        lists: Lists | None = None,
         tell: Verdict | None = None,
-        caveats: Iterable[str] = (),
     ) -> None:
         self._plans = plans
-        self._caveats = tuple(caveats)
         self._subjects = subjects
         self._routes = routes
         self._who = who
         self._given = given or Given()
+        self._lists = lists
         self._tell = tell
-        self._now = 0
-        self._storage = MemoryStorage(clock=lambda: self._now)
+        self._time = time = Timeline()
+        self._storage = MemoryStorage(clock=lambda: time.now)
         self._limiter = Limiter(self._storage)
+        self._slots = HeldSlots(self._storage, time)
         self._charging = Charging()
         self._places: dict[Place, Asking] = {}
-        self._clients: dict[str, Client] = {}
-        self._young: dict[object, Asked] = {}
-        self._old: dict[object, Asked] = {}
-        self._refusals: Counter[tuple[str, tuple[RuleKey, ...], tuple[int, ...]]] = Counter()
-        """By endpoint and the rules asked: which of them refused, by their places."""
-        self._asleep: list[tuple[int, int, _Waiting]] = []
-        self._serial = itertools.count()
+        self._remembered = Remembered(self._forget)
+        self._clients = Clients()
+        self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
         self._notes: Counter[str] = Counter()
         self._first: int | None = None
+        self._last: int | None = None
         self._requests = self._outside = self._really_refused = self._now_admitted = 0
         self._checks = self._refunds = 0
-        self._next_look = 1
         self._compared = self._differing = 0
-        self._usage = _Usage(self._storage)
+        self._usage = Usage(self._storage)
 
     def add(self, request: LoggedRequest) -> None:
         """Decide one request. They come in order of time."""
-        at = request.at
-        if self._asleep:
-            self._wake(at)
-        self._now = at
-        if self._first is None:
+        at = request[0]
+        time = self._time
+        if time.waiting:
+            time.pass_to(at)
+        time.now = self._last = at
+        if not self._requests:
             self._first = at
         self._requests += 1
         asked = self._asked(request)
@@ -105,36 +84,36 @@ class Replay:
             self._outside += 1
             self._settle(request, None)
             return
-        asked.client.requests += 1
-        tally = asked.tally
+        shape, hits = asked.shape, asked.hits
+        asked.requests += 1
+        tally = shape.tally
         tally.requests += 1
-        if asked.untold:
-            self._notes.update(asked.untold)
-        if not asked.rules:
-            tally.unlimited += 1
-            self._settle(request, None)
+        if not hits:
+            self._pass_by(asked, request)
             return
-        decision = self._storage.check(asked.applied.hits)
+        decision = self._storage.check(hits)
         self._checks += 1
-        if self._checks >= self._next_look:
-            self._next_look += min(1 + self._checks // 16, LOOKED_EVERY)
-            self._usage.look()
+        if self._checks >= self._usage.next_look:
+            self._usage.look(self._checks)
         reply = decision.reply
         if reply[ALLOWED] > 0:
-            if asked.is_plain:
-                tally.admitted += 1
-                self._note_room(tally, reply)
-                if asked.client.locked:
-                    asked.client.locked.pop(asked.place.endpoint, None)
-                self._settle(request, decision)
-            else:
+            if not shape.is_plain:
                 self._admit(asked, decision, request)
-        elif not (asked.applied.may_wait and self._sleeps(asked, decision, request)):
+                return
+            tally.admitted += 1
+            least = tally.least
+            for number, left in enumerate(reply[REMAINING::EACH]):
+                if left < least[number]:  # noqa: PLR1730 - min() takes longer, at every request
+                    least[number] = left
+            if self._clients.refused:
+                self._clients.admit(asked.client, shape.place.endpoint)
+            self._settle(request, decision)
+        elif not self._may_sleep(asked, decision, request):
             self._refuse(asked, decision, request)
 
     def finish(self) -> None:
         """Let those pass that are still asleep."""
-        self._wake(1 << 62)
+        self._time.pass_to(1 << 62)
 
     # One request
 
@@ -143,27 +122,34 @@ class Replay:
         if place.kind == "outside":
             return None
         who: object = (id(place), request[3], request[5])
-        if request.fields or request.recorded:
+        if request[7] or request[8]:
             recorded = request.recorded
             who = (who, *request.fields.items(), *(recorded.subjects.items() if recorded else ()))
-        asked = self._young.get(who)
+        asked = self._remembered.get(who)
         if asked is None:
-            asked = self._old.get(who) or self._asking(place).of(request, self._client)
-            if len(self._young) >= REMEMBERED:
-                self._old, self._young = self._young, {}
-            self._young[who] = asked
+            asked = self._remembered.find(who)
+            if asked is None:
+                asked = self._asking(place).of(request)
+                self._remembered.put(who, asked)
+        if asked.without_slots is not None and request.took is None:
+            return asked.without_slots
         return asked
 
-    def _client(self, name: str) -> Client:
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = Client(name)
-        return client
+    def _forget(self, asked: Asked) -> None:
+        """Count what is not kept in full."""
+        for each in (asked, asked.without_slots):
+            if each is not None and each.requests:
+                self._clients.came(each.client, each.requests)
+                for note in each.untold:
+                    self._notes[note] += each.requests
+                each.requests = 0
 
     def _asking(self, place: Place) -> Asking:
         asking = self._places.get(place)
         if asking is None:
-            asking = Asking(place, self._plan(place), self._subjects, self._who, self._given)
+            asking = Asking(place, self._plan(place), self._subjects, self._who, self._given, self._lists)
+            if place.endpoint and place.endpoint not in self._plans.app.view_functions:
+                asking.notes.append(f'no endpoint is called "{place.endpoint}" any more: not limited')
             self._places[place] = asking
         return asking
 
@@ -171,28 +157,41 @@ class Replay:
         if place.kind == "unmatched":
             return self._plans.of_unmatched(place.method)
         if place.endpoint not in self._plans.app.view_functions:  # of a recording: it has gone since
-            self._notes[f'no endpoint is called "{place.endpoint}" any more: not limited'] += 1
             return None
         return self._plans.of_endpoint(place.endpoint, place.method)
 
-    @staticmethod
-    def _note_room(tally: Tally, reply: Reply) -> None:
-        least = tally.least
-        for number, left in enumerate(reply[REMAINING::EACH]):
-            least[number] = min(least[number], left)
+    def _pass_by(self, asked: Asked, request: LoggedRequest) -> None:
+        """No limit is asked."""
+        tally = asked.shape.tally
+        if asked.listed is None:
+            tally.unlimited += 1
+        elif asked.listed == "allow":
+            tally.allowed += 1
+        else:
+            tally.denied += 1
+        self._settle(request, None)
 
     def _admit(self, asked: Asked, decision: Decision, request: LoggedRequest) -> None:
-        tally = asked.tally
+        tally, limits = asked.shape.tally, asked.limits
         tally.admitted += 1
-        self._note_room(tally, decision.reply)
+        tally.least = list(map(min, tally.least, decision.reply[REMAINING::EACH]))
         refusing = _refusing(decision)
         if refusing:  # shadows
             tally.shadowed += 1
-            self._refusals[asked.place.endpoint, asked.rules, refusing] += 1
-        delay = decision.delay
-        if delay and asked.applied.longest_wait(decision) >= delay:
-            tally.delayed += 1
-        for each in asked.applied.reserved:
+            self._refusals[asked.shape, refusing] += 1
+        if limits is not None:
+            delay = decision.delay
+            if delay and limits.longest_wait(decision) >= delay:
+                tally.delayed += 1
+            if limits.holds_slots:
+                self._slots.hold(decision, request.took or 0)
+            decision = self._given_back(limits, decision, request)
+        self._clients.admit(asked.client, asked.shape.place.endpoint)
+        self._settle(request, decision)
+
+    def _given_back(self, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> Decision:
+        """After charges that depend on the response."""
+        for each in limits.reserved:
             stands = self._charging.stands(each.declaration, request.status)
             if stands is None:
                 where = each.declaration.where
@@ -200,24 +199,18 @@ class Replay:
             elif not stands:
                 decision = self._limiter.refund(decision, each.hits)
                 self._refunds += 1
-        if asked.client.locked:
-            asked.client.locked.pop(asked.place.endpoint, None)
-        self._settle(request, decision)
+        return decision
 
     def _refuse(self, asked: Asked, decision: Decision, request: LoggedRequest) -> None:
-        tally, client = asked.tally, asked.client
+        tally, endpoint = asked.shape.tally, asked.shape.place.endpoint
         tally.refused += 1
         tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
-        self._refusals[asked.place.endpoint, asked.rules, _refusing(decision)] += 1
-        now = self._now
-        if not client.refused:
-            client.first_refused = now
-        client.refused += 1
-        if client.locked is None:
-            client.locked = {}
-        since = client.locked.setdefault(asked.place.endpoint, now)
-        locked = (now - since) / MICROSECONDS + decision.retry_after
-        client.longest_lockout = max(client.longest_lockout, locked)
+        self._refusals[asked.shape, _refusing(decision)] += 1
+        now = self._time.now
+        client = self._clients.refuse(asked.client, now)
+        since = client.locked.setdefault(endpoint, now)
+        wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
+        client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
         self._settle(request, decision)
 
     def _settle(self, request: LoggedRequest, decision: Decision | None) -> None:
@@ -236,199 +229,86 @@ class Replay:
 
     # Those who wait
 
-    def _sleeps(self, asked: Asked, decision: Decision, request: LoggedRequest) -> bool:
+    def _may_sleep(self, asked: Asked, decision: Decision, request: LoggedRequest) -> bool:
         """Whether it may sleep until it can pass."""
-        wait = asked.applied.longest_wait(decision)
-        return wait > 0 and self._put_to_sleep(
-            _Waiting(asked, request, self._now + round(wait * MICROSECONDS)), decision.retry_after
-        )
+        wait = 0 if asked.limits is None else asked.limits.longest_wait(decision)
+        return wait > 0 and self._sleeps(asked, decision, request, self._time.now + round(wait * MICROSECONDS))
 
-    def _put_to_sleep(self, waiting: _Waiting, seconds: float) -> bool:
-        if not math.isfinite(seconds):
+    def _sleeps(self, asked: Asked, decision: Decision, request: LoggedRequest, deadline: int) -> bool:
+        now = self._time.now
+        if decision.waits_for_slot:
+            wakes = max(
+                self._slots.next_release() or deadline + 1, now + math.ceil(decision.refused_for * MICROSECONDS)
+            )
+        elif math.isfinite(decision.retry_after):
+            wakes = now + math.ceil(decision.retry_after * MICROSECONDS)
+        else:
             return False
-        wakes = self._now + math.ceil(seconds * MICROSECONDS)
-        if wakes > waiting.deadline:
+        if wakes > deadline:
             return False
-        heapq.heappush(self._asleep, (wakes, next(self._serial), waiting))
+        self._time.at(wakes, lambda: self._try_again(asked, request, deadline))
         return True
 
-    def _wake(self, until: int) -> None:
-        while self._asleep and self._asleep[0][0] <= until:
-            self._now, _, waiting = heapq.heappop(self._asleep)
-            decision = self._storage.check(waiting.asked.applied.hits)
-            self._checks += 1
-            if decision.allowed:
-                waiting.asked.tally.delayed += 1
-                self._admit(waiting.asked, decision, waiting.request)
-            elif not self._put_to_sleep(waiting, decision.retry_after):
-                self._refuse(waiting.asked, decision, waiting.request)
+    def _try_again(self, asked: Asked, request: LoggedRequest, deadline: int) -> None:
+        decision = self._storage.check(asked.hits)
+        self._checks += 1
+        if decision.allowed:
+            asked.shape.tally.delayed += 1
+            self._admit(asked, decision, request)
+        elif not self._sleeps(asked, decision, request, deadline):
+            self._refuse(asked, decision, request)
 
     # What was found
 
     def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
         """As far as it has come."""
-        self._usage.look()
-        endpoints = self._endpoints()
-        worst = sorted((client for client in self._clients.values() if client.refused), key=_by_refusals)
+        for each in self._remembered:
+            self._forget(each)
+        self._usage.weigh(self._checks)
+        askings = list(self._places.values())
+        shapes = [shape for asking in askings for shape in asking.shapes]
+        known = {rule: about for asking in askings for rule, about in asking.rules.items()}
+        endpoints = endpoint_reports(shapes)
+        worst = self._clients.worst()
         return Report(
             requests=self._requests,
             first=self._first,
-            last=self._now if self._requests else None,
+            last=self._last,
             complete=complete,
-            admitted=sum(endpoint.admitted + endpoint.unlimited for endpoint in endpoints),
-            refused=sum(endpoint.refused for endpoint in endpoints),
+            admitted=sum(each.admitted + each.unlimited + each.allowed for each in endpoints),
+            refused=sum(each.refused for each in endpoints),
+            denied=sum(each.denied for each in endpoints),
             outside=self._outside,
             really_refused=self._really_refused,
             now_admitted=self._now_admitted,
             clients=len(self._clients),
             clients_refused=len(worst),
             endpoints=endpoints,
-            rules=self._rules(),
-            worst=tuple(map(_client_report, worst[:WORST])),
-            storage=StorageReport(self._checks + self._refunds, self._usage.keys, self._usage.bytes),
-            notes=self._all_notes(),
+            rules=rule_reports(shapes, known, self._refusals),
+            worst=tuple(self._client_report(client) for client in worst[:WORST]),
+            storage=StorageReport(self._commands, self._usage.keys, self._usage.bytes),
+            notes=self._all_notes(askings),
             files=tuple(files),
             differing=self._differing if self._compared else None,
             longest_lockout=max((client.longest_lockout for client in worst), default=0.0),
             refused_names=frozenset(client.name for client in worst),
         )
 
-    def _endpoints(self) -> tuple[EndpointReport, ...]:
-        tallies: dict[str, list[Tally]] = {}
-        for asking in self._places.values():
-            tallies.setdefault(asking.name, []).extend(asking.tallies.values())
-        found = [_endpoint_report(name, some) for name, some in tallies.items()]
-        return tuple(sorted(found, key=lambda each: (-each.refused, -each.requests, each.name)))
+    @property
+    def _commands(self) -> int:
+        return self._checks + self._refunds + self._slots.commands
 
-    def _rules(self) -> tuple[RuleReport, ...]:
-        known: dict[RuleKey, tuple[str, bool]] = {}
-        asked: Counter[RuleKey] = Counter()
-        least: dict[RuleKey, int] = {}
-        for asking in self._places.values():
-            known.update(asking.rules)
-            for rules, tally in asking.tallies.items():
-                for rule, left in zip(rules, tally.least, strict=True):
-                    asked[rule] += tally.requests
-                    least[rule] = min(least.get(rule, left), left)
-        found = _Refusals(known)
-        for asking in self._places.values():
-            for rules in asking.tallies:
-                found.add(asking.name, list(rules), 0)
-        for (endpoint, rules, refusing), number in self._refusals.items():
-            found.add(endpoint, [rules[place] for place in refusing], number)
-        return tuple(found.report(rule, asked[rule], least.get(rule)) for rule in known)
+    def _client_report(self, client: Refused) -> ClientReport:
+        requests = self._clients.requests_of(client.name)
+        return ClientReport(client.name, requests, client.times, client.first, client.longest_lockout)
 
-    def _all_notes(self) -> tuple[Note, ...]:
-        notes = Counter({**self._notes, **dict.fromkeys(self._caveats, self._requests)})
-        for asking in self._places.values():
-            requests = sum(tally.requests for tally in asking.tallies.values())
+    def _all_notes(self, askings: Iterable[Asking]) -> tuple[Note, ...]:
+        notes = self._notes.copy()
+        for asking in askings:
             for note in asking.notes:
-                notes[note] += requests
+                notes[note] += sum(shape.tally.requests for shape in asking.shapes)
         return tuple(Note(text, number) for text, number in notes.most_common())
-
-
-class _Refusals:
-    """Which rules refused, alone and with which others."""
-
-    def __init__(self, known: dict[RuleKey, tuple[str, bool]]) -> None:
-        self._known = known
-        self._refused: Counter[RuleKey] = Counter()
-        self._alone: Counter[RuleKey] = Counter()
-        self._together: dict[RuleKey, Counter[RuleKey]] = {}
-        self._endpoints: dict[RuleKey, Counter[str]] = {}
-
-    def add(self, endpoint: str, rules: list[RuleKey], number: int) -> None:
-        enforced = [rule for rule in rules if not self._known[rule][1]]
-        for rule in rules:
-            self._refused[rule] += number
-            self._endpoints.setdefault(rule, Counter())[endpoint or "unmatched"] += number
-            others = [other for other in enforced if other != rule]
-            if not others:
-                self._alone[rule] += number
-            together = self._together.setdefault(rule, Counter())
-            for other in others:
-                together[other] += number
-
-    def report(self, rule: RuleKey, asked: int, least: int | None) -> RuleReport:
-        type_, shadow = self._known[rule]
-        refused = self._refused[rule]
-        where, name, text = rule
-        return RuleReport(
-            name=name,
-            limiter=where,
-            type=type_,
-            text=text,
-            shadow=shadow,
-            asked=asked,
-            refused=refused,
-            alone=self._alone[rule],
-            least_remaining=None if least is None or least >= 1 << 62 else least,
-            pre_empted_by=None if shadow else self._pre_empted(rule, refused),
-            endpoints=dict(self._endpoints.get(rule, {})),
-        )
-
-    def _pre_empted(self, rule: RuleKey, refused: int) -> str | None:
-        """Of two that always refuse together, the one that is listed first stays."""
-        order = list(self._known)
-        before = set(order[: order.index(rule)])
-        together = self._together.get(rule, Counter())
-        candidates = {
-            other[1]: number for other, number in together.items() if other in before or self._refused[other] > refused
-        }
-        return pre_empted(refused, candidates, candidates)
-
-
-class _Usage:
-    """The most that the storage has held, measured whenever it may be more than before."""
-
-    def __init__(self, storage: MemoryStorage) -> None:
-        self._storage = storage
-        self._checks = 0
-        self._next_look = 0
-        self.keys = 0
-        self.bytes = 0
-
-    def look(self) -> None:
-        self._checks += 1
-        if len(self._storage) <= self.keys * GROWN and self._checks < self._next_look:
-            return
-        self._next_look = math.ceil(self._checks * GROWN) + 1
-        sizes = [bytes_in_redis(algorithm, units) for algorithm, units in self._storage.usage()]
-        self.keys = max(self.keys, len(sizes))
-        self.bytes = max(self.bytes, sum(sizes))
-
-
-def bytes_in_redis(algorithm: str, units: int) -> int:
-    """About what Redis 7 keeps for one key, as ``benchmarks/memory_per_subject.py`` measures it."""
-    if algorithm != "sliding_window":
-        return 112
-    return 130 + 28 * units if units <= 128 else 130 + 78 * units
 
 
 def _refusing(decision: Decision) -> tuple[int, ...]:
     return tuple([place for place, wait in enumerate(decision.reply[RETRY_AFTER::EACH]) if wait])
-
-
-def _by_refusals(client: Client) -> tuple[int, str]:
-    return -client.refused, client.name
-
-
-def _client_report(client: Client) -> ClientReport:
-    return ClientReport(client.name, client.requests, client.refused, client.first_refused, client.longest_lockout)
-
-
-def _endpoint_report(name: str, tallies: Iterable[Tally]) -> EndpointReport:
-    tallies = list(tallies)
-    statuses: Counter[int] = Counter()
-    for tally in tallies:
-        statuses.update(tally.statuses)
-    return EndpointReport(
-        name=name,
-        requests=sum(tally.requests for tally in tallies),
-        unlimited=sum(tally.unlimited for tally in tallies),
-        admitted=sum(tally.admitted for tally in tallies),
-        refused=sum(tally.refused for tally in tallies),
-        shadowed=sum(tally.shadowed for tally in tallies),
-        delayed=sum(tally.delayed for tally in tallies),
-        statuses=dict(sorted(statuses.items())),
-    )

@@ -20,6 +20,10 @@ class EndpointReport:
     requests: int
     unlimited: int
     """No limit applied."""
+    allowed: int
+    """By an allow list, so that no limit was asked."""
+    denied: int
+    """By a deny list, before any limit was asked."""
     admitted: int
     refused: int
     shadowed: int
@@ -105,6 +109,9 @@ class Report:
     admitted: int
     """By a limit that was asked, or because none applies."""
     refused: int
+    """By limits."""
+    denied: int
+    """By deny lists."""
     outside: int
     """Requests that the app does not answer: redirects of its router, and what lies outside of its root."""
     really_refused: int

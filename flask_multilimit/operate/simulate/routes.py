@@ -29,6 +29,11 @@ class Place:
     endpoint: str
     method: str
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.endpoint or self.kind
+
 
 class Routes:
     """Finds the places of requests.

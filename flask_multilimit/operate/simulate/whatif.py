@@ -20,6 +20,7 @@ from ...plan.sources import Sources
 from ...serve.gate import AppGate, gate_of
 from .arrivals import Arrivals
 from .asking import Given
+from .lists import Lists
 from .logs.logged import LoggedRequest
 from .logs.reading import Logs
 from .page.peaks import Slider, peaks_data
@@ -42,6 +43,7 @@ def simulate(
     subjects: Mapping[str, str] | None = None,
     costs: Mapping[str, int] | None = None,
     rules: Mapping[str, Rules] | None = None,
+    priorities: Mapping[str, str] | None = None,
     script_name: str = "",
     tell: Verdict | None = None,
 ) -> Report:
@@ -52,6 +54,7 @@ def simulate(
     :param subjects: the field of the log that tells a type, by the name of the type: ``{"api_key": "X-Api-Key"}``.
     :param costs: units in place of a callable ``cost``, by endpoint or by the name of the limiter.
     :param rules: rules in place of callable ``rules``, likewise.
+    :param priorities: the priority that all requests have, where units are reserved, likewise.
     :param script_name: the path at which the app is mounted.
     :param tell: called with each request and its :class:`Decision` (``None``: no limit was asked).
     """
@@ -59,7 +62,7 @@ def simulate(
         app,
         plans=plans_of(app, limits),
         subjects=subjects or {},
-        given=Given(costs or {}, rules or {}),
+        given=Given(costs or {}, rules or {}, priorities or {}),
         script_name=script_name,
         tell=tell,
     )
@@ -82,16 +85,13 @@ def replay_of(
     """A replay through ``plans``, to which requests are added. Raises :class:`ConfigurationError`."""
     gate = gate_of(app)
     known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
-    for name in (*given.costs, *given.rules):
+    for name in (*given.costs, *given.rules, *given.priorities):
         if name not in known:
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     who = Who({**headers, **subjects}, headers.keys() - subjects.keys())
-    lists = len(gate.access or ())
-    caveats = [f"allow and deny lists ({lists} entries): not replayed; everyone is limited"] if lists else []
-    return Replay(
-        plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, tell=tell, caveats=caveats
-    )
+    lists = None if gate.access is None else Lists(gate.access, plans, gate.subjects, who)
+    return Replay(plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, lists=lists, tell=tell)
 
 
 def plans_of(app: Flask, limits: Limits | None = None) -> Plans:

@@ -280,24 +280,85 @@ def test_what_cannot_be_replayed_is_said_with_how_many_it_concerns() -> None:
     assert report.refused == 0
 
 
-def test_slots_are_left_out_for_no_log_tells_when_they_are_given_back() -> None:
+def test_slots_are_left_out_where_the_log_does_not_tell_how_long_requests_took() -> None:
     app = app_with(rate_limiter(type=IP, rules=[Concurrent(1), Rule(60, 3)]))
 
     report = replayed(app, *map(at, range(5)))
 
     assert (report.admitted, report.refused) == (3, 2)
-    assert [(note.text.split(",")[0], note.requests) for note in report.notes] == [("what runs at once", 5)]
+    assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [("what runs at once", 5)]
 
 
-def test_lists_are_said_to_be_left_out() -> None:
-    app = app_with(rate_limiter(type=IP, rules="1/minute"), MULTILIMIT_ALLOW=["203.0.113.0/24"])
+def test_slots_are_held_for_as_long_as_requests_took() -> None:
+    app = app_with(rate_limiter(type=IP, rules=Concurrent(2)))
+
+    report = replayed(app, at(0, took=10), at(1, took=2), at(2, took=1), at(3, took=1), at(3.5, took=1), at(4, took=1))
+
+    assert report.endpoints[0].statuses == {0: 2}, "two are refused: those of the seconds 2 and 3.5"
+    assert report.worst[0].first_refused == START_AT + 2 * SECOND
+    assert report.worst[0].longest_lockout == 0, "nobody can know how long: it ends when another request does"
+    assert (report.storage.commands, not report.notes) == (6 + 4, True), "four were admitted"
+
+
+def test_a_slot_outlasts_its_timeout_as_long_as_the_request_goes_on() -> None:
+    app = app_with(rate_limiter(type=IP, rules=Concurrent(1, timeout=6)))
+
+    report = replayed(app, at(0, took=100), at(50), at(99.9, took=1), at(100, took=1))
+
+    assert (report.admitted, report.refused) == (3, 1), "of the second nothing is known, so it takes no slot"
+
+
+def test_who_waits_for_a_slot_gets_the_next_one() -> None:
+    app = app_with(rate_limiter(rules=Concurrent(1), wait=5))
+
+    report = replayed(app, at(0, took=4), at(1, took=1), at(2, took=1), at(2.5, took=9), at(20, took=1))
+
+    assert (report.admitted, report.endpoints[0].delayed, report.refused) == (5, 3, 0)
+
+
+def test_lists_decide_before_limits() -> None:
+    app = app_with(
+        rate_limiter(type=IP, rules="1/minute"),
+        MULTILIMIT_ALLOW=["203.0.113.0/24", "user:ann"],
+        MULTILIMIT_DENY=["203.0.113.7", "198.51.100.0/24"],
+    )
+
+    report = replayed(
+        app,
+        *map(at, range(3)),
+        *(at(second, address="198.51.100.1") for second in range(3, 6)),
+        *(at(second, address="198.51.100.1", user="ann") for second in range(6, 8)),
+        *(at(second, address="192.0.2.1") for second in range(8, 10)),
+    )
+
+    (index,) = report.endpoints
+    assert (index.allowed, index.denied, index.admitted, index.refused) == (5, 3, 1, 1)
+    assert (report.admitted, report.denied, report.refused) == (6, 3, 1)
+    assert not report.notes
+
+
+def test_lists_of_what_the_log_does_not_tell_are_said_to_be_left_out() -> None:
+    app = app_with(
+        rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"), MULTILIMIT_ALLOW=["api_key:secret"]
+    )
 
     report = replayed(app, at(0), at(1))
 
-    assert report.refused == 1
-    assert [(note.text.split(":")[0], note.requests) for note in report.notes] == [
-        ("allow and deny lists (1 entries)", 2)
-    ]
+    assert [note.requests for note in report.notes if note.text.startswith("entries of lists for 'api_key'")] == [2]
+    assert not replayed(app, at(0, fields={"X-Key": "secret"}), subjects={"api_key": "X-Key"}).rules[0].asked
+
+
+def test_a_priority_can_be_given() -> None:
+    app = app_with(
+        rate_limiter(type=IP, rules="10/minute", reserve={"critical": 0.5}, priority=lambda: None, name="shed")
+    )
+    requests = [at(second) for second in range(10)]
+
+    unknown, critical = replayed(app, *requests), replayed(app, *requests, priorities={"shed": "critical"})
+
+    assert (unknown.admitted, critical.admitted) == (5, 10)
+    assert [(note.text.split(" of ")[0], note.requests) for note in unknown.notes] == [("priorities", 10)]
+    assert not critical.notes
 
 
 def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:

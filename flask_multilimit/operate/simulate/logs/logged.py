@@ -44,6 +44,8 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
     fields: Mapping[str, str] = NOTHING
     """Whatever else was asked for, by the name it was asked for."""
     recorded: Recorded | None = None
+    took: int | None = None
+    """Microseconds until the response was there; ``None`` when the log does not tell."""
 
     @classmethod
     def of(
@@ -57,13 +59,15 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
         user: str | None = None,
         host: str = "",
         fields: Mapping[str, str] = NOTHING,
+        took: float | None = None,
     ) -> LoggedRequest:
-        """``when`` as a datetime with a time zone, or as seconds since 1970."""
+        """``when`` as a datetime with a time zone, or as seconds since 1970; ``took`` in seconds."""
         if isinstance(when, datetime):
             if when.tzinfo is None:
                 raise ValueError(f"{when!r} has no time zone: give one, such as datetime.timezone.utc")
             when = when.timestamp()
-        return cls(round(when * MICROSECONDS), method, target, address, status, user, host, fields)
+        lasted = None if took is None else round(took * MICROSECONDS)
+        return cls(round(when * MICROSECONDS), method, target, address, status, user, host, fields, took=lasted)
 
 
 Read = Callable[[str], "LoggedRequest | None"]

@@ -1,0 +1,105 @@
+"""What the tallies of a replay say of endpoints and of rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from .asking import NO_LEAST, RuleKey, Shape, Tally
+from .report import EndpointReport, RuleReport, pre_empted
+
+Together = tuple[Shape, tuple[int, ...]]
+"""A shape, and the places of those of its rules that refused."""
+
+
+def endpoint_reports(shapes: Sequence[Shape]) -> tuple[EndpointReport, ...]:
+    """Those that refuse most first."""
+    tallies: dict[str, list[Tally]] = {}
+    for shape in shapes:
+        tallies.setdefault(shape.place.name, []).append(shape.tally)
+    found = [_endpoint_report(name, some) for name, some in tallies.items()]
+    return tuple(sorted(found, key=lambda each: (-each.refused, -each.requests, each.name)))
+
+
+def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
+    statuses: Counter[int] = Counter()
+    for tally in tallies:
+        statuses.update(tally.statuses)
+    return EndpointReport(
+        name=name,
+        requests=sum(tally.requests for tally in tallies),
+        unlimited=sum(tally.unlimited for tally in tallies),
+        allowed=sum(tally.allowed for tally in tallies),
+        denied=sum(tally.denied for tally in tallies),
+        admitted=sum(tally.admitted for tally in tallies),
+        refused=sum(tally.refused for tally in tallies),
+        shadowed=sum(tally.shadowed for tally in tallies),
+        delayed=sum(tally.delayed for tally in tallies),
+        statuses=dict(sorted(statuses.items())),
+    )
+
+
+def rule_reports(
+    shapes: Sequence[Shape], known: Mapping[RuleKey, tuple[str, bool]], refusals: Mapping[Together, int]
+) -> tuple[RuleReport, ...]:
+    """In the order of ``known``, which tells of each rule its type and whether it is a shadow."""
+    asked: Counter[RuleKey] = Counter()
+    least: dict[RuleKey, int] = {}
+    found = _Found(known)
+    for shape in shapes:
+        for rule, left in zip(shape.rules, shape.tally.least, strict=True):
+            asked[rule] += shape.tally.requests
+            least[rule] = min(least.get(rule, NO_LEAST), left)
+        found.add(shape.place.name, shape.rules, 0)
+    for (shape, refusing), number in refusals.items():
+        found.add(shape.place.name, [shape.rules[place] for place in refusing], number)
+    return tuple(found.report(rule, asked[rule], least.get(rule, NO_LEAST)) for rule in known)
+
+
+class _Found:
+    def __init__(self, known: Mapping[RuleKey, tuple[str, bool]]) -> None:
+        self._known = known
+        self._refused: Counter[RuleKey] = Counter()
+        self._alone: Counter[RuleKey] = Counter()
+        self._together: dict[RuleKey, Counter[RuleKey]] = {}
+        self._endpoints: dict[RuleKey, Counter[str]] = {}
+
+    def add(self, endpoint: str, rules: Sequence[RuleKey], number: int) -> None:
+        enforced = [rule for rule in rules if not self._known[rule][1]]
+        for rule in rules:
+            self._refused[rule] += number
+            self._endpoints.setdefault(rule, Counter())[endpoint] += number
+            others = [other for other in enforced if other != rule]
+            if not others:
+                self._alone[rule] += number
+            together = self._together.setdefault(rule, Counter())
+            for other in others:
+                together[other] += number
+
+    def report(self, rule: RuleKey, asked: int, least: int) -> RuleReport:
+        type_, shadow = self._known[rule]
+        refused = self._refused[rule]
+        where, name, text = rule
+        return RuleReport(
+            name=name,
+            limiter=where,
+            type=type_,
+            text=text,
+            shadow=shadow,
+            asked=asked,
+            refused=refused,
+            alone=self._alone[rule],
+            least_remaining=None if least >= NO_LEAST else least,
+            pre_empted_by=None if shadow else self._pre_empted(rule, refused),
+            endpoints=dict(self._endpoints.get(rule, {})),
+        )
+
+    def _pre_empted(self, rule: RuleKey, refused: int) -> str | None:
+        """Of two that always refuse together, the one that is listed first stays."""
+        order = list(self._known)
+        before = set(order[: order.index(rule)])
+        together = self._together.get(rule, Counter())
+        candidates = {
+            other[1]: number for other, number in together.items() if other in before or self._refused[other] > refused
+        }
+        return pre_empted(refused, candidates, candidates)

@@ -1,0 +1,44 @@
+"""How much a storage holds at most while a log is replayed."""
+
+from __future__ import annotations
+
+from ...engine import MemoryStorage
+
+LOOKED_EACH = 64
+"""Checks between two counts of the keys, at most."""
+WEIGHED_EACH = 8
+"""Checks a key, between two times that all of them are weighed; sooner when there are more keys by a quarter."""
+GROWN = 1.25
+
+
+class Usage:
+    """The most that the storage has held, looked at again and again."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._storage = storage
+        self._weighed = 0
+        self._next_weighing = 0
+        self.next_look: int = 1
+        """After so many checks."""
+        self.keys: int = 0
+        self.bytes: int = 0
+
+    def look(self, checks: int) -> None:
+        keys = len(self._storage)
+        self.keys = max(self.keys, keys)
+        self.next_look = checks + 1 + min(checks // 8, LOOKED_EACH)
+        if keys > self._weighed * GROWN or checks >= self._next_weighing:
+            self.weigh(checks)
+
+    def weigh(self, checks: int) -> None:
+        sizes = [bytes_in_redis(algorithm, units) for algorithm, units in self._storage.usage()]
+        self.bytes = max(self.bytes, sum(sizes))
+        self._weighed = max(self._weighed, len(sizes))
+        self._next_weighing = checks + WEIGHED_EACH * len(sizes)
+
+
+def bytes_in_redis(algorithm: str, units: int) -> int:
+    """About what Redis 7 keeps for one key, as ``benchmarks/memory_per_subject.py`` measures it."""
+    if algorithm != "sliding_window":
+        return 112
+    return 130 + 28 * units if units <= 128 else 130 + 78 * units
