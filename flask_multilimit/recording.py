@@ -1,8 +1,8 @@
 """Write down what passes, to replay it through other limits later: ``flask multilimit simulate FOLDER/*``.
 
-A line says when a request came, its method, endpoint and status, who was counted, and whether limits admitted it. It
-says no path, no address and no name: subjects are hashed with a key. Requests only put what is known into a queue; a
-thread writes it.
+A line says when a request came, its method, endpoint and status, how long it took from the check to the response, who
+was counted, and whether limits admitted it. It says no path, no address and no name: subjects are hashed with a key.
+Requests only put what is known into a queue; a thread writes it.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class _Seen(NamedTuple):
     status: int
     subjects: Mapping[str, str]
     admitted: bool | None
+    took: int | None
 
 
 class Recorder:
@@ -110,7 +111,7 @@ class Recorder:
     def _checked(self, app: Flask, decision: Decision, endpoint: str, subjects: Mapping[str, str]) -> None:  # noqa: ARG002
         with suppress(RuntimeError):  # outside of a request
             if endpoint == (request.endpoint or UNMATCHED_SCOPE):
-                request.__dict__.setdefault(self._place, (decision, subjects))
+                request.__dict__.setdefault(self._place, (decision, subjects, time.monotonic_ns()))
 
     def _passed(self, response: Response) -> Response:
         if self._closed.is_set() or not _is_of_a_route(request.routing_exception):
@@ -118,12 +119,14 @@ class Recorder:
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return response
-        checked: tuple[Decision, Mapping[str, str]] | None = request.__dict__.get(self._place)
+        checked: tuple[Decision, Mapping[str, str], int] | None = request.__dict__.get(self._place)
         address = network_of(request.remote_addr or "", self._gate.settings.ipv6_prefix)
         subjects = {**({} if checked is None else checked[1]), LimitType.IP.value: address}
         at = time.time_ns() // 1000 if checked is None else self._since_1970(checked[0].at)
         admitted = None if checked is None else checked[0].allowed
-        self._waiting.append(_Seen(at, request.method, request.endpoint, response.status_code, subjects, admitted))
+        took = None if checked is None else (time.monotonic_ns() - checked[2]) // 1000
+        seen = _Seen(at, request.method, request.endpoint, response.status_code, subjects, admitted, took)
+        self._waiting.append(seen)
         if not self._thread.is_alive():
             self._start()
         return response
@@ -157,7 +160,8 @@ class Recorder:
     def _line_of(self, seen: _Seen) -> str:
         subjects = {type_: self._hashed(value) for type_, value in _single(seen.subjects).items()}
         recorded = Recorded(seen.endpoint, subjects, seen.admitted)
-        return f"{line_of(LoggedRequest(seen.at, seen.method, '', status=seen.status, recorded=recorded))}\n"
+        told = LoggedRequest(seen.at, seen.method, "", status=seen.status, recorded=recorded, took=seen.took)
+        return f"{line_of(told)}\n"
 
     def _hashed(self, subject: str) -> str:
         return blake2b(subject.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8).hexdigest()

@@ -18,7 +18,7 @@ from ..simulate.picture import draw_reports
 from ..simulate.replay import Replay
 from ..simulate.report import Report, RuleReport
 from ..simulate.watching import Watched, seldom_collected
-from ..simulate.whatif import header_fields, plans_of, replay_of
+from ..simulate.whatif import header_fields, limits_of, replay_of
 from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
     file_lines,
@@ -53,6 +53,7 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Compare with these limits.")
 @pairs_option("--cost", "NAME=UNITS", "In place of a callable cost, by endpoint or limiter.")
 @pairs_option("--rules", "NAME=RULES", "In place of callable rules, by endpoint or limiter.")
+@pairs_option("--priority", "NAME=PRIORITY", "Of all requests, where units are reserved, by endpoint or limiter.")
 @html_option("Write the report as a page, for any browser.")
 @png_option
 @as_json
@@ -70,6 +71,7 @@ def simulate_command(
     against: Path | None,
     cost: dict[str, str],
     rules: dict[str, str],
+    priority: dict[str, str],
     html: Path | None,
     png: Path | None,
     as_json: bool,
@@ -81,18 +83,18 @@ def simulate_command(
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     context = click.get_current_context()
     costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
+    given = Given(costs, rules, priority)
     with for_people():
         current_gate()  # with what is changed while the app runs
-        sets = [(str(limits) if limits else IN_FORCE, plans_of(app, limits))]
+        sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
         if against is not None:
-            sets.append((str(against), plans_of(app, against)))
+            sets.append((str(against), limits_of(app, against)))
         if endpoint is not None:
-            sets[0][1].require_endpoint(endpoint)
+            sets[0][1].plans.require_endpoint(endpoint)
         replays = [
-            replay_of(app, plans=plans, subjects=subject, given=Given(costs, rules), script_name=script_name)
-            for _, plans in sets
+            replay_of(app, limits=each, subjects=subject, given=given, script_name=script_name) for _, each in sets
         ]
-        fields = [*subject.values(), *header_fields(plans for _, plans in sets).values()]
+        fields = [*subject.values(), *header_fields(each.plans for _, each in sets).values()]
         read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
         watched = Watched(read)
         with seldom_collected():
@@ -136,10 +138,10 @@ def _of_endpoint(report: Report, endpoint: str | None) -> Report:
         return report
     endpoints = tuple(each for each in report.endpoints if each.name == endpoint)
     rules = tuple(rule for rule in report.rules if endpoint in rule.endpoints)
-    requests, admitted, refused = (
-        sum(getattr(each, name) for each in endpoints) for name in ("requests", "admitted", "refused")
-    )
-    return replace(report, endpoints=endpoints, rules=rules, requests=requests, admitted=admitted, refused=refused)
+    counts = {
+        name: sum(getattr(each, name) for each in endpoints) for name in ("requests", "admitted", "refused", "denied")
+    }
+    return replace(report, endpoints=endpoints, rules=rules, **counts)
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:
@@ -167,6 +169,8 @@ def _summary(report: Report) -> list[str]:
             f"clients refused   {share(report.clients_refused, report.clients)}",
             f"longest lock-out  {console.duration(report.longest_lockout)}",
         ]
+    if report.denied:
+        lines.append(f"denied by lists   {share(report.denied, report.requests)}")
     if report.really_refused:
         lines.append(
             f"status 429        {report.really_refused:,} in the log, {report.now_admitted:,} of them now admitted"
@@ -190,6 +194,8 @@ def _endpoints(report: Report) -> list[str]:
                     None,
                     (
                         "" if each.unlimited < each.requests else "without limits",
+                        f"{each.allowed:,} allowed by lists" if each.allowed else "",
+                        f"{each.denied:,} denied by lists" if each.denied else "",
                         f"{each.shadowed:,} by shadows" if each.shadowed else "",
                         f"{each.delayed:,} delayed" if each.delayed else "",
                     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import Flask
 
@@ -17,6 +17,7 @@ from ...engine.rules import Rules
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...plan.sources import Sources
+from ...serve.access import AccessLists, listed_from
 from ...serve.gate import AppGate, gate_of
 from .arrivals import Arrivals
 from .asking import Given
@@ -33,6 +34,13 @@ from .who import Who
 
 Limits = Mapping[str, Any] | LimitsFile | str | Path
 """A file of limits, or what stands in one."""
+
+
+class LimitSet(NamedTuple):
+    """What requests are replayed through."""
+
+    plans: Plans
+    access: AccessLists | None
 
 
 def simulate(
@@ -60,7 +68,7 @@ def simulate(
     """
     replay = replay_of(
         app,
-        plans=plans_of(app, limits),
+        limits=limits_of(app, limits),
         subjects=subjects or {},
         given=Given(costs or {}, rules or {}, priorities or {}),
         script_name=script_name,
@@ -76,36 +84,37 @@ def simulate(
 def replay_of(
     app: Flask,
     *,
-    plans: Plans,
+    limits: LimitSet,
     subjects: Mapping[str, str],
     given: Given,
     script_name: str = "",
     tell: Verdict | None = None,
 ) -> Replay:
-    """A replay through ``plans``, to which requests are added. Raises :class:`ConfigurationError`."""
-    gate = gate_of(app)
+    """A replay through ``limits``, to which requests are added. Raises :class:`ConfigurationError`."""
+    gate, plans = gate_of(app), limits.plans
     known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
     for name in (*given.costs, *given.rules, *given.priorities):
         if name not in known:
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
     who = Who({**headers, **subjects}, headers.keys() - subjects.keys())
-    lists = None if gate.access is None else Lists(gate.access, plans, gate.subjects, who)
+    lists = None if limits.access is None else Lists(limits.access, plans, gate.subjects, who)
     return Replay(plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, lists=lists, tell=tell)
 
 
-def plans_of(app: Flask, limits: Limits | None = None) -> Plans:
-    """The plans in force, or those with ``limits`` in place of all that stands outside of decorators."""
+def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
+    """What is in force, or that with ``limits`` in place of all that stands outside of decorators."""
     gate = gate_of(app)
     if limits is None:
         gate.plans.build()
-        return gate.plans
+        return LimitSet(gate.plans, gate.access)
     file, name = _file_of(limits)
     sources = Sources.of(app, Settings(file=name), file=file, application=(), default=(), unmatched=(), limits=())
     plans = Plans(app, sources, subjects=gate.subjects, key_prefix=gate.settings.key_prefix)
     plans.require_known_names()
     plans.build()
-    return plans
+    lists = [*listed_from(file.allow, "allow", f"{name}: allow"), *listed_from(file.deny, "deny", f"{name}: deny")]
+    return LimitSet(plans, AccessLists(lists) if lists else None)
 
 
 def _file_of(limits: Limits) -> tuple[LimitsFile, str]:

@@ -86,6 +86,18 @@ def test_what_the_log_does_not_tell_is_given(on_memory: Command, log: Path) -> N
     assert refused["api_key-3600s"] == 2, "all of the log have one user agent"
 
 
+def test_lists_of_a_file(on_memory: Command, log: Path, tmp_path: Path) -> None:
+    limits, page = tmp_path / "limits.json", tmp_path / "page.html"
+    limits.write_text('{"allow": ["203.0.113.7"], "deny": ["203.0.113.8"]}')
+
+    out = on_memory("simulate", str(log), "--limits", str(limits), "--html", str(page), columns=140).out
+
+    assert "denied by lists   4 (26.7 %)\n" in out
+    assert re.search(r"^update +10 +10 allowed by lists$", out, re.MULTILINE)
+    assert re.search(r"^api.search +4 +4 denied by lists$", out, re.MULTILINE)
+    assert "Denied by lists: 4 (26.67%)" in page.read_text()
+
+
 def test_what_is_changed_while_the_app_runs_is_in_force_here_too(on_server: Command, log: Path) -> None:
     changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes", columns=120)
 

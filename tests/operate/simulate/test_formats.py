@@ -77,11 +77,11 @@ LINES: dict[str, tuple[str, LoggedRequest]] = {
     ),
     "caddy": (
         json.dumps(CADDY),
-        LoggedRequest(AT + 500_000, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example"),
+        LoggedRequest(AT + 500_000, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example", took=250_000),
     ),
     "traefik": (
         json.dumps(TRAEFIK),
-        LoggedRequest(AT + 500_000, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example"),
+        LoggedRequest(AT + 500_000, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example", took=250_000),
     ),
     "json": (json.dumps(PLAIN), LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7", 200, None, "shop.example")),
     "recorded": (
@@ -109,6 +109,40 @@ def test_each_format_is_recognised_among_lines_that_are_none(name: str) -> None:
     assert recognised(["", "no request", line, line, "{"], UTC) == name
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "began"),
+    [
+        (
+            '$remote_addr $time_iso8601 "$request" $request_time',
+            '1.2.3.4 2026-11-22T03:19:28+00:00 "GET / H" 1.5',
+            -0.5,
+        ),
+        ('%h %t "%r" %D', '1.2.3.4 [22/Nov/2026:03:19:27 +0000] "GET / H" 1500000', 0),
+        ('%h %t "%r" %{ms}T', '1.2.3.4 [22/Nov/2026:03:19:27 +0000] "GET / H" 1500', 0),
+        ('%h %{usec}t "%r" %{us}T', '1.2.3.4 1795317567000000 "GET / H" 1500000', 0),
+        ('%(h)s %(t)s "%(r)s" %(D)s', '1.2.3.4 [22/Nov/2026:03:19:28 +0000] "GET / H" 1500000', -0.5),
+        ('%(h)s %(t)s "%(r)s" %(M)s', '1.2.3.4 [22/Nov/2026:03:19:28 +0000] "GET / H" 1500', -0.5),
+        ('%(h)s %(t)s "%(r)s" %(L)s', '1.2.3.4 [22/Nov/2026:03:19:28 +0000] "GET / H" 1.500000', -0.5),
+    ],
+)
+def test_how_long_a_request_took_and_when_it_began(text: str, line: str, began: float) -> None:
+    """The time of Apache is that of the beginning; the others write that of the end."""
+    request = read(line, text)
+
+    assert request is not None
+    assert (request.at - AT, request.took) == (began * 1_000_000, 1_500_000)
+
+
+@pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
+def test_what_is_no_duration_tells_none(text: str) -> None:
+    request = read(
+        f'1.2.3.4 2026-11-22T03:19:27+00:00 "GET / H" {text}', '$remote_addr $time_iso8601 "$request" $request_time'
+    )
+
+    assert request is not None
+    assert (request.at, request.took) == (AT, None)
+
+
 def test_nothing_is_recognised_in_what_is_no_log() -> None:
     assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
 
@@ -118,6 +152,17 @@ W3C = (
     "#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query cs-username c-ip cs(Agent) cs(X-Api-Key) sc-status",
     "2026-11-22 03:19:27 10.0.0.1 GET /items page=2 - 203.0.113.7 Mozilla/5.0+(X11) k1 200",
 )
+
+
+@pytest.mark.parametrize(("text", "took"), [("1500", 1_500_000), ("1.500", 1_500_000), ("-", None)])
+def test_w3c_durations_of_iis_and_of_cloudfront(text: str, took: int | None) -> None:
+    reader = FORMATS["w3c"](UTC, [])
+    reader("#Fields: date time cs-method cs-uri-stem c-ip time-taken")
+
+    request = reader(f"2026-11-22 03:19:27 GET / 1.2.3.4 {text}")
+
+    assert request is not None
+    assert (request.at, request.took) == (AT - (took or 0), took)
 
 
 def test_w3c_is_read_by_its_own_directives() -> None:

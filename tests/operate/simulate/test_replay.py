@@ -30,7 +30,7 @@ from flask_multilimit.operate.simulate.asking import Given
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
 from flask_multilimit.operate.simulate.logs.reading import read_logs
 from flask_multilimit.operate.simulate.report import Report
-from flask_multilimit.operate.simulate.whatif import replay_of, simulate
+from flask_multilimit.operate.simulate.whatif import LimitSet, replay_of, simulate
 from flask_multilimit.serve.steer import steering_of
 
 from .lines import SECOND, START_AT, line
@@ -337,6 +337,14 @@ def test_lists_decide_before_limits() -> None:
     assert not report.notes
 
 
+def test_a_file_of_limits_brings_its_lists() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute"), MULTILIMIT_DENY=["203.0.113.7"])
+
+    report = replayed(app, at(0), at(1, address="192.0.2.1"), limits={"deny": ["192.0.2.0/24"]})
+
+    assert (report.admitted, report.denied) == (1, 1), "in place of those of the app"
+
+
 def test_lists_of_what_the_log_does_not_tell_are_said_to_be_left_out() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"), MULTILIMIT_ALLOW=["api_key:secret"]
@@ -365,7 +373,7 @@ def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"))
     override = Override(kind="override", id="00000001", since=0, who="203.0.113.7", rules="3/minute")
     plans = steering_of(app).plans_with([override])
-    replay = replay_of(app, plans=plans, subjects={}, given=Given())
+    replay = replay_of(app, limits=LimitSet(plans, None), subjects={}, given=Given())
 
     for second in range(5):
         replay.add(at(second))

@@ -24,6 +24,8 @@ class JsonFormat:
     places: Mapping[str, tuple[Path, ...]]
     headers: Path = ()
     """The object that has the header fields, each a list."""
+    begins: bool = False
+    """Whether the time is that of the beginning of a request; and what it took is in nanoseconds then."""
 
     def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
         """Reads lines; ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
@@ -52,6 +54,7 @@ TRAEFIK = JsonFormat(
     "traefik",
     {
         "at": _flat("StartUTC", "StartLocal", "time"),
+        "took": _flat("Duration"),
         "address": _flat("ClientHost"),
         "user": _flat("ClientUsername"),
         "method": _flat("RequestMethod"),
@@ -59,6 +62,7 @@ TRAEFIK = JsonFormat(
         "host": _flat("RequestHost", "RequestAddr"),
         "status": _flat("DownstreamStatus", "OriginStatus"),
     },
+    begins=True,
 )
 PLAIN = JsonFormat(
     "json",
@@ -93,11 +97,16 @@ def _reader(format_: JsonFormat, times: Times, wanted: tuple[str, ...]) -> Read:
         if request:
             method, target = request_line(_text(request))
         try:
-            came = _instant(at, times) - _took(took)
+            came = _instant(at, times)
         except (ValueError, OverflowError):
             return None
         if not (isinstance(method, str) and isinstance(target, str)):
             return None
+        if format_.begins:
+            lasted = took // 1000 if isinstance(took, int) else None
+        else:
+            lasted = _took(took)
+            came -= lasted or 0
         return LoggedRequest(
             came,
             checked_method(method),
@@ -107,6 +116,7 @@ def _reader(format_: JsonFormat, times: Times, wanted: tuple[str, ...]) -> Read:
             None if _text(user) in NOBODY else _text(user),
             _text(host),
             _fields(entry, format_.headers, wanted) if wanted else NOTHING,
+            took=lasted,
         )
 
     return read
@@ -160,8 +170,8 @@ def _instant(value: object, times: Times) -> int:
     raise ValueError("no time")
 
 
-def _took(value: object) -> int:
+def _took(value: object) -> int | None:
     """Only of seconds: what else a server counts in, it does not say."""
     if isinstance(value, float) and 0 <= value < 86_400:
         return round(value * MICROSECONDS)
-    return duration(value) if isinstance(value, str) else 0
+    return duration(value) if isinstance(value, str) else None

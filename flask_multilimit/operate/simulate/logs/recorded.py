@@ -31,6 +31,8 @@ def line_of(request: LoggedRequest) -> str:
     if recorded is None:
         raise ValueError(f"not recorded: {request!r}")
     entry = {"at": request.at, "m": request.method, "e": recorded.endpoint, "s": request.status}
+    if request.took is not None:
+        entry["d"] = request.took
     if recorded.subjects:
         entry["w"] = dict(recorded.subjects)
     if recorded.admitted is not None:
@@ -43,11 +45,12 @@ def read(line: str) -> LoggedRequest | None:
     try:
         entry = json.loads(line)
         at, method, endpoint, status = entry["at"], entry["m"], entry["e"], entry["s"]
-        subjects, admitted = entry.get("w", {}), _VERDICTS.get(entry.get("ok", -1))
+        subjects, admitted, took = entry.get("w", {}), _VERDICTS.get(entry.get("ok", -1)), entry.get("d")
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return None
     well = isinstance(at, int) and isinstance(method, str) and isinstance(status, int) and isinstance(subjects, dict)
     if not (well and (endpoint is None or isinstance(endpoint, str))):
         return None
+    lasted = took if isinstance(took, int) and took >= 0 else None
     recorded = Recorded(endpoint, {str(kind): str(value) for kind, value in subjects.items()}, admitted)
-    return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded)
+    return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded, took=lasted)

@@ -14,12 +14,12 @@ from typing import Literal
 
 from ....engine import ConfigurationError
 from ....engine.errors import brief
-from .logged import NOTHING, LoggedRequest, Read, field_name
+from .logged import MICROSECONDS, NOTHING, LoggedRequest, Read, field_name
 from .times import Times
 from .words import NOBODY, checked_method, duration, request_line, unescaped
 
 Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
-"""What a variable of a format tells of a request. ``took``: the seconds from its beginning to ``at``."""
+"""What a variable of a format tells of a request."""
 
 _ROLES: tuple[Role, ...] = (
     *("at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"),
@@ -64,6 +64,11 @@ _APACHE: Mapping[str, Role] = {
     "v": "host",
     "V": "host",
     "{host}i": "host",
+    "D": "took",
+    "T": "took",
+    "{ms}T": "took",
+    "{us}T": "took",
+    "{s}T": "took",
 }
 _GUNICORN: Mapping[str, Role] = {
     "h": "address",
@@ -76,7 +81,12 @@ _GUNICORN: Mapping[str, Role] = {
     "s": "status",
     "{host}i": "host",
     "L": "took",
+    "D": "took",
+    "M": "took",
+    "T": "took",
 }
+_UNITS = {"D": 1, "{us}T": 1, "M": 1000, "{ms}T": 1000}
+"""Microseconds, of variables that do not count seconds."""
 
 _VARIABLE = {
     "nginx": re.compile(r"\$(?:\{(\w+)\}|(\w+))"),
@@ -94,6 +104,8 @@ class Variable:
     role: Role | None
     name: str
     """As people may ask for it; see :func:`field_name`."""
+    unit: int = MICROSECONDS
+    """Of what it took, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,8 @@ class TextFormat:
     parts: tuple[str | Variable, ...]
     open_end: bool = False
     """Whether further fields may follow at the end of a line."""
+    at_end: bool = True
+    """Whether the time is that of the end of a request; that of Apache is its beginning."""
     roles: frozenset[Role] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +131,8 @@ class TextFormat:
     def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
         """Reads lines; of what has no role of its own, the fields in ``wanted``."""
         pattern, fields = _pattern(self.parts, {field_name(name): name for name in wanted}, self.open_end)
-        return _reader(pattern, Times(zone), fields)
+        units = [part.unit for part in self.parts if isinstance(part, Variable) and part.role == "took"]
+        return _reader(pattern, Times(zone), fields, at_end=self.at_end, unit=units[0] if units else MICROSECONDS)
 
 
 def from_format_string(text: str, *, name: str | None = None, open_end: bool = False) -> TextFormat:
@@ -125,7 +140,7 @@ def from_format_string(text: str, *, name: str | None = None, open_end: bool = F
     variables. Raises :class:`ConfigurationError`."""
     server = "gunicorn" if "%(" in text else "nginx" if "$" in text else "Apache"
     parts = _parts(text.replace('\\"', '"').replace("\\t", "\t"), server)
-    return TextFormat(name or text, tuple(_joined(parts, name or text)), open_end)
+    return TextFormat(name or text, tuple(_joined(parts, name or text)), open_end, server != "Apache")
 
 
 def from_expression(text: str, zone: tzinfo, wanted: Iterable[str]) -> Read:
@@ -164,12 +179,13 @@ def _parts(text: str, server: str) -> Iterator[str | Variable]:
 def _variable(directive: str, roles: Mapping[str, Role]) -> Variable:
     braces = _IN_BRACES.fullmatch(directive)
     if braces is None:
-        return Variable(roles.get(directive), field_name(directive))
+        return Variable(roles.get(directive), field_name(directive), _UNITS.get(directive, MICROSECONDS))
     name, kind = braces["name"], braces["kind"]
     role = roles.get(f"{{{name.lower()}}}{kind}") or roles.get(directive)
     if kind == "t" and role is None and not name.endswith("_frac"):
         role = "at"  # strftime: as far as it is written like ISO 8601 or like %t
-    return Variable(role, f"cookie_{name.lower()}" if kind == "C" else field_name(name))
+    shown = f"cookie_{name.lower()}" if kind == "C" else field_name(name)
+    return Variable(role, shown, _UNITS.get(directive, MICROSECONDS))
 
 
 def _joined(parts: Iterable[str | Variable], name: str) -> Iterator[str | Variable]:
@@ -240,7 +256,14 @@ def _absent(taken: Iterable[str]) -> str:
     return "".join(f"(?P<{role}>)" for role in _ROLES if role not in taken)
 
 
-def _reader(pattern: re.Pattern[str], times: Times, fields: Mapping[str, str]) -> Read:
+def _reader(
+    pattern: re.Pattern[str],
+    times: Times,
+    fields: Mapping[str, str],
+    *,
+    at_end: bool = True,
+    unit: int = MICROSECONDS,
+) -> Read:
     matches, groups = pattern.match, [pattern.groupindex[role] for role in _ROLES]
 
     def read(line: str) -> LoggedRequest | None:
@@ -252,8 +275,11 @@ def _reader(pattern: re.Pattern[str], times: Times, fields: Mapping[str, str]) -
             came = times(at)
         except (ValueError, OverflowError):
             return None
+        lasted = None
         if took:
-            came -= duration(took)
+            lasted = duration(took, unit)
+            if lasted and at_end:
+                came -= lasted
         if request:
             method, target = request_line(request)
         elif not target:
@@ -269,6 +295,8 @@ def _reader(pattern: re.Pattern[str], times: Times, fields: Mapping[str, str]) -
             {name: unescaped(match[group]) for group, name in fields.items() if match[group] not in NOBODY}
             if fields
             else NOTHING,
+            None,
+            lasted,
         )
 
     return read

@@ -8,9 +8,11 @@ from datetime import timezone
 
 from .logged import NOTHING, LoggedRequest, field_name
 from .times import Times
-from .words import NOBODY, checked_method
+from .words import NOBODY, checked_method, duration
 
 NAME = "w3c"
+MILLISECOND = 1000
+"""Microseconds."""
 
 _ROLES: Mapping[str, str] = {
     "date": "date",
@@ -25,6 +27,7 @@ _ROLES: Mapping[str, str] = {
     "cs(host)": "host",
     "x-host-header": "host",
     "sc-status": "status",
+    "time-taken": "took",
 }
 _TOKEN = re.compile(r'"[^"]*"|[^\s"]\S*')
 _IN_PARENTHESES = re.compile(r"\w+\(([^)]+)\)")
@@ -52,9 +55,9 @@ class W3cReader:
             at = self._times(f"{row.get('date', self._date)} {row.get('time', '')}")
         except (ValueError, OverflowError):
             return None
-        status, user = row.get("status", ""), row.get("user")
+        status, user, took = row.get("status", ""), row.get("user"), _took(row.get("took", ""))
         return LoggedRequest(
-            at,
+            at - (took or 0),
             checked_method(row.get("method", "")),
             row.get("target") or _target(row),
             row.get("address", ""),
@@ -64,6 +67,7 @@ class W3cReader:
             {name: row[column] for column, name in self._fields.items() if row[column] not in NOBODY}
             if self._fields
             else NOTHING,
+            took=took,
         )
 
     def _directive(self, line: str) -> None:
@@ -75,6 +79,11 @@ class W3cReader:
             self._columns = [_ROLES.get(name.lower(), name) for name in names]
             known = {column: _plain(name) for column, name in zip(self._columns, names, strict=True)}
             self._fields = {column: self._wanted[name] for column, name in known.items() if name in self._wanted}
+
+
+def _took(text: str) -> int | None:
+    """IIS counts whole milliseconds, CloudFront seconds with a fraction."""
+    return duration(text) if "." in text else duration(text, MILLISECOND)
 
 
 def _plain(name: str) -> str:

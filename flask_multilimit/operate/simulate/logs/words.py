@@ -11,7 +11,7 @@ NOBODY = frozenset({"", "-", None})
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _METHOD = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
-_DURATION = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
+_DURATION = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
 _ESCAPED = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|(["\\]))')
 
 
@@ -36,9 +36,9 @@ def checked_method(method: str) -> str:
     raise NoRequestError
 
 
-def duration(text: str) -> int:
-    """Microseconds of a number of seconds; 0 for what is none."""
-    return round(float(text) * MICROSECONDS) if _DURATION.fullmatch(text) else 0
+def duration(text: str, unit: int = MICROSECONDS) -> int | None:
+    """Microseconds of a number of units; ``None`` for what is none."""
+    return round(float(text) * unit) if _DURATION.fullmatch(text) else None
 
 
 def unescaped(text: str) -> str:

@@ -33,6 +33,7 @@ def report_part(name: str, report: Report, zone: tzinfo) -> str:
         f"<p>Refused: {_share(refused, report.requests)}, of {clients:,} of {report.clients:,} clients. "
         f"{_share(report.succeeded_before, refused)} of the refused really succeeded (status below 400). "
         f"The longest lock-out: {duration(report.longest_lockout)}.</p>",
+        f"<p>Denied by lists: {_share(report.denied, report.requests)}.</p>" if report.denied else "",
         _endpoints(report),
         _rules(report),
         _worst(report, zone),
@@ -49,10 +50,16 @@ def _endpoints(report: Report) -> str:
             _meter(each.refused, each.requests),
             text(", ".join(f"{status or 'unknown'}: {number:,}" for status, number in each.statuses.items())),
             f"{each.shadowed:,}" if each.shadowed else "",
+            f"{each.allowed:,}" if each.allowed else "",
+            f"{each.denied:,}" if each.denied else "",
         )
         for each in report.endpoints
     ]
-    return _table("By endpoint", ("endpoint", "#requests", "refused", "their real status", "#by shadows"), rows)
+    return _table(
+        "By endpoint",
+        ("endpoint", "#requests", "refused", "their real status", "#by shadows", "#allowed by lists", "#denied"),
+        rows,
+    )
 
 
 def _rules(report: Report) -> str:
