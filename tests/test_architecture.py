@@ -116,6 +116,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "engine": (
         {"errors", "algorithms", "clock", "forks", "reply"},
         {"rules", "keys"},
+        {"bans"},
         {"hits"},
         {"decision"},
         {"storage"},
@@ -126,7 +127,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"base"},
         {"rate"},
         {"fixed_window", "gcra", "leaky_bucket", "sliding_window", "sliding_window_counter", "token_bucket"},
-        {"concurrency"},
+        {"ban", "concurrency"},
     ),
     "engine/storage": (
         {"addresses", "base", "evaluate", "tallies"},
@@ -252,11 +253,11 @@ def test_the_files_were_found() -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "engine" / "algorithms").glob("*.lua")), ids=named)
 def test_every_lua_file_beside_the_algorithms_is_a_twin_or_included_by_one(path: Path) -> None:
-    from flask_multilimit.engine.algorithms import ALGORITHMS
+    from flask_multilimit.engine.algorithms import ALGORITHMS, BAN
 
     included = {name for twin in ALGORITHMS.values() for name in twin.INCLUDES}
 
-    assert path.stem in {*ALGORITHMS, *included}
+    assert path.stem in {*ALGORITHMS, BAN, *included}
 
 
 def test_contributing_lists_the_floors_in_the_same_order() -> None:

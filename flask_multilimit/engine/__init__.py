@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import storage
-from .decision import Decision, RuleStatus
+from .bans import Ban
+from .decision import BanStatus, Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .storage import ClusterStorage, LeasingStorage, RedisStorage
 
 __all__ = [
+    "Ban",
+    "BanStatus",
     "ClusterStorage",
     "Concurrent",
     "ConfigurationError",

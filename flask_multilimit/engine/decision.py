@@ -9,9 +9,10 @@ from functools import partial
 from typing import Literal, NamedTuple, cast
 from uuid import UUID
 
-from .algorithms import NEVER, UNKNOWN
-from .hits import PEEKED, Hit
-from .reply import ALLOWED, DELAY, NOW, Reply, Standing, reset_afters, retry_afters, standings_of
+from .algorithms import BAN, NEVER, UNKNOWN
+from .algorithms.ban import is_begun, level_of
+from .hits import PEEKED, BanHit, Hit, bans_among, memoized
+from .reply import ALLOWED, DELAY, NOW, Reply, Standing, reset_afters, retry_afters, standing_of, standings_of
 from .rules import Rule
 
 _MICROSECONDS = 1_000_000
@@ -58,6 +59,28 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
     def waits_for_slot(self) -> bool:
         """Whether a :class:`.Concurrent` rule refuses until somebody's work is done, which nobody can know."""
         return not self.allowed and self.rule.holds_slots and self.hit.cost <= self.rule.count
+
+
+class BanStatus(NamedTuple):
+    """How one ban stands after the check. Durations are seconds."""
+
+    hit: BanHit
+    holds: bool
+    """Whether it refuses."""
+    begun: bool
+    """Whether this check was the last strike, so that the ban began with it."""
+    level: int
+    """How many bans it repeats, while it holds; else 0."""
+    strikes_left: int
+    """Refusals until it begins; 0 while it holds."""
+    retry_after: float
+    """Until it ends; 0 when it does not hold."""
+    reset_after: float
+    """Until neither strikes nor a ban are remembered."""
+
+    @property
+    def name(self) -> str:
+        return self.hit.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,7 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
-        """One a hit, in the order of the hits."""
+        """One a hit, in the order of the hits; of a ban only while it holds."""
         return tuple(
             [
                 RuleStatus(
@@ -142,8 +165,22 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
                     reset_after / _MICROSECONDS,
                 )
                 for hit, (remaining, retry_after, reset_after) in self._standings()
+                if hit.cost or retry_after or hit.rule.algorithm != BAN
             ]
         )
+
+    @property
+    def bans(self) -> tuple[BanStatus, ...]:
+        """One a limiter that has a ban, also where it does not hold."""
+        return tuple(
+            _ban_status(hit, standing_of(self.reply, place)) for place, hit, _ in memoized(self.hits, bans_among)
+        )
+
+    @property
+    def ban(self) -> BanStatus | None:
+        """The ban that refuses for the longest time; ``None``: none does."""
+        holding = [ban for ban in self.bans if ban.holds and not ban.hit.shadow]
+        return max(holding, key=lambda ban: ban.retry_after, default=None)
 
     def _standings(self) -> Iterable[tuple[Hit, Standing]]:
         standings = zip(self.hits, standings_of(self.reply), strict=True)
@@ -206,13 +243,21 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     @property
     def reset_after(self) -> float:
         """Seconds until every quota is whole again if nobody comes."""
-        if not self.refunded:
+        if not self.refunded and not memoized(self.hits, bans_among):
             return max(reset_afters(self.reply)) / _MICROSECONDS
         return max(status.reset_after for status in self.statuses)
 
     def after_refund(self, keys: frozenset[str]) -> Decision:
         """The same decision when what it charged to ``keys`` has been given back."""
         return self._replace(refunded=self.refunded | keys)
+
+
+def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
+    remaining, retry_after, reset_after = standing
+    wait, whole = retry_after / _MICROSECONDS, reset_after / _MICROSECONDS
+    if not retry_after:
+        return BanStatus(hit, False, False, 0, remaining, wait, whole)
+    return BanStatus(hit, True, is_begun(remaining), level_of(remaining), 0, wait, whole)
 
 
 _Fields = tuple[bytes, tuple[Hit, ...], Reply, DecidedBy, frozenset[str], Sequence[int] | None]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
+from .algorithms.ban import BanQuota
+from .bans import Ban
 from .errors import ConfigurationError, brief
 from .keys import (
     DEFAULT_PREFIX,
@@ -56,6 +58,16 @@ class Hit:
         return _pack(self.rule, self.cost, self.shadow)
 
 
+@dataclass(frozen=True, slots=True)
+class BanHit(Hit):
+    """A ban of one subject: refuses while it holds, and else only notes when a hit that it watches refuses."""
+
+    cost: int = 0
+    """Always 0: it charges nothing."""
+    watches: tuple[str, ...] = ()
+    """The keys whose refusals are its strikes; those of a shadow only if it is one itself."""
+
+
 class Hits(tuple[Hit, ...]):
     """The hits of one check: at least one, no two with the same key. Raises :class:`ConfigurationError`.
 
@@ -101,6 +113,39 @@ def memorize(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T], done: 
         hits.memory[work] = done
 
 
+class Watching(NamedTuple):
+    """A ban among hits."""
+
+    place: int
+    hit: BanHit
+    watched: tuple[int, ...]
+    """The places of what it watches."""
+
+
+def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
+    """The bans, in order."""
+    bans = [(place, hit) for place, hit in enumerate(hits) if isinstance(hit, BanHit)]
+    if not bans:
+        return ()
+    places = {hit.key: place for place, hit in enumerate(hits)}
+    return tuple(
+        Watching(
+            place,
+            ban,
+            tuple(places[key] for key in ban.watches if key in places and (ban.shadow or not hits[places[key]].shadow)),
+        )
+        for place, ban in bans
+    )
+
+
+def packed_ban(ban: Watching) -> bytes:
+    """What scripts read of a ban besides; places are counted from 1 there."""
+    quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
+    assert isinstance(quota, BanQuota)
+    numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places
+    return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
 def check_cost(cost: object, rule: Rule) -> None:
     """Raise :class:`ConfigurationError` unless ``cost`` is a number of units that ``rule`` can be asked for."""
     if type(cost) is not int or cost < 0:
@@ -142,8 +187,9 @@ def hits_for(
     prefix: str = DEFAULT_PREFIX,
     on_storage_error: OnStorageError | None = None,
     hash_tag: HashTag = "scope",
+    ban: Ban | None = None,
 ) -> Hits:
-    """One hit a rule, for use without Flask.
+    """One hit a rule, for use without Flask; one more for a ``ban``.
 
     ``scope`` names what is limited, ``subject`` who is limited, and ``type`` what kind of subject that is. Scope and
     subject may be any text; ``type`` is a short identifier. ``hash_tag`` says which of them decides about the slot in
@@ -158,7 +204,7 @@ def hits_for(
         raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
-    return Hits(
+    hits = [
         Hit(
             key_of(stem, rule.algorithm, rule.window_ms),
             rule,
@@ -168,6 +214,21 @@ def hits_for(
             on_storage_error,
         )
         for rule in rules_from(rules)
+    ]
+    if ban is not None:
+        hits.append(ban_hit(ban, stem, hits, f"{type}-ban"))
+    return Hits(hits)
+
+
+def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
+    """That of ``ban`` behind the hits of its limiter, which are ``watched``, one at least.
+
+    Nobody is to blame for a refusal by a rule that lets nothing pass.
+    """
+    first, rule = watched[0], ban.rule
+    keys = tuple([hit.key for hit in watched if hit.rule.count])
+    return BanHit(
+        key_of(stem, rule.algorithm, rule.window_ms), rule, 0, name, first.shadow, first.on_storage_error, keys
     )
 
 

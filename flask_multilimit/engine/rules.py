@@ -94,18 +94,18 @@ class Rule(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            reasons = "; ".join(_reason(problem) for problem in error.errors())
+            reasons = "; ".join(reason_of(problem) for problem in error.errors())
             raise ConfigurationError(f"{self._call(given)}: {reasons}") from None
 
     @staticmethod
     def _call(given: dict[str, Any]) -> str:
         shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
-        return f"Rule({_arguments(shown)})"
+        return f"Rule({called_with(shown)})"
 
     @field_validator("time", "max_delay", mode="before")
     @classmethod
     def _check_duration(cls, value: Any, info: ValidationInfo) -> float | None:
-        return None if value is None and info.field_name == "max_delay" else _duration(value)
+        return None if value is None and info.field_name == "max_delay" else duration_of(value)
 
     @field_validator("count", "burst", mode="before")
     @classmethod
@@ -272,7 +272,7 @@ class Concurrent(Rule):
 
     @staticmethod
     def _call(given: dict[str, Any]) -> str:
-        return f"Concurrent({_arguments({'count': given['count'], 'timeout': given['time']})})"
+        return f"Concurrent({called_with({'count': given['count'], 'timeout': given['time']})})"
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
@@ -306,7 +306,8 @@ def _rules_of(item: Any) -> list[Rule]:
     raise ConfigurationError(f'rules: {brief(item)} is not a rule; give a Rule or text such as "100/minute"')
 
 
-def _arguments(shown: dict[str, Any]) -> str:
+def called_with(shown: dict[str, Any]) -> str:
+    """Arguments as an error shows a call."""
     return ", ".join(f"{key}={brief(value)}" for key, value in shown.items())
 
 
@@ -322,7 +323,7 @@ _DEFAULTS = {name: field.default for name, field in Rule.model_fields.items()}
 _ALWAYS_SHOWN = {"time", "count"}
 
 
-def _duration(value: Any) -> int | float:
+def duration_of(value: Any) -> int | float:
     """Seconds in whole milliseconds, as an int where that is enough."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
@@ -335,7 +336,8 @@ def _duration(value: Any) -> int | float:
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
-def _reason(problem: Any) -> str:
+def reason_of(problem: Any) -> str:
+    """What pydantic found, in our words."""
     reason = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return str(reason)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from . import concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
+from typing import cast
+
+from . import ban, concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
 from .base import NEVER, UNKNOWN, Algorithm, Outcome, Quota
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -17,4 +19,13 @@ ALGORITHMS: dict[str, Algorithm] = {
 """Every algorithm by its name. A further one is a pair of files and a line here; or, from outside the package, a
 module with its ``NAME.lua`` beside it, and ``ALGORITHMS["NAME"] = module`` before the first rule that uses it."""
 
-__all__ = ["ALGORITHMS", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota"]
+BAN = "ban"
+"""What keys and scripts call the algorithm of bans, which no rule has."""
+
+
+def twin_of(name: str) -> Algorithm:
+    """The algorithm of a rule or of a ban."""
+    return cast("Algorithm", ban) if name == BAN else ALGORITHMS[name]
+
+
+__all__ = ["ALGORITHMS", "BAN", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota", "twin_of"]

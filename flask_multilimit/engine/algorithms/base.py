@@ -127,3 +127,13 @@ class HoldsSlots(Algorithm, Protocol):
 
     def release_command(self, key: bytes, cost: int, check_id: bytes, /) -> tuple[bytes, ...]:
         """The plain command of Redis that does what :meth:`refund` does."""
+
+
+class NotesStrikes(Protocol):
+    """What the algorithm of bans does besides: a refusal by what it watches changes its state."""
+
+    def strike(self, state: Any, quota: Any, now: int, check_id: bytes, /) -> Any:
+        """Note a refusal in the check ``check_id``; return the new state."""
+
+    def told_of_strike(self, state: Any, quota: Any, now: int, check_id: bytes, /) -> Outcome:
+        """What ``evaluate`` says of the state that :meth:`strike` has returned."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
-from ..algorithms import Quota
+from ..algorithms import Outcome, Quota
+from ..algorithms.base import NotesStrikes
 from ..decision import NOTHING, Charge, DecidedBy, Decision, decision_of
-from ..hits import PEEKED, Hit, memoized, new_id
+from ..hits import PEEKED, Hit, Watching, bans_among, memoized, new_id
 from ..reply import DELAY, NOW, joined, standings_of
 
 
@@ -62,7 +63,7 @@ def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: in
 
 def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool) -> list[int]:
     """The reply, after all has been charged if ``charging`` and every hit allows."""
-    steps, outcomes = memoized(hits, _steps_of), []
+    (steps, bans), outcomes = memoized(hits, _steps_of), []
     allowed, longest = 1, 0
     for key, quota, cost, shadow, evaluate, _, _, _ in steps:
         outcome = evaluate(states.get(key), quota, cost, now)
@@ -74,6 +75,8 @@ def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, 
             longest = max(longest, delay)
     reply = [now, allowed, longest]
     asking, charging = charging, charging and allowed > 0
+    if bans and asking:
+        _note_strikes(bans, outcomes, states, now, check_id)
     for step, (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
         key, quota, cost, _, _, charge, reset_after, drop_future = step
         state = states.get(key)
@@ -90,9 +93,18 @@ def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, 
 _Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 
-def _steps_of(hits: tuple[Hit, ...]) -> tuple[_Step, ...]:
-    """What a check needs of its hits, looked up once."""
-    return tuple(map(_step, hits))
+def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[Watching, ...]]:
+    """What a check needs of its hits, looked up once; and the bans among them."""
+    return tuple(map(_step, hits)), bans_among(hits)
+
+
+def _note_strikes(bans: Iterable[Watching], outcomes: list[Outcome], states: States, now: int, check_id: bytes) -> None:
+    """A refusal is a strike of each ban that watches it; what that makes of the ban is its outcome."""
+    for place, hit, watched in bans:
+        if any(outcomes[other][1] for other in watched):
+            by, quota = cast("NotesStrikes", hit.rule.implementation), hit.rule.quota
+            state = states[hit.key] = by.strike(states.get(hit.key), quota, now, check_id)
+            outcomes[place] = by.told_of_strike(state, quota, now, check_id)
 
 
 def _step(hit: Hit) -> _Step:

@@ -17,8 +17,8 @@ from ..algorithms.sliding_window import Log
 from ..clock import monotonic_microseconds
 from ..decision import NOTHING, Charge, Decision, decision_of
 from ..forks import mind_forks
-from ..hits import Hit, memoized, new_id
-from ..reply import ALLOWED, NOW, Reply, head, standings_of, start_of
+from ..hits import Hit, Watching, bans_among, memoized, new_id
+from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
 from .base import Slot, StoredKey
 from .evaluate import decide, evaluated, take_back
@@ -59,7 +59,7 @@ class MemoryStorage:
             now = monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._first_due:
                 self._sweep(now, SWEEPS * len(hits))
-            quick = memoized(hits, _quick_way)
+            quick, bans = memoized(hits, _ways_of)
             if quick is not None and check_id is None and now >= self._latest:
                 new, reply = new_id(), quick.reply.copy()
                 reply[NOW] = now
@@ -75,6 +75,8 @@ class MemoryStorage:
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
             if decision.reply[ALLOWED]:
                 self._note_charges(hits, now, decision.reply)
+            if bans:
+                self._note_bans(bans, decision.reply)
             return decision
         finally:
             lock.release()
@@ -170,6 +172,12 @@ class MemoryStorage:
             if hit.key in keys:
                 self._written_by(hit.rule, hit.key, now + hit.rule.quota.window)
 
+    def _note_bans(self, bans: Sequence[Watching], reply: Reply) -> None:
+        for place, hit, _ in bans:
+            if self._states.get(hit.key) is not None:
+                _, _, reset_after = standing_of(reply, place)
+                self._written_by(hit.rule, hit.key, reply[NOW] + reset_after)
+
     def _written_by(self, rule: Rule, key: str, due: int) -> None:
         if key not in self._rules:
             self._look_again(due + rule.longest_quota.window - rule.quota.window, key)
@@ -203,6 +211,11 @@ class _QuickWay(NamedTuple):
     units: tuple[Unit, ...]
     reply: list[int]
     """When all are charged, except for the instant and what remains."""
+
+
+def _ways_of(hits: tuple[Hit, ...]) -> tuple[_QuickWay | None, tuple[Watching, ...]]:
+    """The quick way, if there is one; and the bans, for which there is none."""
+    return _quick_way(hits), bans_among(hits)
 
 
 def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay | None:

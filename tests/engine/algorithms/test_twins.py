@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit.engine import Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Ban, Concurrent, Limiter, MemoryStorage, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import NOW, reset_afters, retry_afters
 from flask_multilimit.engine.storage.redis.compiled import shape_of
@@ -97,6 +97,14 @@ def plans(algorithms: Sequence[str]) -> st.SearchStrategy[list[Rule]]:
     return st.lists(rules(algorithms), min_size=1, max_size=6, unique_by=lambda rule: (rule.algorithm, rule.window_ms))
 
 
+@st.composite
+def bans(draw: st.DrawFn) -> Ban:
+    time, most = sorted((draw(windows()), draw(windows())))
+    factors = st.sampled_from([1, 1.000001, 1.1, 1.7, 2, 3, 1000]) | st.floats(1, 10)
+    after = draw(st.sampled_from([1, 1, 2, 2, 3, 5, 1000]))
+    return Ban(after=after, within=draw(windows()), time=time, factor=draw(factors), most=most)
+
+
 def steps(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
     instants = ["nothing", "window", "retry", "reset", "second"]
     backwards = ["back", "slip", "slip"]
@@ -138,6 +146,9 @@ class History:
     oracle: Oracle | None = None
     decisions: list[list[Decision]] = field(default_factory=list)
     """Of the checks so far, one a limiter."""
+    bans: tuple[Ban | None, Ban | None] = (None, None)
+    """That of the plan, and of the changed one."""
+    shadow: bool = False
 
     def play(self, steps: list[Advance | Ask | Again]) -> None:
         for step in steps:
@@ -163,8 +174,10 @@ class History:
         return {"second": 1_000_000, "back": -30_000_000, "slip": -200_000 // (step.which + 1)}.get(step.what, 0)
 
     def _ask(self, step: Ask) -> None:
-        rules = self.changed if step.changed else self.plan
-        hits = hits_for(rules[: step.many], scope="s", subject=step.subject, cost=step.cost)
+        rules, ban = (self.changed, self.bans[1]) if step.changed else (self.plan, self.bans[0])
+        hits = hits_for(
+            rules[: step.many], scope="s", subject=step.subject, cost=step.cost, ban=ban, shadow=self.shadow
+        )
         if step.how == "peek":
             self._compare(hits, [limiter.peek(hits) for limiter in self.limiters])
             return
@@ -233,12 +246,15 @@ def play(
     steps: list[Advance | Ask | Again],
     kind: type[RedisStorage],
     oracle: Oracle | None = None,
+    bans: tuple[Ban | None, Ban | None] = (None, None),
+    *,
+    shadow: bool = False,
 ) -> None:
     client.flushall()
     clock = Clock()
     limiters = [Limiter(MemoryStorage(clock)), Limiter(kind(client, clock=clock))]
     try:
-        History(plan, with_counts(plan, changes), clock, limiters, oracle).play(steps)
+        History(plan, with_counts(plan, changes), clock, limiters, oracle, bans=bans, shadow=shadow).play(steps)
     finally:
         for limiter in limiters:
             limiter.close()
@@ -307,3 +323,42 @@ def test_sliding_window_agrees_with_brute_force(
     steps: list[Advance | Ask | Again],
 ) -> None:
     play(redis_client, plan, changes, steps, kind, Oracle())
+
+
+small_plans = st.lists(st.integers(1, 3), min_size=1, max_size=2).map(
+    lambda counts: [Rule(60 * number, count) for number, count in enumerate(counts, 1)]
+)
+"""Which refuse soon."""
+
+
+@each_script
+@histories
+@given(small_plans | plans(list(ALGORITHMS)), six_counts, step_lists(back=False), bans(), st.booleans())
+def test_the_twins_of_bans_agree(
+    redis_client: redis.Redis,
+    kind: type[RedisStorage],
+    plan: list[Rule],
+    changes: list[int],
+    steps: list[Advance | Ask | Again],
+    ban: Ban,
+    shadow: bool,
+) -> None:
+    play(redis_client, plan, changes, steps, kind, bans=(ban, ban), shadow=shadow)
+
+
+@pytest.mark.usefixtures("_never_forgetting")
+@each_script
+@histories
+@given(small_plans, six_counts, step_lists(back=False) | step_lists(back=True), bans(), bans())
+def test_the_twins_of_bans_agree_also_when_bans_change_and_the_clock_steps_back(
+    redis_client: redis.Redis,
+    kind: type[RedisStorage],
+    plan: list[Rule],
+    changes: list[int],
+    steps: list[Advance | Ask | Again],
+    ban: Ban,
+    changed: Ban,
+) -> None:
+    other = Ban(changed.after, ban.within, changed.time, changed.factor, changed.most)  # of the same key
+
+    play(redis_client, plan, changes, steps, kind, bans=(ban, other))

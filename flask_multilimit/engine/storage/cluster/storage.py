@@ -2,11 +2,11 @@
 
 A server is atomic only for keys of one slot. So the hits of each slot form a *group*, and the groups are checked one
 after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly, by that id,
-and the groups after it are only peeked. A rule never admits more than it allows. For a moment, other requests may see
-charges that are about to be refunded.
+and the groups after it are only peeked; what refuses there is a strike all the same. A rule never admits more than it
+allows. For a moment, other requests may see charges that are about to be refunded.
 
 While a slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then each
-hit is a group of its own.
+hit is a group of its own. A ban that holds still refuses, but no refusal is a strike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import StorageError
-from ...hits import Hit, Hits, memoized
+from ...hits import Hit, Hits, bans_among, memoized
 from ...reply import DELAY, Standing, joined, standing_of
 from ..base import Slot, StoredKey
 from ..redis.failures import code_of
@@ -49,11 +49,12 @@ class Group:
     """The place of each hit in the check."""
     recognised: bool
     """Whether a repeated check is charged only once."""
+    has_bans: bool
 
     @classmethod
     def of(cls, slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
         hits = Hits(plan[place] for place in places)
-        return cls(slot, hits, tuple(places), remembers_ids(hits))
+        return cls(slot, hits, tuple(places), remembers_ids(hits), bool(bans_among(hits)))
 
     def apart(self, plan: Sequence[Hit]) -> list[Group]:
         """Each hit as a group of its own."""
@@ -185,7 +186,7 @@ class ClusterStorage:
 
         def ask(group: Group) -> Decision:
             if not all(answer.allowed for _, answer in answers):
-                return self._peek(group)
+                return self._strike(group, check_id or answers[0][1].id) if group.has_bans else self._peek(group)
             return self._check(group, check_id or (answers[0][1].id if answers else None))
 
         try:
@@ -241,6 +242,9 @@ class ClusterStorage:
 
     def _peek(self, group: Group) -> Decision:
         return self._ask(group.slot, lambda server, _: server.peek(group.hits))
+
+    def _strike(self, group: Group, check_id: UUID) -> Decision:
+        return self._ask(group.slot, lambda server, _: server.strike(group.hits, check_id))
 
     def _refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         def refund(slot: int, together: Sequence[Charge]) -> None:

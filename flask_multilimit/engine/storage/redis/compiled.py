@@ -14,10 +14,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...algorithms import Quota
-from ...hits import Hit
+from ...algorithms import BAN, Quota
+from ...algorithms.ban import BanQuota
+from ...hits import Hit, bans_among
 from .inline import CannotBeWrittenOut, Function
-from .scripts import Script, library, script_of, source, source_of_algorithm
+from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
 
 MOST_HITS = 20
 """In a compiled script: Lua takes 200 local names, and six are needed for each hit."""
@@ -30,6 +31,8 @@ class Shaped(NamedTuple):
     quota: Quota
     cost: int
     shadow: bool
+    watches: tuple[int, ...] = ()
+    """Of a ban: the places of what it watches, counted from 1."""
 
 
 Shape = tuple[Shaped, ...]
@@ -37,9 +40,21 @@ Shape = tuple[Shaped, ...]
 
 def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
     """``None`` for hits that have no compiled script."""
-    if len(hits) > MOST_HITS or any(hit.cost == 0 for hit in hits):
+    if len(hits) > MOST_HITS:
         return None
+    if any(hit.cost == 0 for hit in hits):
+        return _shape_with_bans(hits)
     return tuple(Shaped(hit.rule.algorithm, hit.rule.quota, hit.cost, hit.shadow) for hit in hits)
+
+
+def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
+    watches = {place: tuple(each + 1 for each in watched) for place, _, watched in bans_among(hits)}
+    if any(hit.cost == 0 and place not in watches for place, hit in enumerate(hits)):
+        return None
+    return tuple(
+        Shaped(hit.rule.algorithm, hit.rule.quota, hit.cost, hit.shadow, watches.get(place, ()))
+        for place, hit in enumerate(hits)
+    )
 
 
 def compiled(shape: Shape, *, clocked: bool = False) -> Script:
@@ -66,6 +81,7 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Script:
             f"local hits = {{{','.join(hit.table for hit in each)}}}\n",
             f"local mode, repeated, allowed = '', false, {allowed_without_shadows}\n",
             f"local reply = {{now,1,delay,{','.join(f'r{hit.i},w{hit.i},s{hit.i}' for hit in each)}}}\n",
+            *map(source, strikes(hit.name for hit in each)),
             source("finish"),
         ]
     )
@@ -78,13 +94,16 @@ class _Hit:
     def __init__(self, i: int, shaped: Shaped) -> None:
         self.i, self.shaped, self.name = i, shaped, shaped.algorithm
         quota = shaped.quota
-        numbers = {"window": quota.window, "count": quota.count, "cost": shaped.cost}
+        numbers: dict[str, float] = {"window": quota.window, "count": quota.count, "cost": shaped.cost}
         numbers |= {"burst": quota.burst, "max_delay": quota.max_delay}
+        if isinstance(quota, BanQuota):
+            numbers |= {"time": quota.time, "factor": quota.factor, "most": quota.most, "memory": quota.memory}
         self._fields = {
             "key": f"k{i}",
             **{name: str(number) if number >= 0 else f"({number})" for name, number in numbers.items()},
             "shadow": "true" if shaped.shadow else "false",
             "algorithm": f"'{self.name}'",
+            **({"watches": f"{{{','.join(map(str, shaped.watches))}}}"} if self.name == BAN else {}),
         }
         self._functions = _functions_in(source_of_algorithm(self.name))
         self.is_written_out = self._functions is not None
@@ -115,12 +134,19 @@ class _Hit:
         return f"local e{self.i}\n{self._functions[1].written_out(self._fields, arguments, [f'e{self.i}'])}"
 
 
+_FIELDS = (
+    *("key", "window", "count", "cost", "burst", "max_delay", "shadow", "algorithm"),
+    *("time", "factor", "most", "memory", "watches"),
+)
+"""Of hits in Lua; the latter of bans only."""
+
+
 @lru_cache(maxsize=64)
 def _functions_in(text: str) -> tuple[Function, Function] | None:
     """``evaluate`` and ``charge`` of an algorithm's Lua, if both can be written out."""
     try:
         functions = Function.found_in(text, "evaluate"), Function.found_in(text, "charge")
-        anything = dict.fromkeys(("key", "window", "count", "cost", "burst", "max_delay", "shadow", "algorithm"), "1")
+        anything = dict.fromkeys(_FIELDS, "1")
         for function in functions:
             function.written_out(anything, [], ["x"])
     except CannotBeWrittenOut:

@@ -31,7 +31,7 @@ _KEYWORDS = frozenset(
 _GIVEN = frozenset(
     {
         *("call", "NEVER", "AHEAD", "grace", "horizon", "stamp", "now", "id"),
-        *("math", "string", "tonumber", "tostring", "ipairs", "pairs", "unpack", "type"),
+        *("math", "string", "struct", "tonumber", "tostring", "ipairs", "pairs", "unpack", "type"),
     }
 )
 """What a function may use from outside: the prelude, and Lua's own."""

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from ... import algorithms
-from ...algorithms import ALGORITHMS
+from ...algorithms import BAN, twin_of
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable  # from Python 3.11 on
@@ -34,8 +34,14 @@ class Script:
 @cache
 def script(driver: str, names: frozenset[str]) -> Script:
     """``driver`` ("check", "refund" or "renew") for hits of the algorithms ``names``, whatever their quotas."""
-    drivers = ("check", "finish") if driver == "check" else (driver,)
-    return script_of([source("prelude"), source("hits"), *library(names), *map(source, drivers)])
+    drivers = ("check", *strikes(names), "finish") if driver == "check" else (driver,)
+    bans = [source("bans")] if BAN in names else []
+    return script_of([source("prelude"), source("hits"), *bans, *library(names), *map(source, drivers)])
+
+
+def strikes(names: Iterable[str]) -> tuple[str, ...]:
+    """What stands between the halves of a check when there is a ban among its hits."""
+    return ("strike",) if BAN in names else ()
 
 
 @cache
@@ -53,7 +59,7 @@ def library(names: Iterable[str]) -> list[str]:
     """The Lua of the algorithms ``names``, each in a block of its own, so that no two share a local. What several of
     them include stands first."""
     names = sorted(set(names))
-    includes = dict.fromkeys(include for name in names for include in ALGORITHMS[name].INCLUDES)
+    includes = dict.fromkeys(include for name in names for include in twin_of(name).INCLUDES)
     return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
 
 
@@ -72,7 +78,7 @@ def source_of_include(name: str) -> str:
 
 def source_of_algorithm(name: str) -> str:
     """The file beside the algorithm's Python module."""
-    return _read(Path(inspect.getfile(cast("ModuleType", ALGORITHMS[name]))).with_name(f"{name}.lua"))
+    return _read(Path(inspect.getfile(cast("ModuleType", twin_of(name)))).with_name(f"{name}.lua"))
 
 
 def _read(file: Traversable) -> str:

@@ -17,17 +17,18 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from ...algorithms import BAN
 from ...algorithms.base import HoldsSlots
 from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
-from ...hits import PEEKED, Hit, memoized, memorize, new_id
+from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
 from ...reply import is_well_formed
 from ..addresses import redacted
 from ..base import Slot, StoredKey
 from ..tallies import Tallies, Tally
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
-from .scripts import Script, lone_script, script_for
+from .scripts import Script, lone_script, script, script_for
 from .sentinel import SCHEMES as SENTINEL_SCHEMES
 from .sentinel import to_primary
 from .shapes import SHAPES, Learned
@@ -112,6 +113,12 @@ class RedisStorage:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         self._deadline.start()
         return self._ask(b"peek", hits, PEEKED)
+
+    def strike(self, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
+        """As :meth:`peek`, for a part of the check ``check_id`` that another part refuses: what refuses here is a
+        strike all the same."""
+        self._deadline.start()
+        return self._ask(b"refused", hits, check_id.bytes)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         self._deadline.start()
@@ -327,9 +334,12 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
     """The script, and what it is called with, as the head of each Lua driver says, up to the id."""
-    script = script_for(driver, (hit.rule.algorithm for hit in hits))
+    names = frozenset([hit.rule.algorithm for hit in hits])
     keys = [hit.key.encode() for hit in hits]
-    return script, [b"%d" % len(hits), *keys, b"".join([hit.packed for hit in hits])]
+    packed = [hit.packed for hit in hits]
+    if BAN in names:
+        packed += map(packed_ban, bans_among(hits))
+    return script(driver, names), [b"%d" % len(hits), *keys, b"".join(packed)]
 
 
 class _Prepared(NamedTuple):

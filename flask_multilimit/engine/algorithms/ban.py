@@ -1,0 +1,163 @@
+"""Ban: as many refusals as ``count`` within ``window``, and the subject is refused for a time. One key a ban.
+
+It has a place of its own among the hits of a check, and watches others. It never charges: when one of those refuses,
+that is a strike (:func:`strike`), the only thing that a refused check writes. The strike that completes ``count``
+begins the ban. While a ban holds nothing is a strike, so asking does not lengthen it.
+
+The first ban lasts ``time``, each that repeats it ``factor`` times as long as the one before, at most ``most``. A
+ban repeats the last one when it begins within ``memory`` after that has ended.
+
+The state says when the ban began, not when it ends: other parameters count at once. A state whose latest instant is
+more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``ban.lua``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from typing import NamedTuple
+
+from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+
+PARAMETERS: frozenset[str] = NO_PARAMETERS
+MAX_COST = 0
+REMEMBERS_IDS = False
+INCLUDES = ()
+
+MOST_LEVEL = 100
+"""Repetitions that still lengthen a ban."""
+NO_BAN = -1
+"""The level of a state with strikes and without a ban."""
+NOBODY = bytes(16)
+
+quota = plain_quota
+recognise = recognise_nothing
+
+
+@dataclass(frozen=True, slots=True)
+class BanQuota(Quota):
+    """A ban in integers; ``window`` and ``count`` are those of its strikes. Times are microseconds."""
+
+    time: int
+    factor: float
+    most: int
+    memory: int
+
+
+class State(NamedTuple):
+    """The last ban, and the strikes since."""
+
+    began: int
+    level: int
+    """How many bans this one repeats; :data:`NO_BAN`: there is none."""
+    by: bytes
+    """The id of the check that began it."""
+    strikes: tuple[tuple[int, bytes], ...]
+    """Since then, in order: when, and the id of the check."""
+
+
+class Seen(NamedTuple):
+    """What a state says at one instant."""
+
+    level: int
+    """Of the ban that holds, or is remembered; else :data:`NO_BAN`."""
+    remembered: int
+    """Until that ban is forgotten."""
+    strikes: tuple[tuple[int, bytes], ...]
+    """Those that count."""
+
+
+NOTHING = Seen(NO_BAN, 0, ())
+
+
+@lru_cache(maxsize=1024)
+def length(quota: BanQuota, level: int) -> int:
+    """How long a ban of ``level`` lasts. Calculated in doubles, as Lua does, one level after the other."""
+    lasts = quota.time
+    for _ in range(level):
+        if lasts < quota.most:
+            lasts = floor(lasts * float(quota.factor))
+    return min(lasts, quota.most)
+
+
+def held(level: int, *, begun: bool) -> int:
+    """What stands in a reply in place of remaining units while a ban holds: its level, and whether this check has begun
+    it. Less than 0, as nothing else is."""
+    return -2 * (level + 1) - begun
+
+
+def level_of(remaining: int) -> int:
+    """The level that :func:`held` has written."""
+    return -remaining // 2 - 1
+
+
+def is_begun(remaining: int) -> bool:
+    """Whether :func:`held` was told so."""
+    return remaining < 0 and remaining % 2 == 1
+
+
+def evaluate(state: State | None, quota: BanQuota, cost: int, now: int) -> Outcome:
+    """Remaining: how many strikes are missing; or, while a ban holds, as :func:`held` says."""
+    if state is None or _is_future(state, now):
+        return quota.count, 0, 0, NOTHING
+    left = remembered = 0
+    if state.level > NO_BAN:
+        left = state.began + length(quota, state.level) - now
+        remembered = left + quota.memory
+    strikes = state.strikes[bisect_right(state.strikes, now - quota.window, key=_instant) :]
+    seen = Seen(state.level if remembered > 0 else NO_BAN, max(remembered, 0), strikes)
+    if left > 0:
+        return held(state.level, begun=False), left, 0, seen
+    return max(quota.count - len(strikes), 0), 0, 0, seen
+
+
+def strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> State | None:
+    """One more strike, unless a ban holds or ``check_id`` has struck already; return the new state."""
+    _, holds, _, seen = evaluate(state, quota, 0, now)
+    if holds or any(id_ == check_id for _, id_ in seen.strikes):
+        return state
+    if len(seen.strikes) + 1 >= quota.count:
+        return State(now, min(seen.level + 1, MOST_LEVEL), check_id, ())
+    latest = max(now, seen.strikes[-1][0]) if seen.strikes else now
+    began, by = (state.began, state.by) if state is not None and seen.level > NO_BAN else (0, NOBODY)
+    return State(began, seen.level, by, (*seen.strikes, (latest, check_id)))
+
+
+def told_of_strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> Outcome:
+    """:func:`evaluate` after :func:`strike`: also whether this check has begun the ban."""
+    remaining, left, delay, seen = evaluate(state, quota, 0, now)
+    if left and state is not None and state.by == check_id:
+        remaining = held(seen.level, begun=True)
+    return remaining, left, delay, seen
+
+
+def charge(
+    state: State | None, quota: BanQuota, cost: int, now: int, seen: Seen, check_id: bytes
+) -> tuple[State | None, int]:
+    """What an allowed check does: nothing but to drop what lies in the future."""
+    return drop_future(state, quota, now), reset_after(state, quota, now, seen)
+
+
+def reset_after(state: State | None, quota: BanQuota, now: int, seen: Seen) -> int:
+    """Until neither a strike nor a ban is remembered."""
+    of_strikes = seen.strikes[-1][0] + quota.window - now if seen.strikes else 0
+    return max(seen.remembered, of_strikes)
+
+
+def drop_future(state: State | None, quota: BanQuota, now: int) -> State | None:
+    return None if state is not None and _is_future(state, now) else state
+
+
+def refund(state: State, quota: BanQuota, cost: int, until: int, now: int, check_id: bytes) -> State:
+    """Nothing was charged."""
+    return state
+
+
+def _instant(strike: tuple[int, bytes]) -> int:
+    return strike[0]
+
+
+def _is_future(state: State, now: int) -> bool:
+    return (state.strikes[-1][0] if state.strikes else state.began) > now + AHEAD
