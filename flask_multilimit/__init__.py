@@ -12,6 +12,8 @@ from .declare.data import InvalidData, Mistake
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .engine import (
+    Ban,
+    BanStatus,
     Concurrent,
     ConfigurationError,
     ConfigurationWarning,
@@ -48,6 +50,7 @@ from .signals import (
     shadow_rejected,
     storage_failed,
     storage_recovered,
+    subject_banned,
 )
 
 DEFAULT = LimitType.DEFAULT
@@ -64,6 +67,8 @@ __all__ = [
     "IP",
     "USER",
     "AccessDenied",
+    "Ban",
+    "BanStatus",
     "ClusterStorage",
     "Concurrent",
     "ConfigurationError",
@@ -116,6 +121,7 @@ __all__ = [
     "storage_failed",
     "storage_from_uri",
     "storage_recovered",
+    "subject_banned",
 ]
 
 

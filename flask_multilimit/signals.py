@@ -40,6 +40,17 @@ shadow_rejected: NamedSignal = _signals.signal("shadow-rejected")
 Same arguments. ``decision.shadowed`` names every such rule.
 """
 
+subject_banned: NamedSignal = _signals.signal("subject-banned")
+"""Sent once when a ban begins: with the refusal that was the last strike. The ban of a shadow bans nobody.
+
+:param endpoint: where that was: the endpoint, or for a service function its qualified name.
+:param limiter: the name or the type of the limiter that has the ban.
+:param subject: who is banned. Personal data.
+:param until: when the ban ends: POSIX time, by the clock of this process.
+:param level: how many bans it repeats.
+:param decision: the :class:`~flask_multilimit.Decision` of that refusal.
+"""
+
 limit_event: NamedSignal = _signals.signal("limit-event")
 """Sent once for every outcome: also for a 503 or an exception because storage gave no answer, and for a refund.
 

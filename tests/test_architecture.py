@@ -69,7 +69,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"observer"},
     ),
     "serve": (
-        {"access", "audience", "headers", "messages", "record", "workers"},
+        {"access", "audience", "bans", "headers", "messages", "record", "workers"},
         {"in_force", "refusal", "slots"},
         {"access_check", "settle", "startup"},
         {"gate"},

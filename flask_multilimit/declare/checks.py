@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 
 from ..engine import ConfigurationError, ConfigurationWarning, Rule
+from ..engine.algorithms import BAN
 from .limiter import Declaration
 from .subjects import LimitType
 
@@ -25,14 +26,15 @@ def reject_shared_keys(
     methods = methods or {}
     owners: dict[tuple[object, ...], Declaration] = {}
     for declaration in declarations:
-        for rule in declaration.fixed_rules:
+        for rule in (*declaration.fixed_rules, *([declaration.ban.rule] if declaration.ban is not None else ())):
             key, counted_as = declaration.key or prefix, declaration.scope or scope
             served = methods.get(declaration, declaration.methods_in_key)
             who = (declaration.hash_tag, served, declaration.type_name)
             place = (key, counted_as, *who, rule.algorithm, rule.window_ms)
             if place in owners:
+                what, other = ("Ban", "the ban") if rule.algorithm == BAN else ("Rule", "a rule")
                 raise ConfigurationError(
-                    f'limiter on "{where}": Rule({rule}) of the {declaration} and a rule of the {owners[place]} '
+                    f'limiter on "{where}": {what}({rule}) of the {declaration} and {other} of the {owners[place]} '
                     "would share one key, as type and window are the same; keep the stricter, or give one of them "
                     f"a scope{_declared(declaration, owners[place], where)}"
                 )

@@ -29,8 +29,9 @@ from pydantic import (
     model_validator,
 )
 
-from ..engine import ConfigurationError, Rule
+from ..engine import Ban, ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
+from ..engine.bans import MOST_FACTOR, MOST_STRIKES
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
@@ -206,6 +207,33 @@ class WrittenRule(Written):
         return self
 
 
+class WrittenBan(Written):
+    """Who is refused again and again is refused for a time."""
+
+    after: int = Field(3, ge=1, le=MOST_STRIKES)
+    """Refusals."""
+    within: float = Field(600, ge=SHORTEST, le=LONGEST)
+    """Seconds in which they come."""
+    time: float = Field(3600, ge=SHORTEST, le=LONGEST)
+    """Seconds for which the first ban holds."""
+    factor: float = Field(2, ge=1, le=MOST_FACTOR)
+    """So many times as long holds each that repeats the last."""
+    most: float = Field(86_400, ge=SHORTEST, le=LONGEST)
+    """Seconds for which one holds at most; and seconds after its end within which the next repeats it."""
+
+    @property
+    def ban(self) -> Ban:
+        return Ban(**self.model_dump(exclude_unset=True))
+
+    @model_validator(mode="after")
+    def _check_ban(self) -> WrittenBan:
+        try:
+            self.ban  # noqa: B018 - raises what is wrong in it
+        except ConfigurationError as error:
+            raise ValueError(str(error).partition("): ")[2]) from error
+        return self
+
+
 def _check_rule_text(text: str) -> str:
     if not _IMPORT_PATH.fullmatch(text):
         rules_of(text)
@@ -281,6 +309,8 @@ class WrittenLimiter(Written):
     """What becomes of it when storage gives no answer."""
     wait: float = Field(0, ge=0, le=LONGEST_WAIT)
     """Seconds that a request may sleep in its worker instead of being refused."""
+    ban: WrittenBan | None = None
+    """Who is refused again and again is refused for a time."""
     reserve: dict[Text, Annotated[float, Field(gt=0, lt=1)]] | None = Field(None, examples=[{"critical": 0.2}])
     """The part of each count that is kept for requests of a priority."""
     priority: ImportPath | None = None
@@ -348,6 +378,8 @@ class WrittenLimiter(Written):
         for name in ("cost", "exempt_when", "charge_when", "on_rejected", "priority"):
             if _is_import_path(options.get(name)):
                 options[name] = _imported(options[name])
+        if self.ban is not None:
+            options["ban"] = self.ban.ban
         if self.exempt:
             options["exempt_when"] = ExemptNetworks(self.exempt)
         if isinstance(self.charge_when, tuple):
@@ -537,9 +569,12 @@ def _step(numbered: tuple[int, Any]) -> str:
 def _options_at(steps: Sequence[Any], model: type[BaseModel]) -> Iterable[str]:
     """What could have stood there."""
     inner = next((step for step in reversed(steps) if isinstance(step, str)), None)
-    if inner == "rules":
-        return WrittenRule.model_fields
+    if inner in _INNER:
+        return _INNER[inner].model_fields
     return (WrittenLimiter if steps else model).model_fields
+
+
+_INNER: dict[str, type[BaseModel]] = {"rules": WrittenRule, "ban": WrittenBan}
 
 
 def _nearest(value: str, names: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, 
 
 from flask import Blueprint, Flask, current_app
 
-from ..engine import ConfigurationError, Decision
+from ..engine import Ban, ConfigurationError, Decision
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
@@ -123,6 +123,7 @@ def rate_limiter(
     shadow: bool = False,
     on_storage_error: OnStorageError | None = None,
     wait: float = 0,
+    ban: Ban | None = None,
     reserve: Mapping[str, float] | None = None,
     priority: Priority | None = None,
     message: Message | None = None,
@@ -155,6 +156,7 @@ def rate_limiter(
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
     :param wait: seconds that a request may spend asleep in its worker until it can pass, instead of being
         refused, or until its turn in a ``leaky_bucket`` queue; the worker serves nobody else meanwhile.
+    :param ban: a :class:`Ban`: who is refused again and again is refused for a time, whatever the rules say.
     :param reserve: the part of each count that is kept for requests of a priority, the most important first:
         ``{"critical": 0.2}`` keeps the last fifth for the critical. Further ones share what the first leave.
     :param priority: a callable that returns the priority of the current request; goes with ``reserve``.

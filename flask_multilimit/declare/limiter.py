@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ..config import check_prefix
-from ..engine import ConfigurationError, Decision, Rule
+from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
@@ -58,6 +58,7 @@ class Declaration:
     shadow: bool = False
     on_storage_error: OnStorageError | None = None
     wait: float = 0
+    ban: Ban | None = None
     reserve: Mapping[str, float] | None = None
     priority: Priority | None = None
     message: Message | None = None
@@ -175,6 +176,8 @@ def _validate(declaration: Declaration) -> None:
         check_callable("charge_when", declaration.charge_when, "the response")
         _reject_slots_by_response(declaration)
     _check_reserve(declaration)
+    if declaration.ban is not None:
+        _check_ban(declaration)
     if declaration.on_rejected is not None:
         check_callable("on_rejected", declaration.on_rejected, "the Decision")
     if declaration.on_storage_error is not None:
@@ -196,6 +199,23 @@ def _check_reserve(declaration: Declaration) -> None:
     if declaration.reserve is not None:
         check_callable("priority", declaration.priority)
         check_reserve(declaration.reserve, declaration.fixed_rules)
+
+
+def _check_ban(declaration: Declaration) -> None:
+    if not isinstance(declaration.ban, Ban):
+        raise ConfigurationError(
+            f"ban={brief(declaration.ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)"
+        )
+    parts = declaration.type if isinstance(declaration.type, tuple) else (declaration.type,)
+    if all(part is LimitType.DEFAULT for part in parts):
+        raise ConfigurationError(
+            "ban: a limiter of type DEFAULT has everyone as one subject, so a few refusals would shut everyone out; "
+            "give it a type, such as type=LimitType.IP"
+        )
+    if declaration.wait:
+        raise ConfigurationError(
+            "ban and wait: a request that waits has been refused before, so waiting would be a strike; leave one out"
+        )
 
 
 def _reject_slots_by_response(declaration: Declaration) -> None:

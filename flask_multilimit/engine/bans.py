@@ -117,6 +117,11 @@ class BanRule(Rule):
         return self.quota
 
     @property
+    def window(self) -> str:
+        """What stands behind the type in its name."""
+        return BAN
+
+    @property
     def implementation(self) -> Algorithm:
         return twin_of(BAN)
 

@@ -162,7 +162,7 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
                     retry_after == 0,
                     max(remaining, 0),
                     retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
-                    reset_after / _MICROSECONDS,
+                    (reset_after if hit.cost or hit.rule.algorithm != BAN else retry_after) / _MICROSECONDS,
                 )
                 for hit, (remaining, retry_after, reset_after) in self._standings()
                 if hit.cost or retry_after or hit.rule.algorithm != BAN

@@ -22,7 +22,7 @@ Outcome = Literal[
 - ``shadowed``: allowed, and a limiter with ``shadow=True`` would have refused.
 - ``allow_listed``: an allow entry lets the subject pass a view with limits; none was asked.
 - ``refused``: at least one rule refuses.
-- ``banned``: the subject is banned.
+- ``banned``: a ban holds; also when it began with this check.
 - ``denied``: a deny entry refuses the subject; no limit was asked.
 - ``unanswered``: storage gave no answer, and the client got a 503, or the caller an exception.
 - ``refunded``: what an earlier check charged was given back. It follows that check's own outcome.
@@ -187,7 +187,7 @@ def outcome_of(decision: Decision, waited: float) -> Outcome:
     """What became of a check that storage, or this process in its place, has decided."""
     reply = decision.reply
     if not reply[ALLOWED]:
-        return "refused"
+        return "refused" if decision.ban is None else "banned"
     if waited >= SLEPT_SECONDS:
         return "waited"
     return "shadowed" if any(reply[_RETRY_AFTERS]) else "allowed"

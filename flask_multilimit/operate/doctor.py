@@ -18,6 +18,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from ..config import PREFIX
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import (
+    Ban,
     ClusterStorage,
     ConfigurationError,
     Decision,
@@ -447,7 +448,7 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
     limiter = Limiter(storage if isinstance(storage, ClusterStorage) else RedisStorage(storage.client))
     rules = [Rule(60, 10, algorithm=algorithm, name=algorithm) for algorithm in ALGORITHMS]
     prefix = gate.settings.key_prefix
-    hits = hits_for(rules, scope="flask_multilimit.operate.doctor", subject=uuid4().hex, prefix=prefix)
+    hits = hits_for(rules, scope="flask_multilimit.operate.doctor", subject=uuid4().hex, prefix=prefix, ban=Ban())
     try:
         checked, peeked = limiter.check(hits), limiter.peek(hits)
         limiter.reset(hits)
@@ -457,7 +458,7 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
             yield Finding("script", Severity.WRONG, str(error), _remedy(error, _ASK_US))
         return
     if _is_right(hits, checked, peeked, after):
-        text = f"Loads and runs: {len(hits)} rules checked, charged and reset, one of each algorithm."
+        text = f"Loads and runs: {len(rules)} rules checked, charged and reset, one of each algorithm, and a ban."
         yield Finding("script", Severity.OK, text)
     else:
         yield Finding("script", Severity.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
@@ -468,7 +469,7 @@ _ASK_US = "Is it a server that imitates Redis, or one that is read from a replic
 
 
 def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:
-    whole = [hit.rule.quota.burst for hit in hits]
+    whole = [hit.rule.quota.burst for hit in hits if hit.cost]
     left = [status.remaining for status in checked.statuses]
     return (
         checked.allowed

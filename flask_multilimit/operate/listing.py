@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
+from ..engine.bans import BanRule
+from ..engine.hits import BanHit
 from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
@@ -150,7 +152,7 @@ def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None
 def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
     """Look up the rule of each key, and ask storage how much of it is used."""
     rules = _rules_by_place(gate)
-    hits = {stored.key: hit for stored in keys if (hit := _hit_of(stored.key, rules)) is not None}
+    hits: dict[str, Hit] = {stored.key: hit for stored in keys if (hit := _hit_of(stored.key, rules)) is not None}
     used = dict(_used(gate, list(hits.values())))
     return [
         ListedKey(
@@ -169,7 +171,7 @@ def _rules_by_place(gate: AppGate) -> dict[Place, Rule]:
         (listed.planned.stem, type_name, rule.algorithm, str(rule.window_ms)): rule
         for listed in (*limiters, *unmatched_of(gate))
         for type_name in _types_in_keys(listed.planned.declaration.type_name)
-        for _, rule in listed.planned.rules
+        for rule in listed.planned.counted
     }
 
 
@@ -193,6 +195,8 @@ def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:
     if match is None:
         return None
     rule = rules.get((match["stem"], match["type"], match["algorithm"], match["window"]))
+    if isinstance(rule, BanRule):
+        return BanHit(key, rule, name="declared")
     if rule is not None:
         return Hit(key, rule, cost=0, name="declared")
     if match["algorithm"] not in _LOGS:
@@ -213,6 +217,8 @@ def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
             decision = limiter.peek(together[start : start + SEEN_TOGETHER])
             for status in decision.statuses:
                 yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0)
+            for ban in decision.bans:
+                yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
 
 
 def slot_of(key: str) -> str:

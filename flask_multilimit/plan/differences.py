@@ -72,6 +72,8 @@ def _told_of(limiter: PlannedLimiter) -> list[str]:
     shadow = " (shadow)" if limiter.declaration.shadow else ""
     changed = "".join(f" ({each})" for each in limiter.by_name)
     texts = [f"{name}: {rule}{shadow}" for name, rule in limiter.rules]
+    if limiter.declaration.ban is not None:
+        texts.append(f"{limiter.ban_name}: {limiter.declaration.ban}{shadow}")
     if limiter.dynamic is not None:
         texts.append(f"{limiter.declaration.name or limiter.declaration.type_name}: rules by request{changed}{shadow}")
     if limiter.special is not None:

@@ -17,7 +17,7 @@ from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
 from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule
-from ..engine.hits import Hits
+from ..engine.hits import Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
 from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
 
@@ -42,11 +42,19 @@ class PlannedLimiter:
     """What was declared, where an override has changed it."""
     by_name: tuple[Override, ...] = ()
     """What changes the rules that depend on the request."""
+    ban_name: str = ""
+    """What header fields call its ban."""
 
     @property
     def declared(self) -> Declaration:
         """What was declared, whatever overrides make of it."""
         return self.changed_from or self.declaration
+
+    @property
+    def counted(self) -> tuple[Rule, ...]:
+        """The rules that have a key: also the one of its ban."""
+        rules = tuple([rule for _, rule in self.rules])
+        return rules if self.declaration.ban is None else (*rules, self.declaration.ban.rule)
 
     def hits(self, subject: Subject, cost: int, *, priority: str | None = None, asking: bool = True) -> tuple[Hit, ...]:
         """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
@@ -72,7 +80,7 @@ class PlannedLimiter:
         if reserve is not None:
             rules = [(name, rule_for(priority, reserve, rule)) for name, rule in rules]
         stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
-        return tuple(
+        hits = tuple(
             Hit(
                 key_of(stem, rule.algorithm, rule.window_ms),
                 rule,
@@ -83,6 +91,8 @@ class PlannedLimiter:
             )
             for name, rule in rules
         )
+        ban = self.declaration.ban
+        return hits if ban is None or not hits else (*hits, ban_hit(ban, stem, hits, self.ban_name))
 
 
 @lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # a cost of True or 1.0 is none, though equal to 1
@@ -318,12 +328,13 @@ def _planned(
     dynamic: MutableMapping[Hashable, DynamicRules],
 ) -> PlannedLimiter:
     stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
+    ban_name = "" if declaration.ban is None else _unique(name_of_rule(declaration, declaration.ban.rule), taken)
     if callable(declaration.rules):
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
         place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
-        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request))
+        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request), ban_name=ban_name)
     rules = tuple((_unique(name_of_rule(declaration, rule), taken), rule) for rule in declaration.rules)
-    return PlannedLimiter(declaration, stem, rules, None)
+    return PlannedLimiter(declaration, stem, rules, None, ban_name=ban_name)
 
 
 def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:
@@ -344,6 +355,7 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
                 SpecialRules(changed.special, declared) if changed.special is not None else None,
                 limiter.declaration,
                 changed.by_name,
+                limiter.ban_name,
             )
         )
     return tuple(found)

@@ -12,10 +12,12 @@ from flask import Flask, Response
 from ..declare.decorators import Stack, gate_of_app, held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..engine import ConfigurationError, Decision, StorageDenied
+from ..engine.reply import ALLOWED
 from ..plan.endpoint import AppliedLimits, Plan
 from ..signals import limit_event, limits_checked, request_rejected, shadow_rejected
 from .access_check import AccessCheck
 from .audience import check_aloud, send_signals
+from .bans import tell_of_bans
 from .headers import describe
 from .in_force import InForce
 from .record import NO_PLAN, Record, Records, current_request, request_if_any
@@ -187,6 +189,8 @@ class AppGate(InForce):
             self.settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
             send_signals(self.app, decision, scope, applied)
+        if not decision.reply[ALLOWED]:
+            tell_of_bans(self.app, self.settings, decision, scope, applied)
         return decision
 
     def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:

@@ -18,7 +18,8 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..engine import Decision, Hit, RuleStatus
-from ..engine.hits import memoized
+from ..engine.algorithms import BAN
+from ..engine.hits import Hits, memoized
 from ..engine.reply import standings_of
 
 Standing = tuple[int, int, int]
@@ -78,19 +79,39 @@ def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[
         hits, standings = latest.hits, list(standings_of(latest.reply))
     else:
         hits, standings = _merged(decisions)
-    if with_shadows or not memoized(hits, _has_shadow):
+    if not memoized(hits, _may_be_hidden):
         return hits, standings
-    visible = [(hit, standing) for hit, standing in zip(hits, standings, strict=True) if not hit.shadow]
-    return tuple([hit for hit, _ in visible]), [standing for _, standing in visible]
+    places = tuple(
+        place
+        for place, (hit, (_, retry_after, _)) in enumerate(zip(hits, standings, strict=True))
+        if (with_shadows or not hit.shadow) and (retry_after or hit.rule.algorithm != BAN)
+    )
+    if not places:
+        return (), ()
+    parts = memoized(hits, _no_parts)
+    visible = parts.get(places) or parts.setdefault(places, Hits(hits[place] for place in places))
+    return visible, [_until_its_end(hits[place], standings[place]) for place in places]
 
 
-def _has_shadow(hits: tuple[Hit, ...]) -> bool:
-    return any(hit.shadow for hit in hits)
+def _may_be_hidden(hits: tuple[Hit, ...]) -> bool:
+    """Whether there are shadows among them, or bans, which are shown while they hold."""
+    return any(hit.shadow or hit.rule.algorithm == BAN for hit in hits)
+
+
+def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
+    return {}
+
+
+def _until_its_end(hit: Hit, standing: Standing) -> Standing:
+    """Of a ban, not until it is forgotten."""
+    remaining, retry_after, _ = standing
+    return (remaining, retry_after, retry_after) if hit.rule.algorithm == BAN else standing
 
 
 def _standings(decision: Decision) -> tuple[tuple[Hit, ...], list[Standing]]:
     if decision.refunded:
-        return decision.hits, [_in_microseconds(status) for status in decision.statuses]
+        statuses = decision.statuses
+        return tuple([status.hit for status in statuses]), [_in_microseconds(status) for status in statuses]
     return decision.hits, list(standings_of(decision.reply))
 
 
@@ -148,13 +169,17 @@ class _Lasting(NamedTuple):
 
 
 def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
-    policies = [f'"{hit.name}";q={hit.rule.count};{_unit(hit)}' for hit in hits]
+    policies = [f'"{hit.name}";q={_policy(hit)}' for hit in hits]
     untimed = frozenset(place for place, hit in enumerate(hits) if hit.rule.holds_slots)
     return _kept_once(_Lasting(", ".join(policies), tuple([f'"{hit.name}";r=' for hit in hits]), untimed))
 
 
-def _unit(hit: Hit) -> str:
-    return f'qu="{CONCURRENT_REQUESTS}"' if hit.rule.holds_slots else f"w={math.ceil(hit.rule.time)}"
+def _policy(hit: Hit) -> str:
+    """The count, and in what; of a ban, which lets nothing pass, 0."""
+    if hit.rule.algorithm == BAN:
+        return "0"
+    unit = f'qu="{CONCURRENT_REQUESTS}"' if hit.rule.holds_slots else f"w={math.ceil(hit.rule.time)}"
+    return f"{hit.rule.count};{unit}"
 
 
 @lru_cache(maxsize=1024)
@@ -165,7 +190,7 @@ def _kept_once(lasting: _Lasting) -> _Lasting:
 
 def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
     """The drafts up to 06: the tightest rule, and the policies of all."""
-    policies = ", ".join([f"{hit.rule.count};{_unit(hit)}" for hit in hits])
+    policies = ", ".join([_policy(hit) for hit in hits])
     return *_tightest_rule("RateLimit", hits, standings, now=0), ("RateLimit-Policy", policies)
 
 

@@ -19,6 +19,7 @@ from werkzeug.wrappers import Response
 from ..config import Settings
 from ..declare.limiter import Reaction
 from ..engine import Decision, MultiLimitError, StorageDenied, StorageError
+from ..engine.algorithms import BAN
 from ..engine.reply import retry_afters
 from ..plan.endpoint import AppliedLimits
 from .access import Listed
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-"""Problem type of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies."""
+ABNORMAL_USAGE = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+"""Problem types of draft-ietf-httpapi-ratelimit-headers, for RFC 9457 bodies; the second is for bans."""
 
 PROBLEM = "application/problem+json"
 _OFFERED = (PROBLEM, "application/json", "text/html", "text/plain")
@@ -161,9 +163,9 @@ def problem(error: RateLimitExceeded) -> dict[str, Any]:
     return _problem(error.description, _violations(error.decision))
 
 
-_Violation = tuple[str, int, float | None, int | None]
-"""A rule that refuses, as a problem describes it: name, count, time (``None``: it limits what is in progress), and
-seconds to wait, rounded up (``None``: waiting does not help, or nobody knows how long)."""
+_Violation = tuple[str, int, float | None, int | None, bool]
+"""A rule that refuses, as a problem describes it: name, count, time (``None``: it limits what is in progress), seconds
+to wait, rounded up (``None``: waiting does not help, or nobody knows how long), and whether it is a ban."""
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
@@ -175,6 +177,7 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
                 hit.rule.count,
                 None if hit.rule.holds_slots else hit.rule.time,
                 -(-wait // 1_000_000) if wait > 0 else None,
+                hit.rule.algorithm == BAN,
             )
             for hit, wait in zip(decision.hits, retry_afters(decision.reply), strict=True)
             if wait and not hit.shadow
@@ -183,9 +186,10 @@ def _violations(decision: Decision) -> tuple[_Violation, ...]:
 
 
 def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str, Any]:
+    banned = any(ban for *_, ban in violations)
     return {
-        "type": QUOTA_EXCEEDED,
-        "title": "Too Many Requests",
+        "type": ABNORMAL_USAGE if banned else QUOTA_EXCEEDED,
+        "title": "Abnormal Usage Detected" if banned else "Too Many Requests",
         "status": 429,
         "detail": detail,
         "violated-policies": [name for name, *_ in violations],
@@ -194,7 +198,9 @@ def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str
 
 
 def _told_of(violation: _Violation) -> dict[str, Any]:
-    name, count, window, wait = violation
+    name, count, window, wait, banned = violation
+    if banned:
+        return {"policy": name, "banned": True, "retry-after": wait}
     told: dict[str, Any] = {"policy": name, "limit": count}
     told |= {"unit": CONCURRENT_REQUESTS} if window is None else {"window": window}
     return told if wait is None else told | {"retry-after": wait}
@@ -227,12 +233,13 @@ class Refusals:
         """The refusal that ``decision`` is."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
         messages = _messages(settings)
-        message = (declared and declared.message) or settings.message or messages.too_many
+        ours = messages.too_many if decision.ban is None else messages.banned
+        message = (declared and declared.message) or settings.message or ours
         text = self._of_theirs("message", message, decision) if callable(message) else message
         react = (declared and declared.on_rejected) or self._on_rejected
         reaction = self._of_theirs("on_rejected", react, decision) if react is not None else None
         response = None if reaction is None else self._app.make_response(reaction)
-        return RateLimitExceeded(decision, str(text or messages.too_many), messages=messages, response=response)
+        return RateLimitExceeded(decision, str(text or ours), messages=messages, response=response)
 
     def _of_theirs(self, name: str, function: Callable[[Decision], T], decision: Decision) -> T | None:
         """What a callback of the app returns. One that fails does not change the verdict: the refusal is ours then."""

@@ -12,7 +12,8 @@ from flask import current_app
 from flask.cli import with_appcontext
 
 from ...config import PREFIX
-from ...engine import ConfigurationError, Limiter, MultiLimitError, Rule, StorageError
+from ...engine import Ban, ConfigurationError, Limiter, MultiLimitError, Rule, StorageError
+from ...engine.bans import BanRule
 from ...engine.errors import with_remedy
 from ...engine.rules import UNITS
 from ...serve.gate import AppGate, gate_of
@@ -70,7 +71,14 @@ _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
 
 
 def rule_text(rule: Rule) -> str:
+    if isinstance(rule, BanRule):
+        return ban_text(rule.ban)
     return f"{rule.count} per {_UNITS.get(rule.time) or console.duration(rule.time)}"
+
+
+def ban_text(ban: Ban) -> str:
+    longer = f", x {ban.factor:g} up to {console.duration(ban.most)}" if ban.factor > 1 else ""
+    return f"{console.duration(ban.time)}{longer} after {ban.after} refusals in {console.duration(ban.within)}"
 
 
 def rule_as_json(rule: Rule | None) -> dict[str, Any]:

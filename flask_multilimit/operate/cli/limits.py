@@ -13,7 +13,7 @@ from ...engine import ConfigurationError, Rule
 from ...serve.gate import AppGate
 from .. import console
 from ..listing import ListedEndpoint, ListedLimiter, endpoints_of, unmatched_of
-from .base import as_json, command, current_gate, for_people, rule_as_json, rule_text, write, write_json
+from .base import as_json, ban_text, command, current_gate, for_people, rule_as_json, rule_text, write, write_json
 
 
 @command("limits", short_help="List endpoints with their limits.")
@@ -162,13 +162,14 @@ def _options(listed: ListedLimiter) -> list[str]:
         ("SHADOW: never refuses", declared.shadow),
         (f"only {', '.join(listed.methods or ())}", listed.methods is not None),
         (f"scope {declared.scope}", declared.scope is not None),
+        (declared.ban and f"bans for {ban_text(declared.ban)}", declared.ban is not None),
         ("slot by subject", declared.hash_tag == "subject"),
         ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
         (f"waits {console.duration(declared.wait)}", declared.wait),
         (", ".join(conditions), conditions),
         (f"key {declared.key}", declared.key is not None),
     ]
-    return [text for text, holds in options if holds]
+    return [text for text, holds in options if text and holds]
 
 
 def _endpoint_as_json(endpoint: ListedEndpoint) -> dict[str, Any]:
@@ -190,6 +191,7 @@ def _limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
         "cost": None if callable(declared.cost) else declared.cost,
         "shadow": declared.shadow,
         "wait": declared.wait,
+        "ban": None if declared.ban is None else declared.ban.model_dump(),
         "exempt_when": declared.exempt_when is not None,
         "charge_when": declared.charge_when is not None,
         "key": declared.key,

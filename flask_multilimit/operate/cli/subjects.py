@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from ...declare.subjects import EVERYONE, Subject, subjects_given
-from ...engine import Decision, Hit, RuleStatus
+from ...engine import BanStatus, Decision, Hit, RuleStatus
+from ...engine.hits import BanHit
 from ...plan.endpoint import Applied, hits_of
 from ...plan.plans import Standing
 from ...serve.gate import AppGate
@@ -146,6 +147,9 @@ def _lines(endpoint: str, answers: list[_Answer]) -> list[str]:
         if answer.decision is not None:
             headings = ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "RESETS IN")
             rows = [_row(status, _subject_of(status.hit, answer.applied)) for status in answer.decision.statuses]
+            rows += [
+                _row_of_ban(ban, _subject_of(ban.hit, answer.applied)) for ban in answer.decision.bans if not ban.holds
+            ]
             lines += ["", *console.columns(rows, headings=headings)]
         if answer.not_asked:
             options = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in answer.not_asked.items())
@@ -177,6 +181,12 @@ def _row(status: RuleStatus, subject: str) -> tuple[str, ...]:
     shadow = " (shadow)" if status.hit.shadow and refused else ""
     resets = console.duration(status.reset_after) if status.reset_after else "-"
     return (status.name, subject, rule_text(status.rule), str(status.remaining), refused + shadow or "-", resets)
+
+
+def _row_of_ban(ban: BanStatus, subject: str) -> tuple[str, ...]:
+    resets = console.duration(ban.reset_after) if ban.reset_after else "-"
+    left = console.plural(ban.strikes_left, "refusal")
+    return (ban.name, subject, rule_text(ban.hit.rule), left, "-", resets)
 
 
 def _subject_of(hit: Hit, applied: Iterable[Applied]) -> str:
@@ -217,7 +227,8 @@ def _answer_as_json(answer: _Answer) -> dict[str, Any]:
         "methods": list(answer.methods),
         "allowed": None if decision is None else decision.allowed,
         "retry_after": None if decision is None else _finite(decision.retry_after),
-        "rules": [] if decision is None else [_status_as_json(each, answer.applied) for each in decision.statuses],
+        "rules": [] if decision is None else [_status_as_json(each, answer.applied) for each in _of_rules(decision)],
+        "bans": [] if decision is None else [_ban_as_json(each, answer.applied) for each in decision.bans],
         "not_asked": list(answer.not_asked),
     }
 
@@ -237,6 +248,26 @@ def _status_as_json(status: RuleStatus, applied: Iterable[Applied]) -> dict[str,
         "retry_after": _finite(status.retry_after),
         "reset_after": status.reset_after,
         "key": status.hit.key,
+    }
+
+
+def _of_rules(decision: Decision) -> list[RuleStatus]:
+    return [status for status in decision.statuses if not isinstance(status.hit, BanHit)]
+
+
+def _ban_as_json(ban: BanStatus, applied: Iterable[Applied]) -> dict[str, Any]:
+    owner = _owner(ban.hit, applied)
+    return {
+        "name": ban.name,
+        "type": owner.subject.type,
+        "subject": owner.subject.value,
+        "shadow": ban.hit.shadow,
+        "holds": ban.holds,
+        "level": ban.level,
+        "strikes_left": ban.strikes_left,
+        "retry_after": ban.retry_after,
+        "reset_after": ban.reset_after,
+        "key": ban.hit.key,
     }
 
 
@@ -292,8 +323,9 @@ def reset_command(
 def _used_and_full(decision: Decision) -> tuple[list[Hit], list[Hit]]:
     """The quotas of which something was used, and those of which nothing was."""
     statuses = decision.statuses
-    used = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]
-    return used, [each.hit for each in statuses if each.hit not in used]
+    used: list[Hit] = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]
+    used += [ban.hit for ban in decision.bans if ban.reset_after and ban.hit not in used]
+    return used, [hit for hit in decision.hits if hit not in used]
 
 
 def _hit_as_json(hit: Hit) -> dict[str, str]:

@@ -4,6 +4,9 @@ A refusal says how long it lasts, and other requests can only make it last longe
 second, the process refuses the same check by itself. It remembers only refusals: the storage decides every check that
 is admitted.
 
+A refusal that is a strike of a ban is not remembered: the next one is another strike, which only the storage can count.
+There are few of them before the ban holds, and that is remembered like any refusal.
+
 Three things end a refusal early: a reset, a refund, and another rule for the same key. In this process, the first two
 take effect at once, and the third makes it another check. In other processes, they take effect after the second.
 """
@@ -18,12 +21,13 @@ from typing import cast
 from uuid import UUID
 
 from ...algorithms import NEVER
+from ...algorithms.ban import held, is_begun, level_of
 from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError
 from ...forks import tell_child
-from ...hits import Hit, memoized, new_id
-from ...reply import aged, passing_times, retry_afters
+from ...hits import Hit, bans_among, memoized, new_id
+from ...reply import aged, passing_times, retry_afters, start_of
 from ..base import HoldsUnits, KeepsSlots, Slot, Storage, layers_of
 
 DENY_SECONDS = 1.0
@@ -118,7 +122,7 @@ class DenyCache:
         ):
             return refusal.again(hits, now)
         decision = self.wrapped.check(hits)
-        if not decision.allowed and decision.decided_by not in FALLBACKS:
+        if not decision.allowed and decision.decided_by not in FALLBACKS and not _is_strike(decision):
             self._remember(keys, decision, asked=now)
         return decision
 
@@ -171,7 +175,7 @@ class DenyCache:
         until = asked + min(lasting, self._longest)
         if answered >= until:
             return
-        reply = list(decision.reply)
+        reply = _without_beginnings(decision)
         refusal = _Refusal(decision.hits, reply, passing_times(reply), _shard_of(key), asked, answered, int(until))
         with self._lock:
             self._refusals.pop(keys, None)  # so that it is the newest
@@ -186,8 +190,27 @@ class DenyCache:
             del self._refusals[oldest]
 
 
+def _without_beginnings(decision: Decision) -> list[int]:
+    """The reply as the next check would have it: a ban that has begun with this one holds."""
+    reply = list(decision.reply)
+    for place, _, _ in memoized(decision.hits, bans_among):
+        begun = reply[start_of(place)]
+        if is_begun(begun):
+            reply[start_of(place)] = held(level_of(begun), begun=False)
+    return reply
+
+
 def _keys_of(hits: tuple[Hit, ...]) -> tuple[str, ...]:
     return tuple([hit.key for hit in hits])
+
+
+def _is_strike(decision: Decision) -> bool:
+    """Whether the refusal was a strike of a ban that does not hold yet."""
+    waits = retry_afters(decision.reply)
+    return any(
+        not waits[place] and any(waits[other] for other in watched)
+        for place, _, watched in memoized(decision.hits, bans_among)
+    )
 
 
 def _longest_refusal(decision: Decision) -> tuple[float, str]:

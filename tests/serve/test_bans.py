@@ -1,0 +1,414 @@
+"""`ban=Ban(...)`: who is refused again and again is refused for a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, Response, request
+
+from flask_multilimit import (
+    Ban,
+    Decision,
+    LimitType,
+    MultiLimit,
+    Rule,
+    current_decision,
+    limit_event,
+    rate_limiter,
+    shadow_rejected,
+    subject_banned,
+)
+from support.asking import ask, commands, policy, statuses, view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+    from werkzeug.test import TestResponse
+
+    from flask_multilimit import Event
+    from support.clock import Clock
+
+BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)
+
+
+@pytest.fixture(params=["memory", "server"])
+def either(request: pytest.FixtureRequest) -> Any:
+    """A storage in memory, then one on a real server, with its layers."""
+    return request.getfixturevalue("storage" if request.param == "memory" else "server_storage")
+
+
+def limited(app: Flask, storage: Any, path: str = "/", **options: Any) -> Flask:
+    if "multilimit" not in app.extensions:
+        MultiLimit(app, storage=storage)
+    given = {"type": LimitType.IP, "rules": "2/minute", "ban": BAN, **options}
+    app.add_url_rule(path, path.strip("/") or "view", rate_limiter(**given)(view()))
+    return app
+
+
+def banned(app: Flask, path: str = "/", **options: Any) -> TestResponse:
+    """Ask until it is: two pass, two are refused, one completes the strikes."""
+    assert statuses(app, *[path] * 4, **options) == [200, 200, 429, 429]
+    return ask(app, path, **options)
+
+
+# Who is refused
+
+
+def test_the_refusal_that_completes_after_tells_the_wait_of_the_ban(app: Flask, either: Any) -> None:
+    limited(app, either)
+
+    assert ask(app).status_code == ask(app).status_code == 200
+    waits = [ask(app).headers["Retry-After"] for _ in range(4)]
+
+    assert waits == ["60", "60", "3600", "3600"]
+
+
+def test_a_ban_ends_at_the_promised_instant(app: Flask, either: Any, clock: Clock) -> None:
+    limited(app, either)
+    banned(app)
+
+    clock.advance(3599)
+    assert ask(app).headers["Retry-After"] == "1"
+    clock.advance(1)
+
+    assert ask(app).status_code == 200
+
+
+def test_asking_does_not_lengthen_it(app: Flask, either: Any, clock: Clock) -> None:
+    limited(app, either)
+    banned(app)
+
+    for _ in range(59):
+        clock.advance(60)
+        assert ask(app).status_code == 429
+    clock.advance(60)
+
+    assert ask(app).status_code == 200
+
+
+def test_others_are_not_banned(app: Flask, either: Any) -> None:
+    limited(app, either)
+    banned(app)
+
+    assert ask(app, environ_base={"REMOTE_ADDR": "203.0.113.9"}).status_code == 200
+
+
+def test_a_ban_refuses_wherever_the_limiter_of_its_scope_stands(app: Flask, either: Any) -> None:
+    limited(app, either, "/a", scope="login")
+    limited(app, either, "/b", scope="login", rules="100/minute")
+    limited(app, either, "/c")
+    banned(app, "/a")
+
+    assert statuses(app, "/b", "/c") == [429, 200]
+
+
+def test_every_refusal_is_a_strike_at_once_whatever_a_process_remembers(app: Flask, server_storage: Any) -> None:
+    limited(app, server_storage, ban=Ban(after=20, within=600, time=3600))
+    assert statuses(app, *["/"] * 2) == [200, 200]
+
+    waits = [ask(app).headers["Retry-After"] for _ in range(20)]
+
+    assert waits == ["60"] * 19 + ["3600"]
+
+
+def test_while_a_ban_holds_this_process_refuses_by_itself(
+    app: Flask, server_storage: Any, redis_client: redis.Redis, clock: Clock
+) -> None:
+    limited(app, server_storage)
+    banned(app)
+
+    with commands(redis_client) as seen:
+        clock.advance(0.5)
+        assert statuses(app, *["/"] * 5) == [429] * 5
+
+    assert seen == []
+
+
+def test_an_allowed_request_is_one_command(app: Flask, server_storage: Any, redis_client: redis.Redis) -> None:
+    limited(app, server_storage, rules="100/minute")
+    ask(app)
+
+    with commands(redis_client) as seen:
+        ask(app)
+
+    assert seen == ["EVALSHA"]
+
+
+def test_a_reset_ends_it(app: Flask, either: Any) -> None:
+    limited(app, either)
+    banned(app)
+
+    with app.app_context():
+        app.extensions["multilimit"].reset("view", ip="127.0.0.1")
+
+    assert statuses(app, *["/"] * 4) == [200, 200, 429, 429]
+
+
+def test_charge_when_bans_who_guesses_passwords_and_nobody_else(app: Flask, either: Any) -> None:
+    def login() -> Any:
+        return Response(status=int(request.args["status"]))
+
+    MultiLimit(app, storage=either)
+
+    def failed(response: Response) -> bool:
+        return response.status_code == 401
+
+    limiter = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN, charge_when=failed)
+    app.add_url_rule("/login", "login", limiter(login))
+
+    honest = [ask(app, "/login?status=200") for _ in range(20)]
+    guesses = [ask(app, "/login?status=401") for _ in range(6)]
+
+    assert {response.status_code for response in honest} == {200}
+    assert [response.status_code for response in guesses] == [401, 401, 429, 429, 429, 429]
+    assert [response.headers.get("Retry-After") for response in guesses[2:]] == ["60", "60", "3600", "3600"]
+
+
+def test_a_message_of_the_limiter_may_tell_of_the_ban(app: Flask, either: Any) -> None:
+    def message(decision: Decision) -> str:
+        return "Come back later." if decision.ban is None else f"Banned for {decision.ban.retry_after:g} s."
+
+    limited(app, either, message=message)
+
+    response = banned(app)
+
+    assert "Banned for 3600 s." in response.get_data(as_text=True)
+
+
+# What a client is told
+
+
+def test_header_fields_tell_of_a_ban_only_while_it_holds(app: Flask, either: Any) -> None:
+    limited(app, either)
+
+    before, _, refused, _, completing = (ask(app) for _ in range(5))
+
+    assert policy(before) == policy(refused) == ["ip-60s"]
+    assert completing.headers["RateLimit-Policy"] == '"ip-60s";q=2;w=60, "ip-ban";q=0'
+    assert completing.headers["RateLimit"] == '"ip-60s";r=0;t=60, "ip-ban";r=0;t=3600'
+
+
+@pytest.mark.parametrize(
+    ("dialect", "told"),
+    [
+        ("draft-06", {"RateLimit-Limit": "0", "RateLimit-Remaining": "0", "RateLimit-Reset": "3600"}),
+        ("legacy", {"X-RateLimit-Limit": "0", "X-RateLimit-Remaining": "0"}),
+    ],
+)
+def test_other_dialects_show_the_ban_as_the_tightest(
+    app: Flask, either: Any, dialect: str, told: dict[str, str]
+) -> None:
+    app.config["MULTILIMIT_HEADERS"] = dialect
+    limited(app, either)
+
+    response = banned(app)
+
+    assert {name: response.headers[name] for name in told} == told
+    if dialect == "legacy":
+        assert 3590 <= int(response.headers["X-RateLimit-Reset"]) - time.time() <= 3602
+
+
+def test_the_problem_says_what_it_is(app: Flask, either: Any) -> None:
+    limited(app, either)
+
+    problem = banned(app).get_json()
+
+    assert problem == {
+        "type": "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+        "title": "Abnormal Usage Detected",
+        "status": 429,
+        "detail": "You are banned for a while.",
+        "violated-policies": ["ip-60s", "ip-ban"],
+        "violations": [
+            {"policy": "ip-60s", "limit": 2, "window": 60, "retry-after": 60},
+            {"policy": "ip-ban", "banned": True, "retry-after": 3600},
+        ],
+    }
+
+
+def test_a_ban_that_stands_alone_names_no_other_policy(app: Flask, either: Any, clock: Clock) -> None:
+    limited(app, either)
+    banned(app)
+    clock.advance(600)
+
+    assert ask(app).get_json()["violated-policies"] == ["ip-ban"]
+
+
+@pytest.mark.parametrize(("language", "text"), [("en", "You are banned for a while."), ("zh-CN", "您已被暂时封禁")])
+def test_a_browser_reads_it_in_its_language(app: Flask, either: Any, language: str, text: str) -> None:
+    app.config["MULTILIMIT_LOCALE"] = "auto"
+    limited(app, either)
+
+    response = banned(app, headers={"Accept": "text/html", "Accept-Language": language})
+
+    assert text in response.get_data(as_text=True)
+    assert "3600" in response.get_data(as_text=True)
+
+
+def test_bans_change_nothing_of_what_a_view_sees(app: Flask, either: Any) -> None:
+    MultiLimit(app, storage=either)
+    app.add_url_rule(
+        "/",
+        "view",
+        rate_limiter(type=LimitType.IP, rules="5/minute", ban=BAN)(
+            lambda: {"left": current_decision.remaining, "resets": current_decision.reset_after}
+        ),
+    )
+
+    assert ask(app).get_json() == {"left": 4, "resets": 60}
+
+
+# Signals, events, log
+
+
+@pytest.fixture
+def signalled(app: Flask) -> Iterator[list[dict[str, Any]]]:
+    told: list[dict[str, Any]] = []
+
+    def receive(_app: Flask, **arguments: Any) -> None:
+        told.append(arguments)
+
+    subject_banned.connect(receive, app)
+    yield told
+    subject_banned.disconnect(receive, app)
+
+
+def test_one_signal_tells_that_a_ban_has_begun(app: Flask, either: Any, signalled: list[dict[str, Any]]) -> None:
+    limited(app, either, name="login")
+    banned(app)
+    for _ in range(5):
+        ask(app)
+
+    [told] = signalled
+
+    decision = told.pop("decision")
+    assert 3590 <= told.pop("until") - time.time() <= 3600
+    assert told == {"endpoint": "view", "limiter": "login", "subject": "127.0.0.1", "level": 0}
+    assert decision.ban.begun
+
+
+def test_a_repetition_tells_its_level(app: Flask, either: Any, signalled: list[dict[str, Any]], clock: Clock) -> None:
+    limited(app, either)
+    banned(app)
+    clock.advance(3600)
+    response = banned(app)
+
+    assert [told["level"] for told in signalled] == [0, 1]
+    assert response.headers["Retry-After"] == "7200"
+
+
+def test_each_outcome_is_told_once_as_what_it_is(app: Flask, either: Any) -> None:
+    events: list[Event] = []
+
+    def receive(_app: Flask, event: Event) -> None:
+        events.append(event)
+
+    limited(app, either)
+    with limit_event.connected_to(receive, app):
+        banned(app)
+        ask(app)
+
+    assert [event.outcome for event in events] == ["allowed", "allowed", "refused", "refused", "banned", "banned"]
+    assert events[-1].rules == ("ip-60s", "ip-ban")
+    assert events[-1].refusals[-1][:] == ("ip-ban", "ip", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("setting", "lines"),
+    [
+        ("summary", ["Banned ip for 3600 s at view by ip-ban", "Banned ip for 7200 s at view by ip-ban, repetition 1"]),
+        ("subjects", ["Banned ip 127.0.0.1 for 3600 s at view by ip-ban"]),
+        ("off", []),
+    ],
+)
+def test_one_log_line_a_ban(
+    app: Flask, either: Any, clock: Clock, caplog: pytest.LogCaptureFixture, setting: str, lines: list[str]
+) -> None:
+    app.config["MULTILIMIT_LOG"] = setting
+    limited(app, either)
+    with caplog.at_level(logging.INFO):
+        for _ in lines or [""]:
+            banned(app)
+            ask(app)
+            clock.advance(3600)
+
+    assert [record.getMessage() for record in caplog.records if "Banned" in record.getMessage()] == lines
+
+
+def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
+    app: Flask, either: Any, signalled: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[list[str]] = []
+
+    def receive(_app: Flask, decision: Decision, **_: Any) -> None:
+        told.append([status.name for status in decision.shadowed])
+
+    limited(app, either, shadow=True)
+    with shadow_rejected.connected_to(receive, app), caplog.at_level(logging.INFO):
+        assert statuses(app, *["/"] * 6) == [200] * 6
+
+    assert told == [["ip-60s"], ["ip-60s"], ["ip-60s", "ip-ban"], ["ip-60s", "ip-ban"]]
+    assert signalled == []
+    assert "Banned" not in caplog.text
+
+
+# Of whatever limits
+
+
+def test_a_ban_in_settings(app: Flask, either: Any) -> None:
+    app.config["MULTILIMIT_LIMITS"] = {
+        "view": {"type": "ip", "rules": "2/minute", "ban": {"after": 3, "within": 600, "time": 1800}}
+    }
+    MultiLimit(app, storage=either)
+    app.add_url_rule("/", "view", view())
+
+    assert banned(app).headers["Retry-After"] == "1800"
+
+
+def test_a_ban_of_a_blueprint_default_or_of_unmatched_requests(app: Flask, either: Any) -> None:
+    ban = {"after": 2, "time": 1800}
+    app.config["MULTILIMIT_UNMATCHED_LIMITS"] = {"type": "ip", "rules": "3/minute", "ban": ban}
+    app.config["MULTILIMIT_DEFAULT_LIMITS"] = [rate_limiter(type=LimitType.IP, rules="1/minute", ban=Ban(after=1))]
+    MultiLimit(app, storage=either)
+    app.add_url_rule("/", "view", view())
+
+    scan = [ask(app, f"/{number}.php") for number in range(6)]
+
+    assert [response.status_code for response in scan] == [404, 404, 404, 429, 429, 429]
+    assert [response.headers["Retry-After"] for response in scan[3:]] == ["60", "1800", "1800"]
+    assert statuses(app, "/", "/") == [200, 429]
+    assert ask(app).headers["Retry-After"] == "3600"
+
+
+def test_a_ban_of_rules_by_request(app: Flask, either: Any) -> None:
+    limited(app, either, rules=lambda: Rule(60, 2))
+
+    assert banned(app).headers["Retry-After"] == "3600"
+
+
+def test_rules_by_request_that_let_nothing_pass_ban_nobody(app: Flask, either: Any, signalled: list[Any]) -> None:
+    limited(app, either, rules=lambda: 0)
+
+    assert statuses(app, *["/"] * 10) == [429] * 10
+    assert signalled == []
+
+
+def test_two_bans_of_one_view(app: Flask, either: Any) -> None:
+    MultiLimit(app, storage=either)
+    view_ = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
+    view_ = rate_limiter(type=(LimitType.IP, LimitType.DEFAULT), rules="1/minute", ban=Ban(after=1, time=60))(view_)
+    app.add_url_rule("/", "view", view_)
+
+    assert statuses(app, "/", "/") == [200, 429]
+    assert ask(app).headers["RateLimit-Policy"] == '"ip-default-60s";q=1;w=60, "ip-default-ban";q=0, "ip-60s";q=2;w=60'
+
+
+def test_a_ban_is_json_that_everyone_can_read(app: Flask, either: Any) -> None:
+    limited(app, either)
+
+    assert json.loads(banned(app).get_data(as_text=True))["status"] == 429
