@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from werkzeug.test import TestResponse
 
 SHOWN = [
-    # page, example, path, calls before the one that is shown
+    # page, example, path (behind a method that is not GET), calls before the one that is shown
     ("README.md", "quick-start", "/update", 10),
     ("docs/tutorial.md", "one-limit", "/quote", 3),
     ("docs/tutorial.md", "two-limits", "/quote", 4),
     ("docs/explanation/check.md", "update", "/update", 5),
     ("docs/how-to/responses.md", "body", "/", 2),
     ("docs/how-to/responses.md", "names", "/", 0),
+    ("docs/how-to/ban-and-allow.md", "ban", "POST /login", 4),
+]
+BODIES = [
+    ("docs/how-to/responses.md", "body", "/", 2),
+    ("docs/how-to/ban-and-allow.md", "ban", "POST /login", 4),
 ]
 
 
@@ -37,10 +42,9 @@ def test_status_and_fields(run: Callable[..., dict[str, Any]], page: str, exampl
     assert {name: response.headers.get(name) for name in shown} == shown
 
 
-def test_body(run: Callable[..., dict[str, Any]]) -> None:
-    page, example = "docs/how-to/responses.md", "body"
-
-    response = _call(run(page, example)["app"], "/", 2)
+@pytest.mark.parametrize(("page", "example", "path", "before"), BODIES)
+def test_body(run: Callable[..., dict[str, Any]], page: str, example: str, path: str, before: int) -> None:
+    response = _call(run(page, example)["app"], path, before)
 
     assert response.get_json(force=True) == json.loads(_block_after("body", page, example))
 
@@ -56,10 +60,10 @@ def test_every_response_that_is_shown_is_checked() -> None:
 
 
 def _call(app: Any, path: str, before: int) -> TestResponse:
-    client = app.test_client()
+    client, (method, _, path) = app.test_client(), path.rpartition(" ")
     for _ in range(before):
-        client.get(path)
-    response: TestResponse = client.get(path)
+        client.open(path, method=method or "GET")
+    response: TestResponse = client.open(path, method=method or "GET")
     return response
 
 
