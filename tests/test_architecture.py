@@ -84,11 +84,11 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"command_line"},
     ),
     "operate/dashboard": (
-        {"drawing", "hour", "messages", "numbers", "paging", "who"},
+        {"bodies", "drawing", "hour", "messages", "numbers", "paging", "who"},
         {"visit"},
         {"security"},
         {"desk", "shell"},
-        {"now"},
+        {"now", "whatif"},
         {"blueprint"},
     ),
     "operate/simulate": (

@@ -12,9 +12,10 @@ from flask import Response, current_app, request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...config import PREFIX
+from ..simulate.page.document import part
 from .messages import COOKIE, LANGUAGES, told
-from .numbers import axis, iso, number, rate, utc
-from .security import can_sign, form_token, keep_nonce
+from .numbers import axis, iso, number, rate, share, utc
+from .security import FIELD, can_sign, form_token, keep_nonce
 from .visit import gate, visit
 
 PAGES = {
@@ -26,6 +27,9 @@ PAGES = {
     "what_if": "What if",
 }
 """What the navigation shows, by endpoint: those that there are."""
+
+SLIDER = {"slider.css": "slider_css", "slider.js": "slider_js"}
+"""Files of the pages that ``simulate`` writes, and our endpoints of them."""
 
 YEAR = 365 * 86_400
 POLICY = "; ".join(
@@ -55,7 +59,7 @@ _templates = Environment(
 )
 
 
-_templates.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "utc": utc}
+_templates.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
@@ -71,10 +75,17 @@ def harden(response: Response) -> Response:
     keep_nonce(response, root())
     if chosen := request.args.get("lang"):
         _remember(chosen, response)
-    if request.endpoint != f"{request.blueprint}.static":
+    if is_file():
+        response.cache_control.max_age = YEAR  # its address has its version
+    else:
         response.headers["Cache-Control"] = "no-store"
         response.vary.add("Cookie")
     return response
+
+
+def is_file() -> bool:
+    """Whether a file is asked for that everybody can download with the package."""
+    return (request.endpoint or "").rpartition(".")[2] in {"static", *SLIDER.values()}
 
 
 def _frame() -> dict[str, Any]:
@@ -92,6 +103,8 @@ def _frame() -> dict[str, Any]:
         "pages": PAGES,
         "static": _static,
         "form_token": form_token,
+        "form_field": FIELD,
+        "can_sign": can_sign,
         "t": partial(told, here.language),
         "url": _url,
         "visit": here,
@@ -136,9 +149,15 @@ def _url(name: str, /, **query: Any) -> str:
 
 def _static(name: str) -> str:
     """Of a file of ours: another address when it has changed."""
+    if name in SLIDER:
+        return _url(SLIDER[name], v=_hash(part(name).encode()))
     return current_app.url_for(".static", filename=name, v=_version(name))
 
 
 @cache
 def _version(name: str) -> str:
-    return blake2b(files(__package__).joinpath("static", name).read_bytes(), digest_size=6).hexdigest()
+    return _hash(files(__package__).joinpath("static", name).read_bytes())
+
+
+def _hash(content: bytes) -> str:
+    return blake2b(content, digest_size=6).hexdigest()

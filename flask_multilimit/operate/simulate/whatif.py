@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from ...config import Settings
 from ...declare.data import HeaderType, LimitsFile, read_limits, validated
 from ...declare.subjects import LimitType, Subject, parts_of
 from ...engine import ConfigurationError
+from ...engine.errors import brief
 from ...engine.rules import Rules
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
@@ -31,6 +33,8 @@ from .routes import Routes
 from .suggest import Suggestion, counts_for_requests, suggest, traffic_of
 from .watching import seldom_collected
 from .who import Who
+
+_SHORT_NUMBER = re.compile(r"[\d./]{1,40}(?:[eE][+-]?\d{1,2})?")
 
 Limits = Mapping[str, Any] | LimitsFile | str | Path
 """A file of limits, or what stands in one."""
@@ -211,10 +215,17 @@ def share_from(text: float | str | Fraction) -> Fraction:
     """``0.1%``, ``0.001``. Raises :class:`ConfigurationError`."""
     written = str(text).strip()
     try:
-        share = Fraction(written.removesuffix("%").strip())
+        share = _fraction(written.removesuffix("%").strip())
     except (ValueError, ZeroDivisionError):
-        raise ConfigurationError(f"{written!r}: give a share such as 0.1% or 0.001") from None
+        raise ConfigurationError(f"{brief(written)}: give a share such as 0.1% or 0.001") from None
     return share / 100 if written.endswith("%") else share
+
+
+def _fraction(text: str) -> Fraction:
+    """Of a number that is no longer than people write one: 1e-99999999 would take minutes. Raises ValueError."""
+    if not _SHORT_NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return Fraction(text)
 
 
 def _finder(gate: AppGate, type_: str, who: Who) -> Callable[[LoggedRequest], Subject | None]:

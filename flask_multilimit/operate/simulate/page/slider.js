@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const WIDTH = 860, HEIGHT = 300, LEFT = 64, BOTTOM = 28, TOP = 10, RIGHT = 10, STEPS = 1000, NAMED = 20;
+  const WIDEST = 860, NARROWEST = 300, HEIGHT = 300, LEFT = 64, BOTTOM = 28, TOP = 10, RIGHT = 10, STEPS = 1000, NAMED = 20;
   const WORDS = {
     picture: "Clients sorted by the most requests they made in any {window} s",
     share: "{share} % of clients",
@@ -60,6 +60,7 @@
   }
 
   function draw(box, data, largest, say) {
+    const WIDTH = Math.min(Math.max(box.clientWidth, NARROWEST), WIDEST);
     const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" }, box);
     svg("title", {}, picture).textContent = say("picture");
     const x = (clients) => LEFT + ((WIDTH - LEFT - RIGHT) * clients) / data.clients;
@@ -77,7 +78,7 @@
       if (tick > largest) break;
       svg("text", { class: "label", x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, picture).textContent = number(tick);
     }
-    for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+    for (const share of WIDTH > 600 ? [0, 0.25, 0.5, 0.75, 1] : [0, 0.5, 1]) {
       const label = svg("text", { class: "label", x: x(share * data.clients), y: HEIGHT - 8 }, picture);
       label.setAttribute("text-anchor", share === 1 ? "end" : share ? "middle" : "start");
       label.textContent = share ? say("share", { share: 100 * share }) : "";

@@ -1,0 +1,155 @@
+"""The page What if, without JavaScript; and what no form may be."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from werkzeug.datastructures import FileStorage
+from werkzeug.test import encode_multipart
+
+from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
+from flask_multilimit.operate.simulate.page.document import part
+from flask_multilimit.recording import Recorder
+
+from .conftest import ROOT, browser_of, made
+from .test_whatif import BUSY, TRAFFIC, line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flask import Flask
+    from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
+
+PAGE = ROOT + "what-if"
+LOG = "".join(f"{each}\n" for each in TRAFFIC).replace("/search", "/open").encode()
+EVIL = "</script><script>alert(1)</script>"
+
+
+def upload(browser: FlaskClient, content: bytes = LOG, name: str = "access.log", **fields: str) -> TestResponse:
+    token = re.search(r'name="token" value="([^"]+)"', browser.get(PAGE).text)
+    assert token is not None
+    boundary, body = encode_multipart({"token": token[1], **fields, "log": FileStorage(io.BytesIO(content), name)})
+    return browser.post(PAGE, data=body, content_type=f'multipart/form-data; boundary="{boundary}"')
+
+
+def asked(browser: FlaskClient, query: str) -> TestResponse:
+    return browser.get(f"{ROOT}api/what-if?{query}")
+
+
+def test_an_upload_is_answered_by_a_table_and_the_data_of_the_slider(ada: FlaskClient) -> None:
+    answer = upload(ada, endpoint="open", count="10")
+
+    assert answer.status_code == 200
+    assert "35 requests of 2 clients" in answer.text
+    assert re.search(r'<th scope="row" class="n">10</th><td class="n">20</td><td class="n">57.1 %</td>', answer.text)
+    assert '<div class="peaks"><script type="application/json">{"window":"60"' in answer.text
+    assert BUSY in answer.text
+
+
+def test_recorded_traffic_needs_no_upload(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+    recorder = Recorder(app, tmp_path)
+    for _ in range(4):
+        ada.get("/open")
+    recorder.flush()
+
+    page, json = ada.get(PAGE + "?endpoint=open"), asked(ada, "endpoint=open").get_json()
+    recorder.close()
+
+    assert "4 requests of 1 clients" in page.text
+    assert json["requests"] == 4
+    assert json["counts"][-1]["count"] == 4
+
+
+def test_without_a_recorder_the_page_says_how_to_have_one(ada: FlaskClient) -> None:
+    assert "Recorder(app, " in ada.get(PAGE).text
+    assert asked(ada, "").get_json() is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [({"endpoint": "opne"}, "did you mean"), ({"window": "soon"}, "in seconds"), ({"count": "-1"}, "count must be")],
+)
+def test_what_cannot_be_answered_is_said_on_the_page(ada: FlaskClient, fields: dict[str, str], told: str) -> None:
+    answer = upload(ada, LOG, **fields)
+
+    assert answer.status_code == 400
+    assert re.search(f'role="alert">[^<]*{told}', answer.text)
+    (value,) = fields.values()
+    assert f'value="{value}"' in answer.text, "what was typed is still there"
+
+
+def test_what_cannot_be_answered_is_said_as_json(app: Flask, ada: FlaskClient, tmp_path: Path) -> None:
+    Recorder(app, tmp_path).close()
+
+    answer = asked(ada, "endpoint=opne")
+
+    assert (answer.status_code, answer.mimetype) == (400, "application/json")
+    assert "did you mean" in answer.get_json()["problem"]
+
+
+def test_a_log_is_text_in_the_page(ada: FlaskClient) -> None:
+    lines = [f'{EVIL} - - [22/Nov/2026:07:00:00 +0000] "GET /open HTTP/1.1" 200 5'] * 3
+
+    answer = upload(ada, "".join(f"{each}\n" for each in lines).encode(), name=EVIL, endpoint="open")
+
+    assert "3 requests of 1 clients" in answer.text
+    assert "alert(1)" in answer.text
+    assert "<script>" not in answer.text
+
+
+def test_who_may_not_change_may_still_ask() -> None:
+    browser = browser_of("ada", made(dashboard={"may_change": lambda _: False}))
+
+    assert upload(browser).status_code == 200
+
+
+def test_an_upload_needs_a_form_of_ours(ada: FlaskClient) -> None:
+    assert ada.post(PAGE, data={"log": (io.BytesIO(LOG), "access.log")}).status_code == 403
+
+
+def test_an_upload_without_a_file_says_so(ada: FlaskClient) -> None:
+    assert "choose a log" in upload(ada, name="").text
+
+
+def test_more_than_a_page_says_is_not_read(ada: FlaskClient) -> None:
+    answer = upload(ada, b"x" * 10_000_000)
+
+    assert answer.status_code == 413
+    assert "more than 5 MB" in answer.text
+    assert upload(ada, (line(1, BUSY, "/open") + "\n").encode() * (MOST_UPLOADED // 100)).status_code == 200
+
+
+class Unread(io.RawIOBase):
+    """A body that nobody may read."""
+
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ARG002
+        raise AssertionError("read")
+
+
+def test_a_body_without_a_length_is_not_read(ada: FlaskClient) -> None:
+    """gunicorn takes a chunked one, and says that it ends."""
+    chunked = {"wsgi.input": Unread(), "wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+
+    assert ada.post(PAGE, environ_overrides=chunked).status_code == 411
+
+
+def test_a_body_that_is_far_too_large_is_not_read(ada: FlaskClient) -> None:
+    large = {"wsgi.input": Unread(), "CONTENT_LENGTH": str(10**12)}
+
+    assert ada.post(PAGE, environ_overrides=large).status_code == 413
+
+
+@pytest.mark.parametrize("name", ["slider.js", "slider.css"])
+def test_the_files_of_the_slider_are_those_of_simulate(ada: FlaskClient, name: str) -> None:
+    address = re.search(rf'(?:src|href)="([^"]*{name}\?v=\w+)"', ada.get(PAGE).text)
+    assert address is not None
+
+    answer = ada.get(address[1])
+
+    assert answer.text == part(name)
+    assert answer.mimetype == {"slider.js": "text/javascript", "slider.css": "text/css"}[name]
+    assert "max-age=31536000" in answer.headers["Cache-Control"]

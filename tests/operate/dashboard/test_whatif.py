@@ -1,0 +1,171 @@
+"""What any count would have done: to what was recorded, and to a log that somebody uploads."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from werkzeug.datastructures import FileStorage
+
+from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit.engine import ConfigurationError
+from flask_multilimit.operate.dashboard.whatif import MOST_UNPACKED, Answer, Question, of_recorded, of_upload
+from flask_multilimit.recording import Recorder
+from support.asking import view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUSY, CALM = "203.0.113.66", "198.51.100.7"
+
+
+@pytest.fixture
+def app() -> Flask:
+    return shop()
+
+
+def shop() -> Flask:
+    app = Flask("shop")
+    app.secret_key = "key of the tests"
+    MultiLimit(app)
+    app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="12/minute; 100/hour")(view()))
+    app.add_url_rule("/open", "open", view())
+    return app
+
+
+def log_of(*lines: str) -> FileStorage:
+    return FileStorage(io.BytesIO("".join(f"{each}\n" for each in lines).encode()), "access.log")
+
+
+def line(second: int, address: str, path: str = "/search") -> str:
+    return f'{address} - - [22/Nov/2026:07:{second // 60:02}:{second % 60:02} +0000] "GET {path} HTTP/1.1" 200 5'
+
+
+TRAFFIC = [line(second, BUSY) for second in range(30)] + [line(30 + 10 * n, CALM) for n in range(5)]
+
+
+def asked(app: Flask, *lines: str, **question: str) -> Answer:
+    with app.test_request_context():
+        return of_upload(Question(**question), log_of(*lines))
+
+
+def test_each_count_says_what_it_would_have_refused(app: Flask) -> None:
+    answer = asked(app, *TRAFFIC, count="10")
+
+    assert (answer.requests, answer.clients, answer.chosen) == (35, 2, 10)
+    assert (answer.peaks.p50, answer.peaks.max) == (5, 30)
+    counts = {each.count: (each.requests, each.clients) for each in answer.counts}
+    assert counts[10] == (20, 1)
+    assert counts[30] == (0, 0)
+    assert [(each.name, each.most, each.requests) for each in answer.busiest] == [(BUSY, 30, 30), (CALM, 5, 5)]
+    assert answer.declaration == "@rate_limiter(type=LimitType.IP, rules=[Rule(time=60, count=10)])"
+
+
+def test_counts_say_why_they_are_there(app: Flask) -> None:
+    answer = asked(app, *TRAFFIC, endpoint="search", count="10", refuse_at_most="60%")
+
+    why = {each.count: each.why for each in answer.counts if each.why}
+    assert why == {10: ["asked"], 12: ["in force"], 9: ["few requests"], 5: ["few clients"]}
+
+
+def test_only_requests_to_the_endpoint_count(app: Flask) -> None:
+    lines = [*TRAFFIC, *(line(second, CALM, "/open") for second in range(50))]
+
+    assert asked(app, *lines, endpoint="open").requests == 50
+    assert asked(app, *lines).requests == 85
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        ({"endpoint": "serch"}, 'did you mean "search"'),
+        ({"window": "soon"}, "give the window in seconds"),
+        ({"window": "0"}, "time must be"),
+        ({"window": "nan"}, "time must be"),
+        ({"window": "1e400"}, "time must be"),
+        ({"count": "0"}, "count must be"),
+        ({"count": "many"}, "the count as a number"),
+        ({"count": "9" * 5000}, "the count as a number"),
+        ({"refuse_at_most": "all"}, "give a share"),
+        ({"refuse_at_most": "1e-99999999"}, "give a share"),
+        ({"refuse_at_most": "200%"}, "less than 1"),
+        ({"type": "api_key"}, "give one of default, ip, user"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(app: Flask, question: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        asked(app, *TRAFFIC, **question)
+
+
+def test_a_log_without_requests_says_so(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match="no requests"):
+        asked(app, "this is no log")
+
+
+def test_what_was_left_out_is_said(app: Flask) -> None:
+    answer = asked(app, *TRAFFIC, "nonsense", "nonsense", "x" * 100_000)
+
+    assert [(each.lines, each.why) for each in answer.left_out] == [(2, "none of the format"), (1, "too long")]
+
+
+def test_a_small_upload_that_is_large_once_unpacked_is_read_in_part(app: Flask) -> None:
+    packed = gzip.compress((line(1, BUSY) + "\n").encode() * (2 * MOST_UNPACKED // 80))
+    assert len(packed) < 200_000
+
+    with app.test_request_context():
+        answer = of_upload(Question(count="10"), FileStorage(io.BytesIO(packed), "bomb.gz"))
+
+    assert answer.requests < MOST_UNPACKED / 70
+    assert "only its first" in answer.left_out[-1].why
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=3000), st.booleans())
+def test_no_upload_is_fatal(content: bytes, packed: bool) -> None:
+    content = gzip.compress(content)[: len(content)] if packed else content
+    try:
+        with shop().test_request_context():
+            answer = of_upload(Question(), FileStorage(io.BytesIO(content), "\x00../..\udcff"))
+    except ConfigurationError:
+        return
+    assert answer.requests
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
+    rng = random.Random(seed)
+    content = bytearray("".join(f"{each}\n" for each in TRAFFIC).encode())
+    for _ in range(rng.randrange(300)):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+
+    with app.test_request_context(), suppress(ConfigurationError):
+        answer = of_upload(Question(), FileStorage(io.BytesIO(bytes(content)), "access.log"))
+        assert answer.requests <= len(TRAFFIC)
+
+
+def test_what_was_recorded(app: Flask, tmp_path: Path) -> None:
+    recorder = Recorder(app, tmp_path)
+    client = app.test_client()
+    for _ in range(14):
+        client.get("/search")
+    recorder.flush()
+
+    with app.test_request_context():
+        answer = of_recorded(Question(endpoint="search"))
+    recorder.close()
+
+    assert answer is not None
+    assert (answer.source, answer.requests, answer.clients, answer.peaks.max) == ("recorded", 14, 1, 14)
+    assert "127.0.0.1" not in repr(answer)
+
+
+def test_nothing_is_recorded(app: Flask) -> None:
+    with app.test_request_context():
+        assert of_recorded(Question()) is None
