@@ -1,1 +1,1 @@
-"""What is said when Python imports: limiters, their types and rules."""
+"""What is declared when Python imports a module: limiters, their types and rules."""

@@ -1,4 +1,4 @@
-"""What is wrong with limiters that stand together, though each by itself is right."""
+"""Mistakes in combinations of limiters that are right one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reject_shared_keys(
 ) -> None:
     """Raise :class:`ConfigurationError` when two rules would count in one key, and so charge it twice.
 
-    ``prefix``, ``scope`` and ``methods`` are what declarations without one are given.
+    ``prefix``, ``scope`` and ``methods`` are for declarations that set none themselves.
     """
     methods = methods or {}
     owners: dict[tuple[object, ...], Declaration] = {}
@@ -42,10 +42,10 @@ def reject_shared_keys(
 
 
 def reject_scattered_keys(where: str, declarations: Iterable[Declaration]) -> None:
-    """Raise :class:`ConfigurationError` when limiters that count for ``where`` alone would not lie in one slot of a
-    cluster, though one of them spreads its keys by subject.
+    """Raise :class:`ConfigurationError` when one limiter of ``where`` spreads its keys over a cluster by subject, and
+    the others do not, so that their keys would not lie in one slot.
 
-    Those with a scope are shared with others, and lie where these lie.
+    Limiters with a scope are shared with other places, so their keys lie where those of the scope lie.
     """
     own = [declaration for declaration in declarations if declaration.scope is None]
     by_subject = next((declaration for declaration in own if declaration.hash_tag == "subject"), None)
@@ -68,9 +68,10 @@ def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
 
 
 def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, stacklevel: int) -> None:
-    """Warn of each rule that can never refuse, because another refuses first whatever comes.
+    """Warn about each rule that can never refuse, because another one always refuses before it.
 
-    Only where the first of ``declarations`` is concerned: the others were looked at when they were declared.
+    Only pairs that include the first of ``declarations`` are looked at: the others were checked when they were
+    declared.
     """
     rules = [(declaration, rule) for declaration in declarations for rule in declaration.fixed_rules]
     for declaration, rule in rules:
@@ -92,7 +93,7 @@ def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, lo
     if not (tight.always_applies and loose.always_applies) or tight.cost != loose.cost:
         return False
     if tight.scope is not None or loose.scope is not None:
-        return False  # charged elsewhere too, where perhaps not both of them are
+        return False  # charged elsewhere as well, perhaps only one of the two
     if tight.type is not loose.type and tight.type is not LimitType.DEFAULT:
         return False
     if tight_rule.algorithm != "sliding_window" or loose_rule.algorithm != "sliding_window":

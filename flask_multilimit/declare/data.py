@@ -1,6 +1,6 @@
 """Limits written as data: in settings, in a file, in overrides, in simulations. One model for all of them.
 
-It says all that :func:`rate_limiter` can say without a callable, and names a callable by its import path.
+It has all options of :func:`rate_limiter`. A callable is named by its import path.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from .networks import Networks, network_from
 from .subjects import LimitType, SingleType, SubjectType
 
 OFF = "off"
-"""In place of limits: none."""
+"""Written in place of limits, it means none."""
 NO_IMPORTS = {"imports": False}
-"""The validation context of what is not to be trusted with import paths: to import a module is to run it."""
+"""The validation context of data that must not import modules, because importing a module runs it."""
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*.^_`|~-]{1,64})")
@@ -55,12 +55,12 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with one field of what was given as data."""
+    """What is wrong with one field of the data."""
 
     place: str
-    """The field, with the path in it where it has parts: ``limit.rules``. Empty: it is about all of them."""
+    """The path of the field: ``limit.rules``. Empty: the mistake is about the whole."""
     value: str
-    """What was given, shortened. Empty: nothing, or not to be shown."""
+    """What was given, shortened. Empty: nothing was given, or it must not be shown."""
     remedy: str
     """What is wrong with it, and what to give."""
 
@@ -70,20 +70,20 @@ class Mistake:
 
 
 class InvalidData(ConfigurationError):  # noqa: N818 - says what it is
-    """A :class:`ConfigurationError` about what was given as data, for whoever shows it beside the fields of a form."""
+    """A :class:`ConfigurationError` about data. Its mistakes can be shown beside the fields of a form."""
 
     def __init__(self, where: str, mistakes: Sequence[Mistake]) -> None:
         super().__init__("; ".join(f"{where}: {each}" if where else str(each) for each in mistakes))
         self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
 
 
-# What stands for a callable
+# Values in place of a callable
 
 
 class HeaderType:
-    """The subject is what a request header says; all requests without the header are one subject.
+    """The subject is the value of a request header; all requests without the header are one subject.
 
-    A client sends what it likes: limit by a header that your proxy sets, or that something else checks.
+    A client can send any value, so limit by a header that your proxy sets or that your app verifies.
     """
 
     def __init__(self, header: str) -> None:
@@ -129,7 +129,7 @@ def _imported(text: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{text!r} cannot be imported: {error}") from error
     if not callable(found):
-        raise ConfigurationError(f"{text!r} is no callable")
+        raise ConfigurationError(f"{text!r} is not a callable")
     return cast("Callable[..., Any]", found)
 
 
@@ -151,7 +151,7 @@ def _form(value: Any) -> str | None:
 
 
 def _forms(remedy: str) -> Discriminator:
-    """Tells by its form which of several models a value is, so that an error is about that one."""
+    """Chooses one of several models by the form of a value, so that errors are about that model only."""
     return Discriminator(_form, custom_error_type="form", custom_error_message=remedy)
 
 
@@ -161,7 +161,7 @@ def _not_empty(value: tuple[T, ...]) -> tuple[T, ...]:
     return value
 
 
-# What looks at the whole comes after what looks at each part, and only if that found nothing wrong.
+# The checks of a whole value run after those of its parts, and only if these found nothing wrong.
 Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems": 1}), AfterValidator(_not_empty)]
 Text = Annotated[str, Field(min_length=1)]
 ImportPath = Annotated[str, Field(pattern=f"^{_IMPORT_PATH.pattern}$")]
@@ -173,8 +173,8 @@ NetworkText = Annotated[str, Field(examples=["203.0.113.0/24", "2001:db8::/32"])
 
 
 class Written(BaseModel):
-    """What every model of this room is: immutable, strict, and without options that it does not know. Each is built
-    when it is first used, and most apps use none."""
+    """The base of all models here: immutable, strict, and an unknown option is an error. Each is built when it is first
+    used, and most apps use none."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -193,9 +193,9 @@ class WrittenRule(Written):
     max_delay: float | None = Field(None, ge=SHORTEST, le=LONGEST)
     """Seconds that a request may wait in the queue of a leaky_bucket."""
     lease: int | None = Field(None, ge=2)
-    """Units that a process may take at once, to spend them without asking the storage."""
+    """Units that a process may take at once and spend without asking the storage."""
     name: str | None = Field(None, pattern=f"^{NAME.pattern}$")
-    """What header fields and errors call it."""
+    """Its name in header fields and errors."""
 
     @property
     def rule(self) -> Rule:
@@ -203,7 +203,7 @@ class WrittenRule(Written):
 
     @model_validator(mode="after")
     def _check_rule(self) -> WrittenRule:
-        self.rule  # noqa: B018 - raises what is wrong in it
+        self.rule  # noqa: B018 - raises if anything is wrong in it
         return self
 
 
@@ -277,22 +277,23 @@ class WrittenLimiter(Written):
     ] = Field("default", examples=["ip", "user", "user+ip", "header:X-Api-Key", "module:function"])
     """Who shares the quota: default (everyone), ip, user, header:NAME, module:function, or several together."""
     rules: WrittenRules = Field(default="100/minute")
-    """How much in how much time: text, a table, a list of these, or module:function, which is asked at each request."""
+    """How much in how much time: text, a table, a list of these, or module:function, which is called at each
+    request."""
     key: str | None = Field(None, pattern=f"^{PREFIX_PATTERN.pattern}$")
-    """What its keys begin with, in place of MULTILIMIT_KEY_PREFIX."""
+    """The prefix of its keys, in place of MULTILIMIT_KEY_PREFIX."""
     scope: Text | None = None
-    """Limiters of one scope share their quotas; without, those of one endpoint do."""
+    """Limiters of one scope share their quotas. Default: the endpoint."""
     hash_tag: HashTag = "scope"
     """What decides in which slot of a cluster a key lies."""
     methods: Some[Text] | None = None
-    """Request methods it applies to; without, all but OPTIONS."""
+    """Request methods it applies to. Default: all but OPTIONS."""
     cost: Annotated[
         Annotated[int, Field(ge=0, le=MAX_COUNT), Tag("<number>")] | Annotated[ImportPath, Tag("<text>")],
         _forms('give a whole number, 0 or more, or "module:function"'),
     ] = 1
     """Units that a request takes; or module:function."""
     exempt: tuple[NetworkText, ...] = Field((), strict=False)
-    """Networks whose requests it does not count."""
+    """Networks to which it does not apply."""
     exempt_when: ImportPath | None = None
     """module:function; when it returns true, the limiter does not apply."""
     charge_when: (
@@ -302,11 +303,11 @@ class WrittenLimiter(Written):
         ]
         | None
     ) = Field(None, examples=[[401, 403], ["4xx"]])
-    """Statuses whose responses are counted: a charge for any other is given back. Or module:function."""
+    """Statuses whose responses count: the charge for any other is refunded. Or module:function."""
     shadow: bool = False
     """Evaluate and count, but never refuse."""
     on_storage_error: OnStorageError | None = None
-    """What becomes of it when storage gives no answer."""
+    """What to do when the storage does not answer."""
     wait: float = Field(0, ge=0, le=LONGEST_WAIT)
     """Seconds that a request may sleep in its worker instead of being refused."""
     ban: WrittenBan | None = None
@@ -314,20 +315,20 @@ class WrittenLimiter(Written):
     reserve: dict[Text, Annotated[float, Field(gt=0, lt=1)]] | None = Field(None, examples=[{"critical": 0.2}])
     """The part of each count that is kept for requests of a priority."""
     priority: ImportPath | None = None
-    """module:function, which returns the priority of the current request; goes with reserve."""
+    """module:function, which returns the priority of the current request; used with reserve."""
     message: str | None = None
-    """What a refused client is told."""
+    """The message to a refused client."""
     on_rejected: ImportPath | None = None
     """module:function, called with the Decision; what it returns is the response."""
     with_defaults: bool = False
-    """Let the default limits apply beside it."""
+    """Let the default limits apply, too."""
     name: str | None = Field(None, pattern=f"^{NAME_PATTERN.pattern}$")
-    """What its rules are called in header fields."""
+    """The name of its rules in header fields."""
 
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nothing(cls, value: Any) -> Any:
-        """``null`` leaves an option out, unless its default means something: a limit of each client would be one of
+        """``null`` omits an option, unless its default has a meaning: a limit for each client would become one for
         everybody."""
         if not isinstance(value, Mapping):
             return value
@@ -395,7 +396,7 @@ def _parts_of(type_: str | tuple[str, ...]) -> list[str]:
 
 
 def type_of(written: str | tuple[str, ...]) -> SubjectType:
-    """The type that is ``written``: ``ip``, ``user+ip``, ``header:X-Api-Key``, ``module:function``."""
+    """The type that is ``written``, such as ``ip``, ``user+ip``, ``header:X-Api-Key`` or ``module:function``."""
     found = tuple(_single_type(part) for part in _parts_of(written))
     return found[0] if len(found) == 1 else found
 
@@ -409,7 +410,7 @@ def _single_type(text: str) -> SingleType:
 
 
 def _name_for(type_: str | tuple[str, ...]) -> str | None:
-    """What a limiter is called whose type needs a name and which gives none: as the header or the function."""
+    """The default name of a limiter whose type needs one: that of the header or the function."""
     own = [part for part in _parts_of(type_) if part.lower() not in _TYPES]
     if len(own) != 1:
         return None
@@ -439,7 +440,7 @@ WrittenLimits = Annotated[
     | Annotated[tuple[WrittenLimit, ...], Field(strict=False), Tag("<list>")],
     _forms(_REMEDY),
 ]
-"""One limiter or several; text is a limiter of everyone."""
+"""One limiter or several. Text is a limiter that everyone shares."""
 LimitsOfName = Annotated[
     Annotated[LimitTextOrOff, Tag("<text>")]
     | Annotated[WrittenLimiter, Tag("<table>")]
@@ -452,7 +453,7 @@ class LimitsFile(Written):
     """The limits of an app: what ``MULTILIMIT_FILE`` names."""
 
     schema_: str | None = Field(None, alias="$schema")
-    """Where the JSON Schema of this file lies, for editors."""
+    """The location of the JSON Schema of this file, for editors."""
     application_limits: WrittenLimits = ()
     """Limits that the whole app shares."""
     default_limits: WrittenLimits = ()
@@ -460,31 +461,31 @@ class LimitsFile(Written):
     unmatched_limits: WrittenLimits = ()
     """Limits of requests that match no route (404) or not its methods (405)."""
     limits: dict[str, LimitsOfName] = Field(default_factory=dict)
-    """Limits by endpoint, blueprint or pattern; "off" is as if the name stood in ``exempt``."""
+    """Limits by endpoint, blueprint or pattern; "off" does the same as listing the name in ``exempt``."""
     exempt: tuple[Text, ...] = Field((), strict=False)
-    """Endpoints, blueprints or patterns to which limits from outside of their own decorators do not apply."""
+    """Endpoints, blueprints or patterns to which only the limits of their own decorators apply."""
     allow: tuple[Text, ...] = Field((), strict=False)
-    """Networks and subjects that no limit asks: "203.0.113.0/24", "user:42"."""
+    """Networks and subjects that are never limited: "203.0.113.0/24", "user:42"."""
     deny: tuple[Text, ...] = Field((), strict=False)
-    """Networks and subjects that are refused before any limit."""
+    """Networks and subjects that are refused before any limit is checked."""
 
 
 def limiter_options(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`rate_limiter` takes, of a mapping in which some values are written as data, and others may be what
-    only Python can say: a callable, a :class:`Rule`. Raises :class:`ConfigurationError`."""
+    """The options of :func:`rate_limiter`, from a mapping in which some values are written as data, and others are
+    Python objects, such as a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""
     objects = {name: value for name, value in given.items() if _has_object(value)}
     written = {name: value for name, value in given.items() if name not in objects}
     reject_unknown_options(where, (name for name in given if name not in WrittenLimiter.model_fields))
     try:
         options = validated(WrittenLimiter, f'limiter on "{where}"', written).options
     except ConfigurationError:
-        Declaration.of(where, _written_alike(written))  # raises the error that a decorator would
+        Declaration.of(where, _written_alike(written))  # raises the same error as a decorator
         raise
     return {**options, **objects}
 
 
 def _written_alike(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that data and Python write in the same way."""
+    """The options that are written the same way in data and in Python."""
     alike = set(OPTIONS) - {"type"} | ({"rules"} if not isinstance(written.get("rules"), Mapping) else set())
     return {name: value for name, value in written.items() if name in alike and not _holds_data(value)}
 
@@ -506,7 +507,8 @@ def _has_object(value: object) -> bool:
 def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -> M:
     """``given`` as ``model``; without ``imports``, an import path is a mistake.
 
-    Raises :class:`ConfigurationError` that names of each mistake ``where`` it is, the path, the value and the remedy.
+    Raises :class:`ConfigurationError`, which names for each mistake ``where`` it is, the path, the value and the
+    remedy.
     """
     try:
         return model.model_validate(given, context=None if imports else NO_IMPORTS)
@@ -517,7 +519,7 @@ def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -
 
 
 def read_limits(path: Path) -> LimitsFile:
-    """The limits in a file, TOML or JSON by the end of its name. Raises :class:`ConfigurationError`."""
+    """The limits in a file, which is TOML or JSON according to its suffix. Raises :class:`ConfigurationError`."""
     return validated(LimitsFile, path.name, _parsed(path))
 
 
@@ -530,8 +532,8 @@ def _parsed(path: Path) -> Any:
         return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # also of both parsers, and of UTF-8
-        raise ConfigurationError(f"{path}: is no {path.suffix[1:].upper()}: {error}") from error
+    except ValueError as error:  # raised by both parsers and for bad UTF-8
+        raise ConfigurationError(f"{path}: is not valid {path.suffix[1:].upper()}: {error}") from error
 
 
 def parse_toml(text: str) -> Any:
@@ -539,7 +541,7 @@ def parse_toml(text: str) -> Any:
         tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
         raise ConfigurationError(
-            "Python 3.10 reads no TOML: pip install 'flask-multilimit[toml]', or write JSON"
+            "Python 3.10 cannot read TOML: pip install 'flask-multilimit[toml]', or write JSON"
         ) from None
     return tomllib.loads(text)
 
@@ -558,7 +560,7 @@ _REMEDIES = {"tuple_type": "give a list", "missing": "is missing; give it"}
 
 
 def _step(numbered: tuple[int, Any]) -> str:
-    """Of a path as TOML and Python write it: ``limits."api.*"[0].rules``."""
+    """One step of a path as TOML and Python write it: ``limits."api.*"[0].rules``."""
     number, step = numbered
     if isinstance(step, int):
         return f"[{step}]"
@@ -567,7 +569,7 @@ def _step(numbered: tuple[int, Any]) -> str:
 
 
 def _options_at(steps: Sequence[Any], model: type[BaseModel]) -> Iterable[str]:
-    """What could have stood there."""
+    """The options that are possible there."""
     inner = next((step for step in reversed(steps) if isinstance(step, str)), None)
     if inner in _INNER:
         return _INNER[inner].model_fields

@@ -1,7 +1,7 @@
 """``rate_limiter`` and ``exempt``: what they leave on a function or a blueprint, and the advice around a function.
 
-Stacked decorators become one :class:`Stack`. The outermost one has it checked, once and whole, where it stands;
-those below find themselves covered and let the call through. Those that stand directly below it are not even asked.
+Stacked decorators become one :class:`Stack`. The outermost one checks the whole stack once; those below it find that
+they are covered, and let the call through. Those directly below it are skipped.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from .unwrap import attributes_of, full_name_of, functions_below
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""
 GATE = "multilimit.gate"
-"""Where its state for one app lies there: one extension may serve several apps."""
+"""Where its gate for that app lies: one extension may serve several apps."""
 
 Level = Literal["application", "blueprint", "configuration", "default"]
-"""Where limits of an endpoint can come from, other than its own decorators."""
+"""Where limits of an endpoint can come from, besides its own decorators."""
 LEVELS: frozenset[Level] = frozenset(get_args(Level))
 
 _MARK = "__multilimit__"
@@ -59,36 +59,37 @@ class Stack:
 
     @functools.cached_property
     def may_hold_slots(self) -> bool:
-        """Whether a call may have to release something at its end."""
+        """Whether a call may have to release slots when it ends."""
         return any(callable(each.rules) or any(rule.holds_slots for rule in each.rules) for each in self.declarations)
 
     @functools.cached_property
     def covered(self) -> frozenset[Declaration]:
-        """What is settled once the stack has been checked: also those that do not serve the method."""
+        """All that need not be checked again after this stack: also those that do not serve the method."""
         return frozenset(self.declarations)
 
 
 class Gate(Protocol):
-    """What the advice asks: the extension's state for one app."""
+    """What the decorated functions of an app ask before they run."""
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
-        """Return all declarations that this was the check of, if the call may pass; raise if not.
+        """Check the stack. Return all declarations that are covered if the call may pass; raise if not.
 
-        What a service function holds is put into :data:`held_by_this_call`."""
+        Decisions that hold slots of a service function are put into :data:`held_by_this_call`.
+        """
 
     def release(self, decisions: Iterable[Decision]) -> None:
-        """Give back the slots that these hold."""
+        """Give back the slots that ``decisions`` hold."""
 
 
 class RateLimiter:
-    """A limiter that stands nowhere yet: decorates functions and blueprints, and goes into lists of limits."""
+    """A limiter that is not applied yet: decorates functions and blueprints, and can be put into lists of limits."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._on_methods: dict[str, Declaration] = {}
 
     def __call__(self, target: T) -> T:
-        """Put the limiter on a function, or on a blueprint: then it applies to each of its endpoints."""
+        """Put the limiter on a function, or on a blueprint, where it applies to each of its endpoints."""
         if isinstance(target, Blueprint):
             limits_of_blueprint(target).append(self.at(f'blueprint "{target.name}"'))
             return target
@@ -98,14 +99,14 @@ class RateLimiter:
         return cast("T", _advise(target, _stack(where, self.at(where), declared_on(target))))
 
     def on_method(self, target: T) -> T:
-        """Put the limiter on a method that is decorated anew at each request, as flask-restful does: it is one
-        limiter all the same."""
+        """Put the limiter on a method that is decorated again at each request, as flask-restful does. It remains one
+        limiter."""
         where = _name_of(target)
         declaration = self._on_methods.setdefault(where, self.at(where))
         return cast("T", _advise(target, _stack(where, declaration, declared_on(target))))
 
     def at(self, where: str) -> Declaration:
-        """The limiter as declared ``where``."""
+        """The limiter, declared at ``where``."""
         return Declaration.of(where, self._options)
 
 
@@ -143,31 +144,31 @@ def rate_limiter(
     :param key: what its keys begin with; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.
-    :param hash_tag: what decides in which slot of a Redis Cluster a key lies: the ``"scope"``, so that all limits of an
+    :param hash_tag: what determines the slot of a key in a Redis Cluster: the ``"scope"``, so that all limits of an
         endpoint are one command; or the ``"subject"``, for endpoints whose limits all have one type, so that their
         subjects are spread over all servers.
     :param methods: the request methods it applies to; default all but ``OPTIONS``. ``GET`` includes ``HEAD``.
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
     :param exempt_when: a callable; when it returns true this limiter does not apply.
     :param charge_when: a callable of the response; when it returns false, what was charged before the view ran is
-        given back, exactly. So no more than ``count`` can be under way, and only what you name is counted.
+        refunded exactly. So no more than ``count`` requests can be in progress, and only those that you choose count.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
-    :param on_storage_error: what becomes of it when storage gives no answer: ``local``, ``allow``, ``deny`` or
+    :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
-    :param wait: seconds that a request may spend asleep in its worker until it can pass, instead of being
-        refused, or until its turn in a ``leaky_bucket`` queue; the worker serves nobody else meanwhile.
-    :param ban: a :class:`Ban`: who is refused again and again is refused for a time, whatever the rules say.
+    :param wait: seconds that a request may sleep in its worker until it can pass, instead of being refused,
+        or until its turn in a ``leaky_bucket`` queue; the worker serves no other request meanwhile.
+    :param ban: a :class:`Ban`: a subject that is refused repeatedly is refused for a time, whatever the rules say.
     :param reserve: the part of each count that is kept for requests of a priority, the most important first:
         ``{"critical": 0.2}`` keeps the last fifth for the critical. Further ones share what the first leave.
-    :param priority: a callable that returns the priority of the current request; goes with ``reserve``.
-    :param message: what a refused client is told, or a callable of the :class:`Decision` that returns it.
+    :param priority: a callable that returns the priority of the current request; used with ``reserve``.
+    :param message: the message to a refused client, or a callable of the :class:`Decision` that returns it.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns is the response.
-    :param with_defaults: let the default limits apply beside it.
-    :param name: what its rules are called in header fields, and for a type of your own also in keys.
+    :param with_defaults: let the default limits apply, too.
+    :param name: the name of its rules in header fields, and for a type of your own also in keys.
 
     A refused call raises :exc:`RateLimitExceeded` (HTTP 429) and leaves every quota as it was. Put it below
-    ``@app.route``, like every decorator of a view. Raises :class:`ConfigurationError`, where it is put, for
-    whatever is wrong in it.
+    ``@app.route``, like every decorator of a view. Whatever is wrong in it raises :class:`ConfigurationError` where it
+    is applied.
     """
     options = dict(locals())
     return RateLimiter(options)
@@ -200,7 +201,7 @@ def _exempted(target: T, levels: frozenset[Level]) -> T:
         setattr(target, _EXEMPT, before | levels)
     except (AttributeError, TypeError):
         raise ConfigurationError(
-            f"exempt({target!r}): it cannot be marked; wrap it in a function of your own"
+            f"exempt({target!r}): it takes no attributes; wrap it in a function of your own"
         ) from None
     return target
 
@@ -213,27 +214,27 @@ def exempt_levels(target: object) -> frozenset[Level]:
 
 
 def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
-    """The limiters put on ``blueprint``, in order."""
+    """The limiters on ``blueprint``, in order."""
     return _blueprint_limits.setdefault(blueprint, [])
 
 
 def declared_on(function: object) -> Stack | None:
-    """The stack that a call of ``function`` meets first, also below other decorators that tell what they wrap."""
+    """The outermost stack of ``function``, also below other decorators that tell what they wrap."""
     return cast("Stack | None", _mark_below(function, _MARK))
 
 
 def limiter_above(function: object) -> str | None:
-    """Where a limiter stands that wraps ``function``, and so is not met by those who call ``function`` itself."""
+    """Where a limiter was declared that wraps ``function``. A call of ``function`` itself bypasses it."""
     with suppress(TypeError):
         return _limited.get(function)
     return None
 
 
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
-"""The app itself: each attribute of the proxy would look for it again."""
+"""The app itself: each access to an attribute of the proxy would look it up again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
 held_by_this_call: ContextVar[list[Decision] | None] = ContextVar("multilimit_held", default=None)
-"""Decisions that hold slots until the service function ends that is called now."""
+"""Decisions that hold slots until the current service function ends."""
 _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
 
@@ -246,13 +247,13 @@ def _stack(where: str, outermost: Declaration, below: Stack | None) -> Stack:
 
 
 class _Advice(NamedTuple):
-    """What a function does that we have put around others which stand directly upon each other."""
+    """Attached to each function that we return. Our decorators that are directly stacked share one such function."""
 
     advised: weakref.ref[Any]
-    """That function. (Decorators that are not ours copy all attributes.)"""
+    """The function it is attached to. (Other decorators copy all attributes of a function.)"""
     behind: Any
     doors: frozenset[Declaration]
-    """The outermost limiters of those others, and its own."""
+    """The outermost limiters of the stacks below that it skips, and its own."""
 
 
 def _advise(function: Any, stack: Stack) -> Any:
@@ -273,7 +274,7 @@ def _advise(function: Any, stack: Stack) -> Any:
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
             covered = _enter(stack, doors)
-            token = _covered.set(covered)  # written out: a context manager takes some microseconds
+            token = _covered.set(covered)  # inlined: a context manager would take some microseconds
             try:
                 result = behind(*args, **kwargs)
             finally:
@@ -285,13 +286,13 @@ def _advise(function: Any, stack: Stack) -> Any:
     setattr(advised, _MARK, stack)
     setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
     for limited in functions_below(function):
-        with suppress(TypeError):  # it cannot be hashed, or not be referred to weakly
+        with suppress(TypeError):  # it cannot be hashed or weakly referenced
             _limited[limited] = stack.where
     return advised
 
 
 def _releasing(advised: Any, stack: Stack) -> Any:
-    """``advised``; at the end of a call, the slots that it holds are released."""
+    """``advised``, which releases its slots at the end of each call."""
     if inspect.iscoroutinefunction(advised):
 
         @functools.wraps(advised)
@@ -315,7 +316,7 @@ def _releasing(advised: Any, stack: Stack) -> Any:
 
 @contextmanager
 def holding(held: list[Decision]) -> Iterator[None]:
-    """Put into ``held`` what is checked meanwhile and holds slots, instead of leaving it to the response."""
+    """Collect in ``held`` the decisions of this block that hold slots, instead of leaving them to the response."""
     token = held_by_this_call.set(held)
     try:
         yield
@@ -343,9 +344,9 @@ async def _released(coroutine: CoroutineType[Any, Any, Any], stack: Stack, held:
 
 
 def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:
-    """Check ``stack`` unless it has been; what is covered from here on."""
+    """Check ``stack`` unless it is covered. Return what is covered from here on."""
     covered = _covered.get()
-    # Covered is the way in, once: when the function comes back to these doors, that is a call of its own.
+    # It is covered once, on the way in: if the function calls itself again, that is another call.
     if not doors <= covered:
         covered |= _gate(stack).admit(stack)
     return covered - doors
@@ -361,7 +362,7 @@ def _covering(covered: frozenset[Declaration]) -> Iterator[None]:
 
 
 async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
-    """A decorator that is not async itself has called an async function: what is covered goes along."""
+    """For a decorator that is not async and has called an async function: keep what is covered while it runs."""
     with _covering(_covered.get() | covered):
         return await coroutine
 
@@ -384,12 +385,12 @@ def _gate(stack: Stack) -> Gate:
             f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
             "or use the engine's Limiter, which needs none"
         ) from None
-    # Looked up here first: to write the message takes longer.
+    # Looked up here first, because formatting the message takes longer.
     return app.extensions.get(GATE) or gate_of_app(app, needed_by=f'"{stack.where}" is rate limited, but ')
 
 
 def _mark_below(target: object, mark: str) -> Any:
-    """The ``mark`` that a call of ``target`` meets first."""
+    """The outermost ``mark`` of ``target``."""
     marked = (attributes_of(function) for function in functions_below(target))
     return next((attributes[mark] for attributes in marked if mark in attributes), None)
 

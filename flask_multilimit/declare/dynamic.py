@@ -1,4 +1,4 @@
-"""Rules that are known only at the request: a callable asked each time, and what holds when it fails."""
+"""Rules that a callable gives for each request, and what applies when it fails."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from .limiter import RulesNow
 T = TypeVar("T")
 
 REMEMBERED = 1024
-"""Subjects whose last good rules are kept, for each limiter whose rules a callable gives."""
+"""The most subjects whose last good rules are kept, for each limiter."""
 
 
 class DynamicRules:
-    """Asks ``give_rules`` for one limiter in its place. When it raises or returns nonsense, the last good rules stay in
-    force: those of the same subject, else the latest of any, else one ``Rule()``. Logged and signalled once, until it
-    works again; when it fails for some subjects only, once for each of them."""
+    """Calls ``give_rules`` for one limiter of one endpoint.
+
+    If it raises or returns nonsense, the last good rules stay in force: those of the same subject, or the latest of any
+    subject, or one ``Rule()``. A failure is logged and signalled once, until the callable works again; if it fails only
+    for some subjects, once for each of them.
+    """
 
     def __init__(self, app: Flask, where: str, give_rules: Callable[[], RulesNow]) -> None:
         self._app = app
@@ -36,7 +39,7 @@ class DynamicRules:
         self._lock = Lock()
 
     def __call__(self, subject: str) -> tuple[Rule, ...]:
-        """For ``subject``, who makes the current request."""
+        """The rules for ``subject``, which makes the current request."""
         rules = self._ask(subject)
         if rules is None:
             return self._good.get(subject, self._latest)
@@ -44,7 +47,7 @@ class DynamicRules:
         return rules
 
     def of(self, subject: str) -> tuple[Rule, ...]:
-        """For ``subject``, whoever asks: what held last in this process, else what the callable says to who asks."""
+        """The rules for any ``subject``: the last ones in this process, or what the callable returns now."""
         rules = self._good.get(subject)
         if rules is None:
             rules = self._ask(subject)

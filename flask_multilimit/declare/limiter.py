@@ -20,7 +20,7 @@ from .reserve import Priority, check_reserve
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
 
-if sys.version_info >= (3, 14):  # annotations may be names that only type checkers know, and evaluated they are errors
+if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
 
     _signature_of = partial(inspect.signature, annotation_format=Format.STRING)
@@ -70,7 +70,7 @@ class Declaration:
 
     @classmethod
     def of(cls, where: str, options: Mapping[str, Any]) -> Declaration:
-        """Raise :class:`ConfigurationError` that names ``where`` for whatever is wrong in ``options``."""
+        """Raises :class:`ConfigurationError`, which names ``where``, for whatever is wrong in ``options``."""
         try:
             given = dict(_given(options))
             if "rules" in given and not callable(given["rules"]):
@@ -85,32 +85,32 @@ class Declaration:
 
     @property
     def methods_in_key(self) -> str:
-        """What its keys say of its methods: limiters of different methods do not share a quota, unless they name a
-        scope to share."""
+        """The part of its keys for its methods: limiters of different methods do not share a quota, unless they name a
+        scope."""
         return "" if self.methods is None or self.scope_is_given else "+".join(sorted(self.methods))
 
     def shared_as(self, scope: str) -> Declaration:
-        """Itself with ``scope`` for those that have none, and named after it."""
+        """A copy that is named after ``scope``, and has it as its scope unless it has one."""
         return replace(self, scope=self.scope or scope, scope_is_given=self.scope_is_given, name=self.name or scope)
 
     @property
     def type_name(self) -> str:
-        """What a key and the names of its rules call the type."""
+        """The name of its type in keys and in the names of its rules."""
         return type_name_of(self.type, self.name)
 
     @property
     def fixed_rules(self) -> tuple[Rule, ...]:
-        """The rules, where they do not depend on the request."""
+        """The rules, if they do not depend on the request."""
         return () if callable(self.rules) else self.rules
 
     @property
     def always_applies(self) -> bool:
-        """Whether every call is charged, and charged the same."""
+        """Whether every call is charged, and by the same amount."""
         conditions = (self.exempt_when, self.charge_when, self.methods, self.priority)
         return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
 
     def serves(self, method: str) -> bool:
-        """Whether it applies to requests of this method: all but OPTIONS, unless ``methods`` says else."""
+        """Whether it applies to requests of this method: all but OPTIONS, unless ``methods`` says otherwise."""
         if self.methods is None:
             return method != "OPTIONS"
         return method in self.methods or (method == "HEAD" and "GET" in self.methods)
@@ -139,7 +139,7 @@ def _remedy_for(option: str) -> str:
 
 
 def _given(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Those that are not left out. ``None`` leaves out only what has no other default."""
+    """The options that are given. ``None`` means "not given" only for options without another default."""
     for name, value in options.items():
         if value is not None:
             yield name, value
@@ -153,7 +153,7 @@ def _methods(methods: object) -> frozenset[str]:
     given = list(methods)
     for method in given:
         if not isinstance(method, str):
-            raise ConfigurationError(f'methods: {brief(method)} is no method; give text such as "POST"')
+            raise ConfigurationError(f'methods: {brief(method)} is not a method; give text such as "POST"')
     found = frozenset(method.upper() for method in given)
     if not found:
         raise ConfigurationError("methods: none given, so nothing would be limited; leave it out for all")
@@ -221,8 +221,8 @@ def _check_ban(declaration: Declaration) -> None:
 def _reject_slots_by_response(declaration: Declaration) -> None:
     if any(rule.holds_slots for rule in declaration.fixed_rules):
         raise ConfigurationError(
-            "charge_when has no meaning for a Concurrent rule, whose slots are given back whatever the response; put "
-            "the rule on a limiter of its own"
+            "charge_when has no effect on a Concurrent rule, whose slots are always given back; put the rule on a "
+            "limiter of its own"
         )
 
 
@@ -247,7 +247,7 @@ def _check_wait(wait: object) -> None:
 
 
 def check_callable(name: str, value: object, *arguments: str) -> None:
-    """Raise :class:`ConfigurationError` unless ``value`` can be called with ``arguments``, and answers at once."""
+    """Raise :class:`ConfigurationError` unless ``value`` can be called with ``arguments`` and is not async."""
     expected = f"with {' and '.join(arguments)}" if arguments else "without arguments"
     if not callable(value):
         raise ConfigurationError(f"{name}={brief(value)}: give a callable {expected}")
@@ -260,7 +260,7 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
     except TypeError:
         raise ConfigurationError(f"{shown}: is called {expected}, which it does not take") from None
     except ValueError:
-        return  # built-in, some of which do not tell their signature
+        return  # some built-in callables have no signature
 
 
 def _check_bool(name: str, value: object) -> None:

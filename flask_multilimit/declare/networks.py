@@ -1,4 +1,4 @@
-"""Networks: how they are written, and which of thousands of them an address lies in."""
+"""Networks: how they are written, and which of thousands of them contains an address."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ..engine.errors import brief
 T = TypeVar("T")
 
 LONGEST_ADDRESS = 64
-"""Characters; an IPv6 address with a zone and a port has fewer. (A proxy that is trusted too far hands on anything.)"""
+"""Characters; an IPv6 address with a zone and a port has fewer. (A proxy that is trusted too far passes on
+anything.)"""
 
 _MAPPED = 0xFFFF << 32
-"""IPv6 addresses from here on stand for IPv4 addresses (RFC 4291, 2.5.5.2)."""
+"""The first IPv6 address that stands for an IPv4 address (RFC 4291, 2.5.5.2)."""
 _ALL_V4 = 1 << 32
 
 
@@ -52,7 +53,7 @@ _BITS = {4: 32, 6: 128}
 
 def without_port(address: str) -> str:
     """``203.0.113.7`` for ``203.0.113.7:50001``, and ``2001:db8::1`` for ``[2001:db8::1]:443``, as some proxies write
-    into ``X-Forwarded-For``; else ``address`` itself."""
+    into ``X-Forwarded-For``; any other ``address`` is returned as it is."""
     match = _WITH_PORT.fullmatch(address)
     return address if match is None else match["ipv4"] or match["ipv6"]
 
@@ -63,7 +64,7 @@ _WITH_PORT = re.compile(r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[
 def network_from(text: object) -> Network:
     """The network that ``text`` writes: ``"203.0.113.0/24"``, or an address, which is a network of one.
 
-    IPv4-mapped IPv6 is the IPv4 it stands for. Raises :class:`ConfigurationError`.
+    An IPv4-mapped IPv6 address is the IPv4 address that it stands for. Raises :class:`ConfigurationError`.
     """
     if not isinstance(text, str):
         raise ConfigurationError(f'network {brief(text)}: give text such as "203.0.113.0/24"')
@@ -118,7 +119,7 @@ class _Segments(Generic[T]):
 
 
 class Networks(Generic[T]):
-    """Finds the smallest of ``networks`` that an address lies in, in a few comparisons however many there are."""
+    """Finds the smallest of ``networks`` that contains an address, in a few comparisons however many there are."""
 
     def __init__(self, networks: Iterable[tuple[Network, T]]) -> None:
         # Numbers only, for of thousands of objects each would cost the garbage collector time as well.
@@ -135,14 +136,14 @@ class Networks(Generic[T]):
         return self._size
 
     def find(self, address: str) -> T | None:
-        """What belongs to the smallest network around ``address``; ``None``: it lies in none, or is no address."""
+        """The value of the smallest network around ``address``; ``None`` if there is none, or it is not an address."""
         try:
             if ":" not in address:
                 return self._v4.find(int.from_bytes(inet_pton(AF_INET, address), "big"))
             if len(address) > LONGEST_ADDRESS:
                 return None
             number = int.from_bytes(inet_pton(AF_INET6, address.partition("%")[0]), "big")
-        except (OSError, ValueError):  # the peer of a unix socket, say; ValueError: a NUL or a surrogate in it
+        except (OSError, ValueError):  # such as the peer of a unix socket; ValueError: it contains a NUL or a surrogate
             bare = without_port(address)
             return None if bare == address else self.find(bare)
         if _MAPPED <= number < _MAPPED + _ALL_V4:
@@ -151,7 +152,7 @@ class Networks(Generic[T]):
 
 
 def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:
-    """Networks lie apart or one within another, so going up the addresses the open ones are a stack.
+    """Two networks are disjoint or nested, so on the way up the addresses the open ones form a stack.
 
     A key is the first address of a network, and in its last byte the length of the prefix.
     """

@@ -1,8 +1,8 @@
 """A part of each count that is kept for the requests that matter most: a load shedder in one key.
 
-Each request asks for the same key, but by a rule with a smaller count unless it has priority. So what is reserved stays
-free for those that have it, and one command decides as ever. (Stripe, "Scaling your API with rate limiters", 2017: the
-fleet usage load shedder.)
+All requests ask for the same key. Those without priority ask by a rule with a smaller count, so the reserved part stays
+free for those with priority, and one command decides as usual. (Stripe, "Scaling your API with rate limiters", 2017:
+the fleet usage load shedder.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Priority = Callable[[], str | None]
 
 
 def check_reserve(reserve: object, rules: tuple[Rule, ...]) -> None:
-    """Raise :class:`ConfigurationError` unless ``reserve`` leaves something of each of ``rules`` for all."""
+    """Raise :class:`ConfigurationError` unless ``reserve`` leaves a part of each of ``rules`` for all requests."""
     if not isinstance(reserve, Mapping) or not reserve:
         raise ConfigurationError(f'reserve={brief(reserve)}: give parts by priority, such as {{"critical": 0.2}}')
     for priority, part in reserve.items():
@@ -40,8 +40,8 @@ def check_reserve(reserve: object, rules: tuple[Rule, ...]) -> None:
 
 
 def rule_for(priority: object, reserve: Mapping[str, float], rule: Rule) -> Rule:
-    """``rule`` without what is reserved for those who come before ``priority`` in ``reserve``. Raises
-    :class:`ConfigurationError` for a priority that is no text, and for a rule that can reserve nothing."""
+    """``rule`` without what is reserved for the priorities before ``priority`` in ``reserve``. Raises
+    :class:`ConfigurationError` for a priority that is not text, and for a rule that can reserve nothing."""
     if priority is not None and not isinstance(priority, str):
         raise ConfigurationError(f"priority returned {brief(priority)}: return text, or None")
     return _lowered(rule, _kept_from(priority, reserve))
@@ -59,13 +59,13 @@ def _lowered(rule: Rule, kept: Fraction) -> Rule:
 
 def _reject_buckets(rule: Rule) -> None:
     if "burst" in rule.implementation.PARAMETERS:
-        # Their state is an instant: by a smaller bucket, one that is fuller would look like an error of the clock.
+        # Their state is an instant. To a smaller bucket, the state of a larger one looks like an error of the clock.
         takers = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]
-        raise ConfigurationError(f"reserve is taken by {', '.join(takers)}, not by {rule.algorithm}; leave it out")
+        raise ConfigurationError(f"reserve works with {', '.join(takers)}, not with {rule.algorithm}; leave it out")
 
 
 def _kept_from(priority: str | None, reserve: Mapping[str, float]) -> Fraction:
-    """The parts of those who come first, up to and without ``priority``."""
+    """The sum of the parts of all priorities before ``priority``."""
     kept = Fraction(0)
     for name, part in reserve.items():
         if name == priority:
@@ -79,5 +79,5 @@ def _left_of(units: int, kept: Fraction) -> int:
 
 
 def _exactly(part: float) -> Fraction:
-    """As it was written: a fifth, not the nearest number of a computer."""
+    """``part`` as it was written: 0.2 is exactly a fifth, not the nearest binary number."""
     return Fraction(str(part))

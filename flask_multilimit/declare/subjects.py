@@ -17,7 +17,7 @@ from ..engine.errors import brief
 from .networks import LONGEST_ADDRESS, without_port
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
-"""The request itself: each attribute of the proxy would look for it again."""
+"""The request itself: each access to an attribute of the proxy would look it up again."""
 
 
 class LimitType(str, Enum):
@@ -28,8 +28,8 @@ class LimitType(str, Enum):
     GLOBAL = "default"
     """Another name for ``DEFAULT``."""
     IP = "ip"
-    """Requests of one client address: ``request.remote_addr`` and nothing a client could make up. IPv6 addresses
-    of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says else) count as one, an IPv4-mapped one as IPv4."""
+    """Requests of one client address: ``request.remote_addr``, and nothing that a client can invent. IPv6 addresses
+    of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says otherwise) count as one, an IPv4-mapped one as IPv4."""
     USER = "user"
     """Requests of one user: what ``user_loader`` returns, or flask-login's current user."""
 
@@ -39,19 +39,19 @@ UserLoader = Callable[[], Any]
 
 SingleType = LimitType | Callable[[], str | int | UUID | None]
 SubjectType = SingleType | tuple[SingleType, ...]
-"""A :class:`LimitType`; a callable of one's own, where ``None`` says that the limiter does not apply; or several of
+"""A :class:`LimitType`; a callable of your own, which returns ``None`` if the limiter does not apply; or a tuple of
 these, which together are one subject."""
 
 ANONYMOUS = "anonymous"
 RESERVED_NAMES = frozenset({*(each.value for each in LimitType), "global", ANONYMOUS})
-"""What a type of one's own cannot be called."""
+"""Names that a type of your own must not have."""
 
 
 class Subject(NamedTuple):
     """The resolved value of a type."""
 
     type: str
-    """As in keys: see :func:`type_name_of`."""
+    """Its name in keys: see :func:`type_name_of`."""
     value: str
 
 
@@ -63,16 +63,16 @@ Resolve = Callable[[SubjectType, str | None], Subject | None]
 
 
 def type_name_of(type_: SubjectType, name: str | None) -> str:
-    """How keys and rule names call the type."""
+    """The name of the type in keys and in names of rules."""
     parts = type_ if isinstance(type_, tuple) else (type_,)
     names = [part.value for part in parts if isinstance(part, LimitType)]
     return "+".join(names) if len(names) == len(parts) else str(name)
 
 
 def parts_of(type_: SubjectType, name: str | None) -> tuple[str, ...]:
-    """By what names the subjects of a type are given: of one, its own name; of several together, one name a part.
+    """The names by which the subjects of a type are given: its own name, or for a tuple one name per part.
 
-    A callable in a tuple goes by the limiter's name when there is one, and by their own names when there are several.
+    A single callable in a tuple has the limiter's name; several have their own names.
     """
     if not isinstance(type_, tuple):
         return (type_name_of(type_, name),)
@@ -90,7 +90,7 @@ def subjects_given(
     everyone: bool = False,
     subjects: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The subjects that a caller names, by type."""
+    """The subjects that the caller gives, by type."""
     given = dict(subjects or {})
     if ip is not None:
         given[LimitType.IP.value] = ip
@@ -133,8 +133,8 @@ class Subjects:
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
 
-        Types that are one subject together are known when each part is, by the names of :func:`parts_of`, or by the
-        whole subject as it stands in storage. ``anonymous`` is the address of a client that is not logged in.
+        The subject of a tuple is known if each part is given, by the names of :func:`parts_of`, or if the whole subject
+        is given as the storage has it. ``anonymous`` is the address of a client that is not logged in.
         """
 
         def resolve(type_: SubjectType, name: str | None) -> Subject | None:
@@ -161,7 +161,7 @@ class Subjects:
         return resolve
 
     def here(self, type_name: str, subject: object) -> Resolve:
-        """A resolver for one check, of a type called ``type_name``, that is told its subject."""
+        """A resolver for one check with a given ``subject``, of a type called ``type_name``."""
         value = _id_from(subject)
         if value is None:
             raise ConfigurationError(f"subject={brief(subject)}: give a str, an int or a UUID")
@@ -176,11 +176,11 @@ class Subjects:
 
     @property
     def knows_users(self) -> bool:
-        """Whether there is a way to know the user."""
+        """Whether the app can tell who the user is."""
         return self._find_user_loader() is not None or hasattr(self._app, "login_manager")
 
     def require_users(self, where: str) -> None:
-        """Raise :class:`ConfigurationError` unless there is a way to know the user."""
+        """Raise :class:`ConfigurationError` unless the app can tell who the user is."""
         if not self.knows_users:
             raise ConfigurationError(
                 f'limiter on "{where}": type=LimitType.USER needs to know the user; pass user_loader= to MultiLimit, '
@@ -192,7 +192,7 @@ class Subjects:
             asked = _current_request()
         except RuntimeError:
             raise RuntimeError(
-                "a limit goes by the address of the client, and there is none outside of a request; use another type "
+                "a limit is by the address of the client, and outside of a request there is none; use another type "
                 "there, such as LimitType.DEFAULT"
             ) from None
         return network_of(asked.remote_addr or "", self._ipv6_prefix)
@@ -205,17 +205,17 @@ class Subjects:
         return self._nobody(self._address() if self._anonymous_user == "ip" else "")
 
     def _nobody(self, address: str) -> Subject:
-        """Who is not logged in."""
+        """The subject of a client that is not logged in."""
         return Subject(ANONYMOUS, address if self._anonymous_user == "ip" else "")
 
 
 def _together(types: tuple[SingleType, ...], name: str | None, parts: list[Subject | None]) -> Subject | None:
-    """JSON keeps the parts apart, whatever they contain."""
+    """One subject made of ``parts``. JSON keeps them apart whatever they contain."""
     return None if None in parts else Subject(type_name_of(types, name), json.dumps(parts))
 
 
 def _is_whole(value: str, parts: int) -> bool:
-    """Whether ``value`` is a subject of several parts, as it stands in storage."""
+    """Whether ``value`` is a subject of several parts, as the storage has it."""
     try:
         found = json.loads(value)
     except ValueError:
@@ -240,16 +240,17 @@ def _text(value: object, source: str) -> str:
 
 
 def _id_from(value: object) -> str | None:
-    """``None`` for another object: its text may differ at every request, which makes a limit that never refuses."""
+    """The id as text; ``None`` for another object, whose text may differ at every request, so that no limit would
+    refuse."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else None
 
 
 def network_of(address: str, ipv6_prefix: int) -> str:
-    """The client that ``address`` stands for, spelled in one way: an IPv4 address, or a network of IPv6.
+    """The client that ``address`` stands for, in its canonical form: an IPv4 address, or an IPv6 network.
 
-    What is no address (a unix socket's peer, say) stays as it is: one subject.
+    Anything else, such as the peer of a unix socket, stays as it is: one subject.
     """
     return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
 

@@ -1,7 +1,6 @@
-"""What a decorated function is wrapped around, as far as that is certain.
+"""The functions below a decorated function, as far as they are certain.
 
-A closure or an attribute that holds a function says nothing about that: the function may be called, called elsewhere,
-or never.
+A function in a closure or an attribute is not certain: it may be called here, elsewhere, or never.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ _KEPT_OUTSIDE_OF_DICT = (property, GetSetDescriptorType, MemberDescriptorType)
 
 
 def functions_below(function: object) -> Iterator[object]:
-    """``function``, and what it is wrapped around, outermost first.
+    """``function`` and the functions that it wraps, outermost first.
 
-    Certain are: a bound method, ``functools.partial``, ``__wrapped__`` (which ``functools.wraps``, ``functools.cache``
-    and wrapt set), and the ``__call__`` of an object's class.
+    These are certain: a bound method, ``functools.partial``, ``__wrapped__`` (which ``functools.wraps``,
+    ``functools.cache`` and wrapt set), and the ``__call__`` of an object's class.
     """
     below = function
     for below in _wrapped_in(function):
@@ -29,23 +28,23 @@ def functions_below(function: object) -> Iterator[object]:
 
 
 def name_of(function: object) -> str:
-    """``module:function``; of an object that is called like one, those of its class."""
+    """``module:function``; for a callable object, the names of its class."""
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{module}:{name}"
 
 
 def full_name_of(function: object) -> str:
-    """The name of what ``function`` is wrapped around.
+    """The name of the function that ``function`` wraps.
 
-    All that a decorator without ``functools.wraps`` makes has one name. What each holds tells them apart:
-    ``module:decorator.<locals>.wrapper(module:function)``.
+    All functions that a decorator without ``functools.wraps`` returns have the same name. What each holds tells them
+    apart: ``module:decorator.<locals>.wrapper(module:function)``.
     """
     return _full_name_of(_innermost(function), frozenset())
 
 
 def attributes_of(target: object) -> dict[str, Any]:
-    """Those of its own, without asking ``target``: a proxy would go and look for its object."""
+    """The attributes of ``target`` itself, without asking it: a proxy would look up its object."""
     try:
         attributes = object.__getattribute__(target, "__dict__")
     except AttributeError:
@@ -76,7 +75,7 @@ def _wrapped_by(function: object) -> object | None:
 
 
 def _of_class(target: object, name: str) -> object | None:
-    """What the class of ``target`` says, without asking ``target``."""
+    """An attribute of the class of ``target``, without asking ``target``."""
     return next((vars(each)[name] for each in type(target).__mro__ if name in vars(each)), None)
 
 
@@ -93,7 +92,7 @@ def _full_name_of(function: object, seen: frozenset[int]) -> str:
 
 
 def _held_by(function: object) -> list[FunctionType | MethodType]:
-    """The functions that are attributes of an object, or that a function closes over and was given from elsewhere."""
+    """The functions among the attributes of an object, or in a closure if they were defined elsewhere."""
     if isinstance(function, FunctionType):
         held = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
         values = [value for value in held if not _defined_beside(value, function)]
@@ -107,12 +106,12 @@ def _defined_beside(value: object, function: FunctionType) -> bool:
         return False
     place, _, name = value.__qualname__.rpartition(".")
     other_place, _, other_name = function.__qualname__.rpartition(".")
-    return place == other_place and name != other_name  # one name: a decorator applied twice
+    return place == other_place and name != other_name  # the same name: a decorator that is applied twice
 
 
 def _filled(cell: Any) -> bool:
     try:
-        cell.cell_contents  # noqa: B018 - an empty cell has no other sign
+        cell.cell_contents  # noqa: B018 - the only sign of an empty cell
     except ValueError:
         return False
     return True

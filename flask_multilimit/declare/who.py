@@ -1,4 +1,4 @@
-"""Whom an entry of a list is about: a network, or a subject of a type."""
+"""The client that an entry of a list is about: a network, or a subject of a type."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Who(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Who:
-        """``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"``, ``"api_key:abc"``. What can be read as a network is
-        one. Raises :class:`ConfigurationError`."""
+        """``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"``, ``"api_key:abc"``. Text that can be read as a network
+        is one. Raises :class:`ConfigurationError`."""
         if not isinstance(text, str) or not text.strip():
             raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
         network = usual_network(text)

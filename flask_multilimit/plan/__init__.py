@@ -1,1 +1,1 @@
-"""What is worked out when the app starts: which limits apply to an endpoint."""
+"""Made when the app starts: which limits apply to each endpoint."""

@@ -1,4 +1,4 @@
-"""What is wrong with plans though each limiter by itself is right."""
+"""Mistakes in plans whose limiters are right one by one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> Non
 
 
 def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
-    """Raise :class:`ConfigurationError` for a decorator that would limit nothing, as no route of its view takes one of
-    its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
+    """Raise :class:`ConfigurationError` for a decorator that would limit nothing, because no route of its view takes
+    any of its ``methods``. ``plans`` are those of all endpoints, by endpoint and method."""
     serving = frozenset[Declaration]().union(*(plan.declarations for plan in plans.values()))
     for (endpoint, _), plan in plans.items():
         for declared in plan.stack.declarations if plan.stack else ():
@@ -39,8 +39,8 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
 
 
 def reject_mixed_leases(plans: Iterable[Plan]) -> None:
-    """Raise :class:`ConfigurationError` when of two rules with one key only one has a lease for which it counts longer:
-    the other would not see all that the first has just admitted."""
+    """Raise :class:`ConfigurationError` if two rules share a key, but only one of them has a lease and so counts
+    longer: the other would not see all that the first one has just admitted."""
     found: dict[tuple[object, ...], tuple[str, Rule]] = {}
     for plan in plans:
         for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
@@ -54,8 +54,8 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
 
 
 def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
-    """Raise :class:`ConfigurationError` when two limiters of an endpoint, which never apply to the same request, would
-    share a counter that nobody has asked for. ``plans`` are those of all endpoints, by endpoint and method."""
+    """Raise :class:`ConfigurationError` if two limiters of an endpoint that never apply to the same request would
+    share a counter by accident. ``plans`` are those of all endpoints, by endpoint and method."""
     found: dict[tuple[object, ...], tuple[str, Declaration, Rule]] = {}
     for (endpoint, method), plan in plans.items():
         for planned in plan.limiters:

@@ -1,4 +1,4 @@
-"""What a change of limits changes: for people, before it is made."""
+"""What a change of limits would change, as text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sources import UNMATCHED_SCOPE
 
 
 def differences(before: Plans, after: Plans) -> list[Difference]:
-    """Each endpoint that has other limits in ``after``, and requests that match none."""
+    """Each endpoint whose limits differ in ``after``; also requests that match no route."""
     found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], set[str]] = {}
     for endpoint, method, old_plan, plan in _pairs(before, after):
         old, new = _told(old_plan), _told(plan)
@@ -23,7 +23,7 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
 
 
 def smallest_share(before: Plans, after: Plans) -> float:
-    """The smallest part that is left of a limit anywhere, for anybody; 1 when none becomes stricter."""
+    """The smallest part that is left of any limit, for any subject; 1 if none becomes stricter."""
     return min((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
 
 
@@ -35,7 +35,7 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
 
 
 def _shares(before: Plan, after: Plan) -> Iterator[float]:
-    """What is left of each limiter; of a limit that is new, how it compares with all there are."""
+    """What is left of each limiter. A new limit is compared with all others."""
     old = {limiter.declared: limiter for limiter in before.limiters}
     all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
     for limiter in after.limiters:
@@ -51,7 +51,7 @@ def _shares(before: Plan, after: Plan) -> Iterator[float]:
 
 
 def _shares_of(before: Sequence[NamedRule], after: Sequence[NamedRule], *, by_name: bool) -> Iterator[float]:
-    for at_once in (False, True):  # how many at once compares with no rate
+    for at_once in (False, True):  # rules for requests at once are not comparable with rates
         old = {name: _rate(rule) for name, rule in before if rule.holds_slots == at_once}
         new = {name: _rate(rule) for name, rule in after if rule.holds_slots == at_once}
         if old and new:

@@ -1,4 +1,4 @@
-"""From declarations to hits: the limiters of an endpoint in their places, and what they ask for a request."""
+"""From declarations to hits: the limiters of an endpoint, and what they ask for a request."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
 from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
 
 HITS_REMEMBERED = 1024
-"""Subjects whose hits are kept ready, of all limiters together."""
+"""The most subjects whose hits are remembered, over all limiters."""
 LONGEST_REMEMBERED = 256
-"""Characters of a subject that is kept: clients, who make some of them up, shall not fill the memory."""
+"""Characters of the longest subject that is remembered, because clients can invent subjects and must not fill the
+memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedLimiter:
-    """A declaration in its place: scope and prefix known, rules named."""
+    """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
     declaration: Declaration
     stem: str
@@ -39,7 +40,7 @@ class PlannedLimiter:
     special: SpecialRules | None = None
     """For subjects with rules of their own."""
     changed_from: Declaration | None = None
-    """What was declared, where an override has changed it."""
+    """What was declared, if an override has changed it."""
     by_name: tuple[Override, ...] = ()
     """What changes the rules that depend on the request."""
     ban_name: str = ""
@@ -47,7 +48,7 @@ class PlannedLimiter:
 
     @property
     def declared(self) -> Declaration:
-        """What was declared, whatever overrides make of it."""
+        """What was declared, before any override."""
         return self.changed_from or self.declaration
 
     @property
@@ -57,7 +58,8 @@ class PlannedLimiter:
         return rules if self.declaration.ban is None else (*rules, self.declaration.ban.rule)
 
     def hits(self, subject: Subject, cost: int, *, priority: str | None = None, asking: bool = True) -> tuple[Hit, ...]:
-        """The hits of ``subject``; rules that depend on the request, unless this is its request, as they were last."""
+        """The hits of ``subject``. Without ``asking``, rules that depend on the request are those of its last
+        request."""
         escaped = escape_subject(subject.value)
         special = None if self.special is None else self.special.find(subject)
         if self.dynamic is None and special is None:
@@ -95,7 +97,7 @@ class PlannedLimiter:
         return hits if ban is None or not hits else (*hits, ban_hit(ban, stem, hits, self.ban_name))
 
 
-@lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # a cost of True or 1.0 is none, though equal to 1
+@lru_cache(maxsize=HITS_REMEMBERED, typed=True)  # True and 1.0 are equal to 1, but are not valid costs
 def _remembered_hits(
     limiter: PlannedLimiter, type_name: str, subject: str, cost: int, priority: str | None
 ) -> tuple[Hit, ...]:
@@ -104,7 +106,7 @@ def _remembered_hits(
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A limiter that applies to this request, with what it asks."""
+    """A limiter that applies to this request, and what it asks."""
 
     declaration: Declaration
     subject: Subject
@@ -112,20 +114,20 @@ class Applied:
 
 
 _ELSEWHERE = Declaration.of("check_hits", {})
-"""In place of the limiter of hits that were made elsewhere."""
+"""Stands for the limiter of hits that were made elsewhere."""
 
 
 class AppliedLimits(tuple[Applied, ...]):
-    """All that applies to a request, and what it asks: one hit a key. Where rules that depend on the request meet
-    another in one key, the strictest holds."""
+    """All limiters that apply to a request, and what they ask: one hit per key. If rules that depend on the request
+    share a key with another, the strictest one applies."""
 
     hits: tuple[Hit, ...]
     reserved: tuple[Applied, ...]
-    """Those whose charge depends on the response."""
+    """Limiters whose charge depends on the response."""
     may_wait: bool
-    """Whether any of them may keep a request asleep."""
+    """Whether any of them may let a request sleep."""
     holds_slots: bool
-    """Whether what it charges is in use until it is released."""
+    """Whether it takes slots, which must be released."""
     may_give_back: bool
     """Whether some of what it charges may be given back: because of the response, or by a release."""
     has_answers: bool
@@ -146,7 +148,7 @@ class AppliedLimits(tuple[Applied, ...]):
 
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
-        """Of hits that no limiter of the app has made, with who is counted, by type."""
+        """For hits that no limiter of the app has made; ``subjects`` says who is counted, by type."""
         asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
         made = super().__new__(cls, asked_here)
         hits.memory[scope_of] = scope
@@ -155,7 +157,7 @@ class AppliedLimits(tuple[Applied, ...]):
         return made
 
     def longest_wait(self, decision: Decision) -> float:
-        """Seconds this request may be kept asleep: what every limiter that refuses, or has a queue, consents to."""
+        """Seconds that this request may sleep: the most to which every limiter that refuses, or has a queue, agrees."""
         if decision.allowed and not decision.delay:
             return 0
         keys = {status.hit.key for status in decision.violated}
@@ -194,9 +196,9 @@ class Plan:
         """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
         ``scope`` alone would lie in several slots.
 
-        ``dynamic`` keeps what the plans of an app share: the rules by request of each limiter in its place.
-        ``counted_as`` is the scope of those that have none, where it is not called like ``scope``; ``methods`` is what
-        keys say of their methods, of those that stand on one method of a class.
+        ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint.
+        ``counted_as`` is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of
+        keys for the methods of declarations that are on one method of a class.
         """
         methods = methods or {}
         declarations = tuple(declarations)
@@ -224,7 +226,7 @@ class Plan:
 
     @cached_property
     def beside_view(self) -> Plan:
-        """All but what the decorators of the view say."""
+        """The plan without the decorators of the view."""
         if self.stack is None:
             return self
         own = self.stack.covered
@@ -236,7 +238,7 @@ class Plan:
 
     @cached_property
     def is_steady(self) -> bool:
-        """Whether the subjects are all that it asks of a request."""
+        """Whether it depends on nothing of a request but the subjects."""
         return not any(
             limiter.dynamic
             or limiter.declaration.exempt_when
@@ -247,14 +249,14 @@ class Plan:
 
     @cached_property
     def _types(self) -> tuple[tuple[SubjectType, str | None], ...]:
-        """What is resolved: each type once, with the name of the limiter."""
+        """The types to resolve, each one once, with the name of its limiter."""
         declarations = [limiter.declaration for limiter in self.limiters]
         return tuple({(id(each.type), each.name): (each.type, each.name) for each in declarations}.values())
 
     def apply(self, resolve: Resolve, *, conditions: bool = True) -> AppliedLimits:
-        """The limiters that apply to the current request; each type is resolved once.
+        """The limiters that apply to the current request. Each type is resolved once.
 
-        Without ``conditions``, also those that are exempt now, and a cost that depends on the request is 1.
+        Without ``conditions``, limiters that are exempt now apply as well, and a cost that depends on the request is 1.
         """
         if not self.is_steady:
             return AppliedLimits(self._apply(resolve, conditions=conditions), self.scope)
@@ -265,7 +267,7 @@ class Plan:
         return _remembered_limits(self, subjects)
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
-        """The limiters of a steady plan for ``subjects``, one a type in the order of the types."""
+        """The limiters of a steady plan for ``subjects``: one per type, in the order of the types."""
         waiting = iter(subjects)
         return self._apply(lambda type_, name: next(waiting), conditions=True)  # noqa: ARG005
 
@@ -300,13 +302,13 @@ def _hits_at(scope: str, hits: tuple[Hit, ...]) -> Hits:
 
 
 def scope_of(hits: tuple[Hit, ...]) -> str | None:
-    """Where the limiters stand that ask for ``hits``; ``None``: not known, as the hits come from no plan."""
+    """The scope of the plan that made ``hits``; ``None`` if no plan did."""
     scope: str | None = getattr(hits, "memory", {}).get(scope_of)
     return scope
 
 
 def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
-    """All hits, one a key, the strictest."""
+    """All hits. If several have one key, only the strictest."""
     if isinstance(applied, AppliedLimits):
         return applied.hits
     hits: dict[str, Hit] = {}
@@ -362,7 +364,7 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
 
 
 def _unique(wanted: str, taken: set[str]) -> str:
-    """``wanted``, numbered when it is taken."""
+    """``wanted``, with a number if it is taken."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}-{number}", number + 1

@@ -1,4 +1,4 @@
-"""From the control document to the limiters of an endpoint: rules exchanged, limiters off or in shadow, limits more."""
+"""From the control document to the limiters of an endpoint: other rules, limiters off or in shadow, further limits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONCURRENCY = "concurrency"
 
 
 class Overrides:
-    """All overrides in force. Which of them an endpoint meets is worked out when its plan is made."""
+    """All overrides in force. Making a plan finds out which of them apply to it."""
 
     def __init__(self, entries: Iterable[Override] = ()) -> None:
         self.entries: tuple[Override, ...] = tuple(entries)
         self.met: set[str] = set()
-        """Ids of those that something answers to, of the plans that were made."""
+        """Ids of the overrides that apply to anything in the plans made so far."""
         self._everywhere: list[int] = []
         self._named: dict[str, list[int]] = {}
         self._patterns: list[tuple[str, int]] = []
@@ -56,7 +56,7 @@ class Overrides:
         return self._groups[special]
 
     def limits_at(self, scope: str) -> tuple[Declaration, ...]:
-        """The limiters that are there only by an override."""
+        """The limiters that only an override declares."""
         found = []
         for each in self.at(scope).changes:
             if each.limit is not None:
@@ -65,7 +65,7 @@ class Overrides:
         return tuple(found)
 
     def change(self, scope: str, declaration: Declaration, rules: Sequence[NamedRule]) -> Changed | None:
-        """What a limiter is at ``scope``; ``None`` when it is off."""
+        """A limiter of ``scope`` after all overrides; ``None`` if it is off."""
         group = self.at(scope)
         special = group.about(declaration)
         if special is not None:
@@ -94,18 +94,18 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Changed:
-    """A limiter as overrides make it."""
+    """A limiter after all overrides."""
 
     declaration: Declaration
     rules: tuple[NamedRule, ...]
     special: SpecialSubjects | None
-    """Those about subjects."""
+    """The overrides for certain subjects."""
     by_name: tuple[Override, ...] = ()
-    """Those that change rules which depend on the request, once they are known."""
+    """Overrides of rules that depend on the request, to be applied when these are known."""
 
 
 def name_of_rule(declaration: Declaration, rule: Rule) -> str:
-    """What header fields show, unless a limiter before has a rule of that name."""
+    """The name in header fields, unless a rule of an earlier limiter has it."""
     return rule.name or f"{declaration.name or declaration.type_name.replace('+', '-')}-{rule.window}"
 
 
@@ -157,7 +157,7 @@ def _change_limiter(changed: Changed, override: Override) -> Changed:
 
 
 def change_rules(rules: Iterable[NamedRule], overrides: Sequence[Override]) -> tuple[NamedRule, ...]:
-    """Each rule as the overrides of its name make it; those that are off are left out."""
+    """The rules after the overrides of their names, without those that are off."""
     found = []
     for name, rule in rules:
         changed: Rule | None = rule
@@ -179,16 +179,16 @@ def _change_rule(rule: Rule, override: Override) -> Rule | None:
 
 
 def merged(rule: Rule, written: str | WrittenRule) -> Rule:
-    """``written`` in the place of ``rule``: what it leaves open stays, as far as its algorithm takes it.
+    """``written`` in place of ``rule``. Options that it does not set are kept if the algorithm accepts them.
 
-    Text says count and time only. Raises :class:`ConfigurationError`.
+    Text sets only count and time. Raises :class:`ConfigurationError`.
     """
     if isinstance(written, str):
         parsed = Rule.parse(written)
         given: dict[str, Any] = {"count": parsed.count}
         if isinstance(parsed, Concurrent) != isinstance(rule, Concurrent):
             given |= {"time": parsed.time, "algorithm": parsed.algorithm}
-        elif not isinstance(parsed, Concurrent):  # "5 at once" says nothing of its timeout
+        elif not isinstance(parsed, Concurrent):  # "5 at once" does not set a timeout
             given["time"] = parsed.time
     else:
         given = written.model_dump(exclude_unset=True)
@@ -228,7 +228,7 @@ class SpecialSubjects:
         )
 
     def find(self, subject: Subject) -> Override | None:
-        """What holds for ``subject``, or for a part of one that several types are together."""
+        """The override for ``subject``, or for one part of it if it has several."""
         found = self._subjects.get((subject.type, subject.value))
         if found is None and subject.type == "ip":
             return self._networks.find(subject.value.partition("/")[0])

@@ -30,19 +30,19 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What some subjects are asked at an endpoint, by the methods for which it is the same."""
+    """What applies to some subjects at an endpoint, for all methods for which it is the same."""
 
     methods: tuple[str, ...]
     applied: AppliedLimits
     types: Mapping[str, tuple[str, ...]]
-    """All types that limit there, also of subjects that are not known: their names, and those of their parts."""
+    """The names of all types that limit there, given or not, with the names of their parts."""
 
 
 class Plans:
     """One set of plans, made from one set of sources.
 
-    A plan is made when it is first looked up; :meth:`build` makes and checks them all. To change what is in force,
-    build another set with the same ``dynamic``, and assign it.
+    A plan is made when it is first looked up. :meth:`build` makes and checks them all. To change what is in force,
+    build another set with the same ``dynamic`` and assign it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Plans:
         self.sources = sources
         self.key_prefix = key_prefix
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
-        """The rules by request of each limiter in its place: they remember the last good ones."""
+        """The rules by request of each limiter at its endpoint, which remember the last good ones."""
         self.overrides: Overrides = overrides or Overrides()
         """What is changed while the app runs."""
         self._subjects = subjects
@@ -71,7 +71,7 @@ class Plans:
 
     def build(self) -> None:
         """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in a declaration
-        that applies to one; where there are overrides, they have been built without them before."""
+        that applies to one. With overrides, this only makes them: they were checked without overrides before."""
         if self.overrides:
             self.ensure()
             return
@@ -87,14 +87,13 @@ class Plans:
         reject_mixed_leases([*self._endpoints.values(), *self._unmatched.values()])
 
     def require_known_names(self) -> None:
-        """Raise :class:`ConfigurationError` for names and patterns that match no endpoint. They concern no plan."""
+        """Raise :class:`ConfigurationError` for names and patterns that match no endpoint."""
         problems = self.sources.unknown_names()
         if problems:
             raise ConfigurationError("; ".join(problems))
 
     def changed(self, overrides: Overrides) -> Plans:
-        """The plans as ``overrides`` make them. Raises :class:`ConfigurationError` when something of it could not be
-        declared."""
+        """The plans after ``overrides``. Raises :class:`ConfigurationError` if a part of them could not be declared."""
         plans = Plans(
             self.app,
             self.sources,
@@ -111,7 +110,7 @@ class Plans:
         return plans
 
     def ensure(self) -> None:
-        """Make the plan of every endpoint that has none yet."""
+        """Make the plans of all endpoints that have none yet."""
         for rule in self.app.url_map.iter_rules():
             for method in rule.methods or METHODS:
                 self.of_endpoint(rule.endpoint, method)
@@ -126,8 +125,8 @@ class Plans:
         return dict(self._endpoints)
 
     def of_request(self, asked: Request) -> Plan | None:
-        """What applies to a request; ``None`` for one without an endpoint that is neither 404 nor 405, such as a
-        redirect of the router."""
+        """What applies to a request; ``None`` if it has no endpoint and is neither 404 nor 405, such as a redirect of
+        the router."""
         endpoint = asked.endpoint
         if endpoint is not None:
             return self._endpoints.get((endpoint, asked.method)) or self.of_endpoint(endpoint, asked.method)
@@ -140,7 +139,7 @@ class Plans:
         plan = self._endpoints.get((endpoint, method))
         if plan is None:
             plan = self._made_for(endpoint, method)
-            # A route that names no methods takes any that a client makes up.
+            # A route without methods takes any that a client invents.
             if method in METHODS or method in self.methods_of(endpoint):
                 self._endpoints[endpoint, method] = plan
         return plan
@@ -154,7 +153,7 @@ class Plans:
         return plan
 
     def of_service(self, stack: Stack, method: str | None) -> Plan:
-        """What applies to a function that is not the view of the request; ``method``: of the request, if any."""
+        """What applies to a function that is not the view of the request. ``method`` is that of the request, if any."""
         known = known_method(method) if method and any(each.methods for each in stack.declarations) else None
         plans = self._services.setdefault(stack, {})
         if known not in plans:
@@ -167,8 +166,8 @@ class Plans:
         return self._planned(scope, [declaration], None, None)
 
     def standings(self, endpoint: str, method: str | None, resolve: Resolve) -> list[Standing]:
-        """What a request of the subjects that ``resolve`` knows asks at ``endpoint``, whatever conditions and costs
-        depend on the request; without a ``method``, for each that it takes."""
+        """What applies at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and costs that
+        depend on the request; without a ``method``, for each method that it takes."""
         found: dict[tuple[Hit, ...], Standing] = {}
         for method_ in self.methods_for(endpoint, method):
             plan = self.of_endpoint(endpoint, method_)
@@ -193,11 +192,11 @@ class Plans:
         return [method.upper()]
 
     def methods_of(self, endpoint: str) -> list[str]:
-        """Those that the routes of ``endpoint`` take, sorted."""
+        """The methods that the routes of ``endpoint`` take, sorted."""
         return sorted({method for rule in self._routes_of(endpoint) for method in rule.methods or METHODS})
 
     def require_endpoint(self, endpoint: str) -> None:
-        """Raise :class:`ConfigurationError` when no endpoint has this name."""
+        """Raise :class:`ConfigurationError` if no endpoint has this name, or no route leads to it."""
         if endpoint not in self.app.view_functions:
             nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
             raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
@@ -206,7 +205,7 @@ class Plans:
 
     @cached_property
     def types(self) -> Mapping[str, SubjectType]:
-        """The types by their names: those of every app, and those of the limiters on endpoints."""
+        """The types by name: those that every app has, and those of the limiters of endpoints."""
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if self._subjects.knows_users:
             found[LimitType.USER.value] = LimitType.USER
@@ -266,11 +265,11 @@ class Plans:
         )
 
     def _answers_options(self, endpoint: str) -> bool:
-        """Whether Flask answers OPTIONS by itself, so that the view is never reached."""
+        """Whether Flask answers OPTIONS, so that the view is never called."""
         return any(getattr(rule, "provide_automatic_options", False) for rule in self._routes_of(endpoint))
 
     def _routes_of(self, endpoint: str) -> list[Route]:
-        """None for an endpoint of another app, whose request we may be in."""
+        """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""
         try:
             return list(self.app.url_map.iter_rules(endpoint))
         except KeyError:
@@ -278,7 +277,7 @@ class Plans:
 
 
 def known_method(method: str) -> str:
-    """``method``, or ``""`` for all those that clients make up."""
+    """``method``, or ``""`` for all that clients invent."""
     return method if method in METHODS else ""
 
 

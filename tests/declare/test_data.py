@@ -112,7 +112,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"limits": {"a": {"typ": "ip"}}}, "limits.a.typ: is not an option; did you mean 'type'"),
     ({"limits": {"a": {"type": "ipp"}}}, "limits.a.type='ipp': unknown type 'ipp'; did you mean 'ip'"),
     ({"limits": {"a": {"type": "nosuch:thing"}}}, "limits.a=.*'nosuch:thing' cannot be imported"),
-    ({"limits": {"a": {"type": "sys:path"}}}, "'sys:path' is no callable"),
+    ({"limits": {"a": {"type": "sys:path"}}}, "'sys:path' is not a callable"),
     ({"limits": {"a": {"charge_when": [99]}}}, r"limits.a.charge_when\[0\]=99"),
     ({"limits": {"a": {"charge_when": ["6xx"]}}}, r"limits.a.charge_when\[0\]='6xx'"),
     ({"limits": {"a": {"exempt": ["10.0.0"]}}}, "limits.a.exempt=.*network '10.0.0'"),
@@ -165,9 +165,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "content", "message"),
         [
-            ("limits.json", b"{", "is no JSON"),
-            ("limits.toml", b"[", "is no TOML"),
-            ("limits.toml", b"\xff", "is no TOML"),
+            ("limits.json", b"{", "is not valid JSON"),
+            ("limits.toml", b"[", "is not valid TOML"),
+            ("limits.toml", b"\xff", "is not valid TOML"),
             ("limits.json", b"[]", "limits.json: "),
             ("limits.yaml", b"", "ends in .json or .toml"),
         ],

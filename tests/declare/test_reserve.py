@@ -118,7 +118,7 @@ def test_what_is_wrong_is_an_error_where_it_is_declared(reserve: Any, told: str)
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(COUNTING)))
 def test_buckets_reserve_nothing(algorithm: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"reserve is taken by sliding_window.*, not by {algorithm}"):
+    with pytest.raises(ConfigurationError, match=f"reserve works with sliding_window.*, not with {algorithm}"):
         app_with(rules=Rule(60, 10, algorithm=algorithm), reserve={"critical": 0.2})
 
 

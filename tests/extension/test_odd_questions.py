@@ -70,7 +70,7 @@ def test_peek_where_no_route_matches_looks_at_the_limits_of_such_requests(
 
 @pytest.mark.parametrize("target", [print, len, dict.get])
 def test_what_cannot_be_marked_cannot_be_exempt(target: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"exempt\(.*cannot be marked; wrap it in a function"):
+    with pytest.raises(ConfigurationError, match=r"exempt\(.*takes no attributes; wrap it in a function"):
         exempt(target)
 
 

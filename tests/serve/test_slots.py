@@ -336,7 +336,7 @@ def test_the_decision_names_no_time(app: Flask) -> None:
 
 
 def test_charge_when_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="charge_when has no meaning for a Concurrent rule"):
+    with pytest.raises(ConfigurationError, match="charge_when has no effect on a Concurrent rule"):
 
         @rate_limiter(rules="1 at once", charge_when=lambda _: False)
         def index() -> str:
