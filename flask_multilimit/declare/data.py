@@ -208,7 +208,7 @@ class WrittenRule(Written):
 
 
 class WrittenBan(Written):
-    """Who is refused again and again is refused for a time."""
+    """A subject that is refused repeatedly is refused for a time."""
 
     after: int = Field(3, ge=1, le=MOST_STRIKES)
     """Refusals."""
@@ -311,7 +311,7 @@ class WrittenLimiter(Written):
     wait: float = Field(0, ge=0, le=LONGEST_WAIT)
     """Seconds that a request may sleep in its worker instead of being refused."""
     ban: WrittenBan | None = None
-    """Who is refused again and again is refused for a time."""
+    """A subject that is refused repeatedly is refused for a time."""
     reserve: dict[Text, Annotated[float, Field(gt=0, lt=1)]] | None = Field(None, examples=[{"critical": 0.2}])
     """The part of each count that is kept for requests of a priority."""
     priority: ImportPath | None = None

@@ -147,6 +147,8 @@ def charge_units(
     for key, window, count, place in asked:
         log = logs.get(key)
         if log is None:
+            if count < 1:  # nothing passes
+                return None
             missing.append((key, window))
             reply[place] = count - 1
             continue

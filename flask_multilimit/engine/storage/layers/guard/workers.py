@@ -29,7 +29,9 @@ class Workers:
 def check_workers(given: object) -> None:
     """Raise :class:`ConfigurationError` unless ``given`` is a number of processes, or ``None``, to find it."""
     if given is not None and (type(given) is not int or given < 1):
-        raise ConfigurationError(f"workers={brief(given)}: give a whole number, 1 or more, or omit it to have it found")
+        raise ConfigurationError(
+            f"workers={brief(given)}: give a whole number, 1 or more, or leave it out to have them counted"
+        )
 
 
 def count_workers(
