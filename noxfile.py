@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from zipfile import ZipFile
 
 import nox
 
@@ -204,4 +205,8 @@ def build_wheel(session: nox.Session, folder: Path) -> Path:
     """What users install."""
     session.install("build")
     session.run("python", "-m", "build", "--outdir", str(folder))
-    return max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    wheel = max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    tracked = session.run("git", "ls-files", "flask_multilimit", external=True, silent=True) or ""
+    if missing := set(tracked.split()) - set(ZipFile(wheel).namelist()):
+        session.error(f"not in the wheel: {', '.join(sorted(missing))}")
+    return wheel
