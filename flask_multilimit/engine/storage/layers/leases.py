@@ -10,6 +10,9 @@ Leases never admit more than the rule does without them:
 - The age of a unit starts before the storage is asked. It is measured by the monotonic clock of this process, which may
   be off by one part in a thousand.
 
+A check that leases pay for completely does not ask about bans either: a ban that began elsewhere is noticed when the
+units are spent, or the lease ends.
+
 Units are not lost, either: a process holds at most ``lease`` unspent units of a quota, and refunds those that it did
 not spend in time before it takes others.
 """
@@ -27,7 +30,7 @@ from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import tell_child
-from ...hits import Hit, Hits, memoized, new_id
+from ...hits import BanHit, Hit, Hits, bans_among, memoized, new_id
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
 from ..base import KeepsSlots, Slot, Storage
@@ -128,9 +131,17 @@ class _Question:
     def asked(self) -> tuple[Hit, ...]:
         if not self.costs:
             return _part(self.hits, self.places)
-        return tuple(
-            replace(self.hits[i], cost=self.costs[i]) if i in self.costs else self.hits[i] for i in self.places
-        )
+        return tuple(map(self._asked, self.places))
+
+    def _asked(self, i: int) -> Hit:
+        """A refusal of units in advance is no strike: only this layer asked for them."""
+        hit = self.hits[i]
+        if i in self.costs:
+            return replace(hit, cost=self.costs[i])
+        if isinstance(hit, BanHit):
+            in_advance = {self.hits[other].key for other in self.costs}
+            return replace(hit, watches=tuple(key for key in hit.watches if key not in in_advance))
+        return hit
 
     def oversized(self, answer: Decision) -> list[int]:
         """The hits that asked for too much: those that are refused, but might not be if they asked only for what they
@@ -168,7 +179,7 @@ class LeasingStorage:
         with self._lock:
             now = self._clock()
             spent = self._spend(hits, leased, now)
-            if len(spent) == len(hits):
+            if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(memoized(hits, bans_among))):
                 return _decided_here(hits, spent, now)
             question = self._question(hits, leased, spent, now)
         return self._ask(question)
@@ -312,7 +323,7 @@ class LeasingStorage:
                 self._undo(answer)
                 for i in oversized:
                     del question.costs[i]
-                answer = self.wrapped.check(question.asked())
+                answer = self.wrapped.check(question.asked(), _id_of_strikes(question, answer))
         except BaseException:
             with self._lock:
                 self._release(question, charged=False)
@@ -368,7 +379,24 @@ class LeasingStorage:
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after
-        return Decision(answer.check_id, question.hits, reply, answer.decided_by)
+        decision = Decision(answer.check_id, question.hits, reply, answer.decided_by)
+        if not answer.allowed:
+            self._end_leases_of_banned(decision, now)
+        return decision
+
+    def _end_leases_of_banned(self, decision: Decision, now: int) -> None:
+        """Under the lock: a banned subject spends no more units here."""
+        for ban in decision.bans:
+            for key in ban.hit.watches if ban.holds else ():
+                lease = self._leases.get(key)
+                if lease is not None and lease.grant is not None:
+                    lease.grant = replace(lease.grant, ends_at=min(lease.grant.ends_at, now))
+
+
+def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:
+    """For a second question about a refused request: the id under which bans know its strike already."""
+    refused = not answer.allowed and answer.decided_by not in FALLBACKS
+    return answer.id if refused and memoized(question.hits, bans_among) else None
 
 
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:
@@ -421,6 +449,6 @@ def _decided_here(hits: tuple[Hit, ...], spent: dict[int, _Lease], now: int) -> 
     assert grant is not None
     at = grant.earliest(now)
     reply = head(at)
-    for i in range(len(hits)):
-        reply += spent[i].standing(at, now)
+    for i, hit in enumerate(hits):
+        reply += spent[i].standing(at, now) if i in spent else (hit.rule.quota.count, 0, 0)  # a ban, not asked about
     return Decision(new_id(), hits, reply, "lease")

@@ -14,10 +14,11 @@ from functools import lru_cache
 from itertools import chain
 
 from ....algorithms import UNKNOWN
+from ....algorithms.ban import held, level_of
 from ....clock import monotonic_microseconds
 from ....decision import Decision
 from ....errors import ConfigurationError, brief
-from ....hits import Hit, memoized
+from ....hits import BanHit, Hit, bans_among, memoized
 from ....reply import DELAY, Standing, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Concurrent, Rule
 from ...base import Slot
@@ -122,14 +123,20 @@ class Fallback:
         self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool
     ) -> tuple[Decision, Decision | None]:
         """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on their shares
-        alone."""
+        alone.
+
+        A ban that the storage told of holds on. No new one begins, for a share refuses sooner than the rule does.
+        """
+        bans: dict[str, Standing] = {ban.hit.key: self._standing_of_ban(ban.hit) for ban in bans_among(local)}
+        banned = any(bans[hit.key][1] and not hit.shadow for hit in local if hit.key in bans)
+        local = without_bans(local)
         if not local:
-            return _decision(check_id, hits, head(self.now()), {}), None
+            return _decision(check_id, hits, head(self.now(), allowed=not banned), bans), None
         for hit in local:
             if not hit.rule.holds_slots:
                 self._take_what_is_known(hit)
         shares = tuple(self._share_of(hit) for hit in local)
-        answer = self._memory.check(shares) if charging else self._memory.peek(shares)
+        answer = self._memory.check(shares) if charging and not banned else self._memory.peek(shares)
         standings: dict[str, Standing] = dict(zip((hit.key for hit in local), standings_of(answer.reply), strict=True))
         for hit in local:
             if self._has_no_share(hit):
@@ -137,9 +144,19 @@ class Fallback:
                 standings[hit.key] = (0, wait if hit.cost else 0, 0)
         self._unsettled = True
         self._memory.forget_soonest(self.most_keys)
-        return _decision(
-            check_id, hits, head(answer.at, answer.reply[DELAY], allowed=answer.allowed), standings
-        ), answer
+        start = head(answer.at, answer.reply[DELAY], allowed=answer.allowed and not banned)
+        return _decision(check_id, hits, start, {**standings, **bans}), answer
+
+    def _standing_of_ban(self, hit: Hit) -> tuple[int, int, int]:
+        """What is left of the ban that the storage told of last."""
+        known = self._known().get(hit.key)
+        if known is not None:
+            place = next(place for place, other in enumerate(known.decision.hits) if other.key == hit.key)
+            remaining, retry_after, _ = standing_of(known.decision.reply, place)
+            left = known.at + retry_after - self.now()
+            if retry_after and left > 0:
+                return held(level_of(remaining), begun=False), left, left
+        return hit.rule.quota.count, 0, 0
 
     def refund(self, local: Decision, keys: frozenset[str]) -> Decision:
         """Refund what :meth:`decide` has charged to ``keys``. Return what is left of ``local``."""
@@ -262,6 +279,13 @@ def unlimited(hit: Hit) -> Hit:
     return Hit(hit.key, _unlimited(hit.rule), hit.cost, hit.name, shadow=True)
 
 
+def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """The hits that can be charged."""
+    if not memoized(hits, bans_among):
+        return hits
+    return tuple(hit for hit in hits if not isinstance(hit, BanHit))
+
+
 def _joined_keys(hits: tuple[Hit, ...]) -> str:
     return "\n".join(hit.key for hit in hits)
 
@@ -283,8 +307,13 @@ def _decision(
     check_id: bytes, hits: tuple[Hit, ...], start: Sequence[int], standings: Mapping[str, Standing]
 ) -> Decision:
     """A decision made of ``standings``, by key. Hits that are not limited have their whole quota."""
-    reply = [*start, *chain.from_iterable(standings.get(hit.key, (hit.rule.quota.burst, 0, 0)) for hit in hits)]
+    reply = [*start, *chain.from_iterable(standings.get(hit.key, (_whole(hit), 0, 0)) for hit in hits)]
     return Decision(check_id, hits, reply, "local" if standings else "allow")
+
+
+def _whole(hit: Hit) -> int:
+    """The units that an untouched key has; of a ban, the strikes that it takes."""
+    return hit.rule.quota.burst or hit.rule.quota.count
 
 
 def _share_of(hit: Hit, workers: int) -> Hit:

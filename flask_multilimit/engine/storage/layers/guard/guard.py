@@ -22,7 +22,7 @@ from ....forks import mind_forks
 from ....hits import PEEKED, Hit, OnStorageError
 from ...base import KeepsSlots, Slot, Storage
 from .breaker import Breaker, State
-from .fallback import MOST_KEYS, Fallback, check_outage_keys
+from .fallback import MOST_KEYS, Fallback, check_outage_keys, without_bans
 from .health import Health
 from .log import OutageLog
 from .pending import Admitted, PendingCharges
@@ -292,7 +292,7 @@ class GuardedStorage:
         with self._lock:
             decision, on_shares = self._fallback.decide(check_id, hits, local, charging=charging)
             if on_shares is not None and on_shares.charges and charging and not error.key_specific:
-                self._pending.keep(check_id, Admitted(local, on_shares))
+                self._pending.keep(check_id, Admitted(without_bans(local), on_shares))
         if self._breaker.state is not _OPEN and self._pending:  # the storage came back meanwhile
             self._prober.ensure(self._lock)
         return decision

@@ -1,0 +1,331 @@
+"""What the layers around a shared storage make of bans: each refusal is a strike once, and a ban holds everywhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import (
+    Ban,
+    DenyCache,
+    GuardedStorage,
+    Hits,
+    LeasingStorage,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    StorageError,
+    hits_for,
+)
+from support.clock import Clock
+from support.doubles import RecordingStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask_multilimit.engine import Decision, Hit
+
+BAN = Ban(after=3, within=600, time=3600)
+PLAN = hits_for("1/minute", scope="login", subject="ada", ban=BAN)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def storage(clock: Clock) -> RecordingStorage:
+    return RecordingStorage(clock)
+
+
+def refused(limiter: Limiter, wanted: tuple[Hit, ...], times: int) -> list[Decision]:
+    """Use up what there is, and be refused so many times."""
+    while (decision := limiter.check(wanted)).allowed:
+        pass
+    return [decision, *(limiter.check(wanted) for _ in range(times - 1))]
+
+
+def strikes_left(storage: MemoryStorage, wanted: tuple[Hit, ...]) -> int:
+    """As the storage itself knows."""
+    return storage.peek(wanted).bans[0].strikes_left
+
+
+# The deny cache
+
+
+@pytest.fixture
+def cached(storage: RecordingStorage, clock: Clock) -> Limiter:
+    return Limiter(DenyCache(storage, seconds=10, clock=clock))
+
+
+def test_every_strike_reaches_the_storage_and_the_ban_is_answered_here(
+    cached: Limiter, storage: RecordingStorage, clock: Clock
+) -> None:
+    decisions = refused(cached, PLAN, 3)
+    asked = len(storage.checks)
+    clock.advance(1)
+    later = [cached.check(PLAN) for _ in range(5)]
+
+    assert [decision.decided_by for decision in decisions] == ["memory"] * 3
+    assert len(storage.checks) == asked == 4
+    assert [decision.decided_by for decision in later] == ["deny_cache"] * 5
+    assert [decision.retry_after for decision in later] == [3599] * 5
+
+
+def test_a_ban_begins_once_also_for_who_is_answered_from_memory(cached: Limiter) -> None:
+    *_, completing = refused(cached, PLAN, 3)
+    later = cached.check(PLAN)
+
+    assert completing.ban is not None
+    assert later.ban is not None
+    assert (completing.ban.begun, later.ban.begun) == (True, False)
+    assert (completing.ban.level, later.ban.level) == (0, 0)
+
+
+def test_the_storage_is_asked_again_when_a_ban_may_have_been_ended_elsewhere(
+    cached: Limiter, storage: RecordingStorage, clock: Clock
+) -> None:
+    refused(cached, PLAN, 3)
+    storage.reset([hit.key for hit in PLAN])
+
+    clock.advance(9.9)
+    assert not cached.check(PLAN).allowed
+    clock.advance(0.1)
+
+    assert cached.check(PLAN).allowed
+
+
+def test_a_reset_here_ends_it_at_once(cached: Limiter) -> None:
+    refused(cached, PLAN, 3)
+
+    cached.reset(PLAN)
+
+    assert cached.check(PLAN).allowed
+
+
+def test_refusals_that_are_no_strikes_are_answered_here(cached: Limiter, storage: RecordingStorage) -> None:
+    plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *hits_for("9/minute", scope="login", ban=BAN)))
+    refused(cached, plan, 5)
+
+    assert len(storage.checks) == 2
+    assert strikes_left(storage, plan) == 3
+
+
+def test_refusals_by_a_shadow_reach_the_storage_until_its_ban_would_hold(cached: Limiter) -> None:
+    shadow = hits_for("1/minute", scope="login", subject="ada", ban=BAN, shadow=True)
+    plan = Hits((*hits_for("1/hour", scope="other", subject="ada"), *shadow))
+
+    decisions = refused(cached, plan, 5)
+
+    assert [decision.decided_by for decision in decisions] == ["memory"] * 3 + ["deny_cache"] * 2
+    assert [decision.bans[0].holds for decision in decisions] == [False, False, True, True, True]
+
+
+# Leases
+
+
+@pytest.fixture
+def leasing(storage: RecordingStorage, clock: Clock) -> Limiter:
+    return Limiter(LeasingStorage(storage, clock=clock))
+
+
+def leased(count: int = 20, *more: Rule, lease: int = 10) -> tuple[Hit, ...]:
+    return hits_for([Rule(60, count, lease=lease), *more], scope="api", subject="ada", ban=BAN)
+
+
+def test_a_lease_saves_questions_though_there_is_a_ban(leasing: Limiter, storage: RecordingStorage) -> None:
+    decisions = [leasing.check(leased()) for _ in range(15)]
+
+    assert all(decision.allowed for decision in decisions)
+    assert len(storage.checks) == 4
+    assert decisions[-1].bans[0].strikes_left == 3
+
+
+def test_a_refusal_of_units_in_advance_is_no_strike(leasing: Limiter, storage: RecordingStorage) -> None:
+    elsewhere = hits_for(Rule(60, 20), scope="api", subject="ada", cost=12)
+    for _ in range(7):
+        leasing.check(leased())
+    storage.check(elsewhere)  # one unit is left, and this process would take 8
+
+    assert leasing.check(leased()).allowed
+    assert strikes_left(storage, leased()) == 3
+
+
+def test_a_refused_request_is_one_strike_however_often_the_storage_was_asked(
+    leasing: Limiter, storage: RecordingStorage
+) -> None:
+    plan = leased(20, Rule(3600, 7))
+    for _ in range(7):
+        assert leasing.check(plan).allowed
+
+    assert not leasing.check(plan).allowed
+    assert strikes_left(storage, plan) == 2
+
+
+def test_a_refusal_of_what_was_asked_for_and_of_units_in_advance_is_one_strike(
+    leasing: Limiter, storage: RecordingStorage
+) -> None:
+    plan = leased(12, Rule(3600, 7))
+    for _ in range(7):
+        assert leasing.check(plan).allowed
+    storage.check(hits_for(Rule(60, 12, lease=10), scope="api", subject="ada", cost=4))
+    asked = len(storage.checks)
+
+    leasing.check(plan)  # of one unit that is left it would take 5
+
+    assert len(storage.checks) - asked == 2
+    assert strikes_left(storage, plan) == 2
+
+
+def test_who_is_banned_elsewhere_spends_what_was_granted_before_and_no_more(
+    storage: RecordingStorage, clock: Clock
+) -> None:
+    here, elsewhere = (Limiter(LeasingStorage(storage, clock=clock)) for _ in range(2))
+    for _ in range(8):
+        here.check(leased())  # 7 units are left here
+    banned = refused(elsewhere, leased(), 3)[-1]
+
+    decisions = [here.check(leased()) for _ in range(10)]
+
+    assert banned.ban is not None
+    assert [decision.allowed for decision in decisions] == [True] * 7 + [False] * 3
+    assert decisions[-1].ban is not None
+
+
+def test_who_learns_of_a_ban_spends_no_units_that_are_left(storage: RecordingStorage, clock: Clock) -> None:
+    window = Rule(3600, 20, lease=10, algorithm="fixed_window")
+    plan = hits_for([window, Rule(60, 20)], scope="api", subject="ada", ban=BAN)
+    here = Limiter(LeasingStorage(storage, clock=clock))
+    for _ in range(8):
+        here.check(plan)
+    refused(Limiter(storage), plan, 3)
+    assert not here.check(plan).allowed
+
+    only = hits_for(window, scope="api", subject="ada", ban=BAN)
+
+    assert not here.check(only).allowed
+
+
+# The guard
+
+
+@pytest.fixture
+def guarded(storage: RecordingStorage, clock: Clock) -> Iterator[Limiter]:
+    limiter = Limiter(GuardedStorage(storage, workers=1, clock=clock))
+    yield limiter
+    storage.broken = False
+    limiter.close()
+
+
+def test_a_ban_holds_on_while_the_storage_is_away(guarded: Limiter, storage: RecordingStorage, clock: Clock) -> None:
+    refused(guarded, PLAN, 3)
+    storage.broken = True
+    clock.advance(600)
+
+    decision = guarded.check(PLAN)
+
+    assert decision.decided_by == "local"
+    assert not decision.allowed
+    assert decision.retry_after == 3000
+    assert decision.ban is not None
+    assert (decision.ban.begun, decision.ban.level) == (False, 0)
+    clock.advance(3000)
+    assert guarded.check(PLAN).allowed
+
+
+def test_what_a_ban_refuses_while_the_storage_is_away_takes_nothing(
+    guarded: Limiter, storage: RecordingStorage
+) -> None:
+    wide = hits_for("10/hour", scope="wide", subject="ada")
+    plan = Hits((*wide, *PLAN))
+    refused(guarded, plan, 3)
+    storage.broken = True
+
+    for _ in range(5):
+        assert not guarded.check(plan).allowed
+
+    assert guarded.peek(wide).remaining == 9
+
+
+def test_no_ban_begins_while_the_storage_is_away(guarded: Limiter, storage: RecordingStorage) -> None:
+    guarded.check(PLAN)
+    storage.broken = True
+
+    decisions = [guarded.check(PLAN) for _ in range(10)]
+
+    assert not any(decision.allowed for decision in decisions)
+    assert all(decision.ban is None and decision.bans[0].strikes_left == 3 for decision in decisions)
+
+
+def test_a_shadow_that_would_ban_refuses_nobody_while_the_storage_is_away(
+    guarded: Limiter, storage: RecordingStorage
+) -> None:
+    shadow = hits_for("1/minute", scope="login", subject="ada", ban=BAN, shadow=True)
+    for _ in range(4):
+        guarded.check(shadow)
+    storage.broken = True
+
+    decision = guarded.check(shadow)
+
+    assert decision.allowed
+    assert decision.bans[0].holds
+
+
+def test_what_was_admitted_meanwhile_is_charged_later_without_the_ban(
+    storage: RecordingStorage, guarded: Limiter
+) -> None:
+    plan = hits_for("10/minute", scope="login", subject="ada", ban=BAN)
+    guarded.check(plan)
+    storage.broken = True
+    for _ in range(3):
+        assert guarded.check(plan).allowed
+    storage.broken = False
+    deadline = time.monotonic() + 10
+    while guarded.health().state != "working":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+    standing = storage.peek(plan)
+
+    assert (standing.remaining, standing.bans[0].strikes_left) == (6, 3)
+
+
+def test_on_storage_error_allow_lets_a_banned_subject_pass(storage: RecordingStorage, clock: Clock) -> None:
+    limiter = Limiter(GuardedStorage(storage, on_error="allow", workers=1, clock=clock))
+    refused(limiter, PLAN, 3)
+    storage.broken = True
+
+    decision = limiter.check(PLAN)
+
+    assert (decision.allowed, decision.decided_by) == (True, "allow")
+    assert decision.bans[0].strikes_left == 3
+    storage.broken = False
+    limiter.close()
+
+
+def test_a_lost_reply_is_one_strike(clock: Clock) -> None:
+    class Losing(RecordingStorage):
+        loses = False
+
+        def check(self, hits: tuple[Hit, ...], check_id: object = None) -> Decision:
+            decision = super().check(hits, check_id)  # type: ignore[arg-type]
+            if self.loses and check_id is None:
+                error = StorageError("the reply was lost")
+                error.no_reply, error.check_id = True, decision.id
+                raise error
+            return decision
+
+    storage = Losing(clock)
+    limiter = Limiter(GuardedStorage(storage, workers=1, clock=clock))
+    limiter.check(PLAN)
+    storage.loses = True
+
+    decisions = [limiter.check(PLAN) for _ in range(3)]
+
+    assert [decision.ban is not None for decision in decisions] == [False, False, True]
+    assert decisions[-1].ban is not None
+    assert decisions[-1].ban.begun
+    limiter.close()
