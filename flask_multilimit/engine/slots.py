@@ -2,7 +2,8 @@
 
 One thread a process renews whatever is held for long, of each storage in one command; it runs while slots are held.
 Slots that are released at the same time leave together: while one thread gives back, others put theirs into a queue,
-and the next one takes all of them along.
+and the next one takes all of them along. Nobody waits for the answer of a storage that need not be waited for: the next
+check reads it, or the thread a second later, and what turns out to be lost is released again.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from time import monotonic
-from typing import cast
+from typing import NamedTuple, cast
 
 from .decision import Decision
 from .errors import ConfigurationError, StorageError
 from .forks import tell_child
 from .hits import PEEKED, Hit, memoized
-from .storage import KeepsSlots, Slot, Storage, layers_of
+from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 
 RENEWALS = 3
 """Times that a slot is renewed within its timeout: two of them may fail."""
 RETRY_SECONDS = 1.0
 """After which a release that failed is tried again, until the slots expire by themselves."""
+CONFIRM_SECONDS = 1.0
+"""After which the answer to a release is looked at, if no check has done so."""
+LINGER_SECONDS = 10.0
+"""For which the thread waits for more to do."""
 
 _log = logging.getLogger("flask_multilimit")
 
@@ -55,6 +62,7 @@ class Keeper:
 
     def _begin(self) -> None:
         self._held: dict[bytes, _Held] = {}
+        self._unconfirmed: dict[int, KeepsSlots] = {}
         self._queue: deque[_Held] = deque()
         self._late: deque[Callable[[], None]] = deque()
         self._releasing = threading.Lock()
@@ -70,21 +78,25 @@ class Keeper:
         slots = slots_of(decision)
         if not slots:
             return
-        timeout = min([slot.hit.rule.time for slot in slots])
-        now = self._clock()
-        held = _Held(storage, slots, timeout, now + timeout / RENEWALS, now + timeout)
-        self._held[decision.check_id] = held
-        if self._thread is None or held.due < self._wakes_at:
-            self._see_to_it(held.due)
+        timeout, now = memoized(decision.hits, _holding).timeout, self._clock()
+        due = now + timeout / RENEWALS
+        self._held[decision.check_id] = _Held(storage, slots, timeout, due, now + timeout)
+        self._see_to_it(due)
 
     def release(self, decision: Decision) -> bool:
         """Give back what ``decision`` has taken; whether this process held it."""
         held = self._held.pop(decision.check_id, None)
         if held is None:
             return False
-        self._queue.append(held)
-        with self._releasing:  # meanwhile another thread may have taken it along
-            self._release_queued()
+        if self._releasing.acquire(blocking=False):
+            try:
+                self._release(held.storage, [held])
+            finally:
+                self._releasing.release()
+        else:
+            self._queue.append(held)
+            with self._releasing:  # meanwhile another thread may have taken it along
+                self._release_queued()
         return True
 
     def forget(self, decision: Decision) -> None:
@@ -93,6 +105,7 @@ class Keeper:
 
     def forget_all(self, storage: Storage) -> None:
         """Nobody uses ``storage`` any more."""
+        self._unconfirmed.pop(id(storage), None)
         for check_id, held in list(self._held.items()):
             if held.storage is cast("KeepsSlots", storage):
                 self._held.pop(check_id, None)
@@ -111,10 +124,17 @@ class Keeper:
         while self._queue:
             leaving.append(self._queue.popleft())
         for storage, together in _by_storage(leaving):
-            try:
-                storage.release([slot for held in together for slot in held.slots])
-            except StorageError as error:  # noqa: PERF203 - one storage must not take the others with it
-                self._release_later(together, error)
+            self._release(storage, together)
+
+    def _release(self, storage: KeepsSlots, together: list[_Held]) -> None:
+        slots = together[0].slots if len(together) == 1 else [slot for held in together for slot in held.slots]
+        try:
+            storage.release(slots, partial(self._release_later, together))
+        except StorageError as error:
+            self._release_later(together, error)
+        else:
+            self._unconfirmed[id(storage)] = storage
+            self._see_to_it(self._clock() + CONFIRM_SECONDS)
 
     def _release_later(self, together: list[_Held], error: StorageError) -> None:
         now = self._clock()
@@ -135,6 +155,8 @@ class Keeper:
     # The thread
 
     def _see_to_it(self, due: float) -> None:
+        if self._thread is not None and due >= self._wakes_at:
+            return
         with self._wake:
             if self._thread is None:
                 self._wakes_at = due
@@ -150,24 +172,32 @@ class Keeper:
                 self._wake.notify()
 
     def _run(self) -> None:
+        idle = False
         while True:
             with self._wake:
                 while (left := self._wakes_at - self._clock()) > 0:
                     self._wake.wait(left)
-                held = list(self._held.values())
-                if not held and not self._late:
+                was_idle, idle = idle, self._is_idle()
+                if was_idle and idle:
                     self._thread = None
-                    if not self._held and not self._late:  # whoever comes later starts another
+                    if self._is_idle():  # whoever comes later starts another
                         return
                     self._thread = threading.current_thread()
-                    continue
-                self._wakes_at = min((each.due for each in held), default=self._clock() + RETRY_SECONDS)
+                self._wakes_at = inf  # whoever comes now and is not seen here waits for the lock
+                dues = [each.due for each in list(self._held.values())]
+                self._wakes_at = min(dues, default=self._clock() + LINGER_SECONDS)
             self.renew_due()
+
+    def _is_idle(self) -> bool:
+        return not (self._held or self._late or self._unconfirmed)
 
     def renew_due(self) -> None:
         """Renew, or try again to release, what is due."""
         while self._late:
             self._late.popleft()()
+        while self._unconfirmed:
+            _, storage = self._unconfirmed.popitem()
+            _confirm(cast("Storage", storage))
         now = self._clock()
         due = [held for held in list(self._held.values()) if held.due <= now]
         for held in [held for held in due if held.releasing]:
@@ -194,16 +224,32 @@ class Keeper:
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
     """What ``decision`` has taken of rules that hold slots."""
-    check_id, holding = decision.check_id, memoized(decision.hits, _that_hold_slots)
+    check_id, holding = decision.check_id, memoized(decision.hits, _holding)
     if not decision.allowed or check_id == PEEKED:
         return ()
-    if not decision.refunded and not any(hit.shadow for hit in holding):  # nearly always, and charges take longer
-        return tuple([Slot(check_id, hit) for hit in holding])
+    if not decision.refunded and not holding.has_shadows:  # nearly always, and charges take longer
+        return tuple([Slot(check_id, hit) for hit in holding.hits])
     return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
 
 
-def _that_hold_slots(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    return tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
+class _Holding(NamedTuple):
+    """What of a check holds slots."""
+
+    hits: tuple[Hit, ...]
+    timeout: float
+    """The shortest."""
+    has_shadows: bool
+
+
+def _holding(hits: tuple[Hit, ...]) -> _Holding:
+    found = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
+    return _Holding(found, min([hit.rule.time for hit in found], default=0), any(hit.shadow for hit in found))
+
+
+def _confirm(storage: Storage) -> None:
+    for layer in layers_of(storage):
+        if isinstance(layer, Confirms):
+            layer.confirm()
 
 
 def _by_storage(held: Iterable[_Held]) -> list[tuple[KeepsSlots, list[_Held]]]:

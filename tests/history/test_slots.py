@@ -31,7 +31,7 @@ PATIENCE = 120
 DEFECTS = {
     "admits one too many": (Defect("hit.count - used", "hit.count + 1 - used", "too many"), "too many"),
     "forgets slots early": (
-        Defect("now - hit.window + 1, now +", "now - 3000, now +", "too many"),
+        Defect("now - hit.window + 1, horizon", "now - 3000, horizon", "too many"),
         "too many",
     ),
     "takes a slot when it refuses": (
@@ -99,7 +99,7 @@ def test_work_that_outlives_the_timeout_keeps_its_slot(processes: Processes) -> 
 
 
 def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
-    """Nothing is asked while it stalls but what has waited; so what is late is late for all."""
+    """What is sent while it stalls is done when it goes on, in any order: a release, too."""
     calls = [
         processes._pool.submit(slots.run, processes._server.url, n, THREADS, TIMES, None, slots.SOON)
         for n in range(PROCESSES)
@@ -110,7 +110,7 @@ def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
 
     history = [work for call in calls for work in call.result(PATIENCE)]
 
-    assert not violations(history)
+    assert not violations(history, on_its_way=0.2)
     assert processes.in_use() == 0
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 
 from . import sliding_window
 from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
-from .sliding_window import Log, charge, drop_future, recognise, refund, reset_after
+from .sliding_window import Log, charge, drop_future, recognise, reset_after
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
@@ -20,7 +20,7 @@ MAX_COST = 1000
 """Each unit is one entry, which is renewed as long as the work goes on."""
 
 REMEMBERS_IDS = True
-INCLUDES = ()
+INCLUDES = ("log",)
 
 quota = plain_quota
 
@@ -45,6 +45,12 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen: the range of slots in progress, as a pair of indices."""
     remaining, retry_after, delay, seen = sliding_window.evaluate(log, quota, cost, now)
     return remaining, UNKNOWN if retry_after > 0 else retry_after, delay, seen
+
+
+def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
+    """Wherever a renewal has moved them."""
+    log.remove(check_id, cost, log.head, len(log.times))
+    return log
 
 
 def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:

@@ -58,39 +58,18 @@ algorithms.sliding_window = {
   end,
 
   others = function()
-    return {
-      reset_after = function(hit, now, used)
-        if used == 0 then
-          return 0
+    local others = others_of_log()
+    others.refund = function(hit, until_, now, id)
+      call('ZREM', hit.key, id)
+      for from = 2, hit.cost, 2000 do
+        local members = {}
+        for n = from, math.min(from + 1999, hit.cost) do
+          members[#members + 1] = id .. n
         end
-        local last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
-        return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
-      end,
-
-      drop_future = function(hit, now)
-        local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
-        if future > 0 then
-          call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
-        end
-      end,
-
-      refund = function(hit, until_, now, id)
-        call('ZREM', hit.key, id)
-        for from = 2, hit.cost, 2000 do
-          local members = {}
-          for n = from, math.min(from + 1999, hit.cost) do
-            members[#members + 1] = id .. n
-          end
-          call('ZREM', hit.key, unpack(members))
-        end
-        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
-      end,
-
-      -- For as long as the charge counts.
-      recognise = function(hit, now, id)
-        local at = call('ZSCORE', hit.key, id)
-        return at and tonumber(at) > now - hit.window
-      end,
-    }
+        call('ZREM', hit.key, unpack(members))
+      end
+      call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+    end
+    return others
   end,
 }

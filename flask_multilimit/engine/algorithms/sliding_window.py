@@ -19,7 +19,7 @@ MAX_COST = 10_000
 """Each unit is one entry: a larger cost would make a single check a long one."""
 
 REMEMBERS_IDS = True
-INCLUDES = ()
+INCLUDES = ("log",)
 
 quota = plain_quota
 

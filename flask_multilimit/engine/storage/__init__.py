@@ -5,7 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .base import Clocked, HoldsUnits, Inspectable, KeepsSlots, Scripted, Slot, Storage, StoredKey, layers_of
+from .base import (
+    Clocked,
+    Confirms,
+    HoldsUnits,
+    Inspectable,
+    KeepsSlots,
+    Lost,
+    Scripted,
+    Slot,
+    Storage,
+    StoredKey,
+    layers_of,
+)
 from .evaluate import decide, take_back
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .layers.guard.guard import GuardedStorage
@@ -28,6 +40,7 @@ __all__ = [
     "SCHEMES",
     "Clocked",
     "ClusterStorage",
+    "Confirms",
     "DenyCache",
     "GuardedStorage",
     "Health",
@@ -38,6 +51,7 @@ __all__ = [
     "Layers",
     "LeasingStorage",
     "LocalStorage",
+    "Lost",
     "MemoryStorage",
     "RedisStorage",
     "Scheme",

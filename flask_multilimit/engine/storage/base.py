@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision
+from ..errors import StorageError
 from ..hits import Hit
 
 
@@ -79,11 +80,24 @@ class Slot(NamedTuple):
 class KeepsSlots(Protocol):
     """A storage that :class:`.Concurrent` rules can be asked of."""
 
-    def release(self, slots: Sequence[Slot]) -> None:
-        """Give back slots, of any number of checks, in one round trip; those that are gone already, too."""
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        """Give back slots, of any number of checks, in one round trip; those that are gone already, too. With ``lost``
+        the storage need not wait for the answer: it calls ``lost`` if the slots may still be taken."""
 
     def renew(self, slots: Sequence[Slot]) -> None:
         """Let slots count from now on, if they still do, in one round trip."""
+
+
+Lost = Callable[[StorageError], object]
+"""Called, in whatever thread and at most once, with why slots may not have been given back."""
+
+
+@runtime_checkable
+class Confirms(Protocol):
+    """A storage that gives back slots without waiting for the answer."""
+
+    def confirm(self) -> None:
+        """Look at the answers that nobody has waited for."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from ..forks import mind_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
-from .base import Slot, StoredKey
+from .base import Lost, Slot, StoredKey
 from .evaluate import decide, evaluated, take_back
 from .tallies import Tallies, TalliesInMemory, Tally
 
@@ -94,7 +94,7 @@ class MemoryStorage:
         with self._lock:
             take_back(self._states, check_id, charges, self._now())
 
-    def release(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - nothing is lost
         with self._lock:
             now = self._now()
             for slot in slots:

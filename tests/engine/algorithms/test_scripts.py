@@ -70,12 +70,13 @@ def test_a_plan_of_sliding_windows_alone_has_nothing_of_the_others_whatever_was_
     again = scripts.script("check", frozenset({"sliding_window"}))
 
     assert again == before
-    prelude, hits, algorithm, check, finish = (lines_of(shipped(*place)) for place in SLIDING_WINDOW_ALONE)
-    assert lines_of(again.text) == [*prelude, *hits, "do", *algorithm, "end", *check, *finish]
+    prelude, hits, log, algorithm, check, finish = (lines_of(shipped(*place)) for place in SLIDING_WINDOW_ALONE)
+    assert lines_of(again.text) == [*prelude, *hits, *log, "do", *algorithm, "end", *check, *finish]
 
 
 SLIDING_WINDOW_ALONE = [
-    *(("storage.redis", "prelude"), ("storage.redis", "hits"), ("algorithms", "sliding_window")),
+    *(("storage.redis", "prelude"), ("storage.redis", "hits")),
+    *(("algorithms", "log"), ("algorithms", "sliding_window")),
     *(("storage.redis", "check"), ("storage.redis", "finish")),
 ]
 

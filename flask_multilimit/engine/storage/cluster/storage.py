@@ -24,7 +24,7 @@ from ...decision import Charge, Decision
 from ...errors import StorageError
 from ...hits import Hit, Hits, bans_among, memoized
 from ...reply import DELAY, Standing, joined, standing_of
-from ..base import Slot, StoredKey
+from ..base import Lost, Slot, StoredKey
 from ..redis.failures import code_of
 from ..redis.storage import RedisStorage, remembers_ids
 from ..tallies import Tallies, Tally
@@ -132,7 +132,7 @@ class ClusterStorage:
         self._deadline.begin()
         self._refund(check_id, charges)
 
-    def release(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - waits for the answer
         self._deadline.begin()
         self._each(slots, RedisStorage.release)
 

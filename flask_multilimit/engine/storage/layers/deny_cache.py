@@ -28,7 +28,7 @@ from ...errors import ConfigurationError
 from ...forks import tell_child
 from ...hits import Hit, bans_among, memoized, new_id
 from ...reply import aged, passing_times, retry_afters, start_of
-from ..base import HoldsUnits, KeepsSlots, Slot, Storage, layers_of
+from ..base import HoldsUnits, KeepsSlots, Lost, Slot, Storage, layers_of
 
 DENY_SECONDS = 1.0
 """How long a refusal is believed at most, by default."""
@@ -138,9 +138,9 @@ class DenyCache:
         finally:  # an error may mean that only the answer was lost
             self.forget([charge.hit.key for charge in charges])
 
-    def release(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """Refusals by slots are not remembered, so there is nothing to forget."""
-        cast("KeepsSlots", self.wrapped).release(slots)
+        cast("KeepsSlots", self.wrapped).release(slots, lost)
 
     def renew(self, slots: Sequence[Slot]) -> None:
         cast("KeepsSlots", self.wrapped).renew(slots)

@@ -33,7 +33,7 @@ from ...forks import tell_child
 from ...hits import BanHit, Hit, Hits, bans_among, memoized, new_id
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
-from ..base import KeepsSlots, Slot, Storage
+from ..base import KeepsSlots, Lost, Slot, Storage
 
 MOST_LEASES = 1024
 """The most quotas of which a process has leases. For another, it gives back the lease that was renewed longest ago."""
@@ -217,8 +217,8 @@ class LeasingStorage:
         if late:
             self.wrapped.refund(check_id, late)
 
-    def release(self, slots: Sequence[Slot]) -> None:
-        cast("KeepsSlots", self.wrapped).release(slots)
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        cast("KeepsSlots", self.wrapped).release(slots, lost)
 
     def renew(self, slots: Sequence[Slot]) -> None:
         cast("KeepsSlots", self.wrapped).renew(slots)

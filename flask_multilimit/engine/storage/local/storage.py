@@ -14,7 +14,7 @@ from ...decision import Charge, Decision
 from ...errors import ConfigurationError, StorageError
 from ...hits import Hit
 from ..addresses import redacted
-from ..base import Slot, StoredKey
+from ..base import Lost, Slot, StoredKey
 from ..redis.storage import RedisStorage
 from ..tallies import Tallies, Tally
 from .server import (
@@ -80,8 +80,11 @@ class LocalStorage:
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._ask(self._redis.refund, check_id, charges)
 
-    def release(self, slots: Sequence[Slot]) -> None:
-        self._ask(self._redis.release, slots)
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        self._ask(self._redis.release, slots, lost)
+
+    def confirm(self) -> None:
+        self._redis.confirm()
 
     def renew(self, slots: Sequence[Slot]) -> None:
         self._ask(self._redis.renew, slots)

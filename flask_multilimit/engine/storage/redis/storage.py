@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple, cast
@@ -24,7 +25,7 @@ from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
 from ...reply import is_well_formed
 from ..addresses import redacted
-from ..base import Slot, StoredKey
+from ..base import Lost, Slot, StoredKey
 from ..tallies import Tallies, Tally
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
@@ -142,15 +143,27 @@ class RedisStorage:
         arguments = [b"%d" % len(keys), *[key.encode() for key in keys]]
         return tallies_of(self._evaluate(lone_script("tallies"), arguments), len(keys))
 
-    def release(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        if lost is not None and self._wire is not None and len(slots) == 1:  # as nearly always
+            told = partial(self._tell_lost, lost)
+            try:
+                self._wire.tell(_packed_release(slots[0]), monotonic(), told)
+            except (RedisError, OSError) as error:
+                raise self._failure(error) from error
+            return
         self._deadline.start()
-        commands = [_release_command(slot) for slot in slots]
         if self._wire is None:
+            commands = [_release_command_of(hit)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots]
             self._command(self._run_each, commands)
-        elif len(commands) == 1:
-            self._command(self._wire.ask, command_of(*commands[0]), self._deadline.started)
         else:
-            self._command(self._wire.ask_all, [command_of(*each) for each in commands], self._deadline.started)
+            self._command(self._wire.ask_all, [_packed_release(slot) for slot in slots], self._deadline.started)
+
+    def confirm(self) -> None:
+        if self._wire is not None:
+            self._wire.confirm()
+
+    def _tell_lost(self, lost: Lost, error: Exception) -> None:
+        lost(storage_error(error, address_of(self._client)))
 
     def renew(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
@@ -203,6 +216,7 @@ class RedisStorage:
         return self._command(self._client.eval, script, len(keys), *keys, *arguments)
 
     def close(self) -> None:
+        self.confirm()
         if self._wire is not None:
             self._wire.close()
         if self._owns_client:
@@ -308,6 +322,9 @@ class RedisStorage:
         return storage_error(error, address_of(self._client))
 
 
+ReleaseCommand = Callable[[bytes, int, bytes], tuple[bytes, ...]]
+
+
 def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError` that shows the URI,
     or the one that was ``given`` in its place."""
@@ -378,9 +395,23 @@ def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
     return command_of(b"EVALSHA", script.sha.encode(), *arguments, and_more=and_more)
 
 
-def _release_command(slot: Slot) -> tuple[bytes, ...]:
-    hit = slot.hit
-    return cast("HoldsSlots", hit.rule.implementation).release_command(hit.key.encode(), hit.cost, slot.check_id)
+_ANY_ID = b"\xff" * 16
+"""In the place of an id: bytes that no key has."""
+
+
+@lru_cache(maxsize=1024)
+def _release_parts(release_command: ReleaseCommand, key: str, cost: int) -> list[bytes]:
+    """The packed command, cut where the id stands."""
+    return command_of(*release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
+
+
+def _packed_release(slot: Slot) -> bytes:
+    check_id, hit = slot
+    return check_id.join(_release_parts(_release_command_of(hit), hit.key, hit.cost))
+
+
+def _release_command_of(hit: Hit) -> ReleaseCommand:
+    return cast("HoldsSlots", hit.rule.implementation).release_command
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:

@@ -22,6 +22,7 @@ import signal
 import socket
 import struct
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any, Protocol
@@ -59,14 +60,24 @@ _LONG_CHUNK = 65_536
 """And of a reply, or many, that goes on."""
 _SECONDS_BETWEEN_LOOKS = 1.0
 """At the timers of this process."""
+_FRESH_SECONDS = 0.5
+"""After its last question a connection is taken to be there still, by those who can tell again."""
+_MOST_OWED = 128
+"""Replies to what was told that wait to be read, of one connection."""
 _MORE = object()
 """In place of a reply that is not complete yet."""
+
+
+Lost = Callable[[Exception], object]
+"""Called, in whatever thread, with why a command that was told may not have been done."""
 
 
 class _Line(Protocol):
     """A connection with nothing under way."""
 
     connection: Any
+    used: float
+    """When the last question to it began."""
 
     def has_news(self) -> object:
         """Tells at once whether there is something to read."""
@@ -76,6 +87,19 @@ class _Line(Protocol):
 
     def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
         """The replies to ``commands``, sent together. Raises the first that is an error."""
+
+    def tell(self, command: bytes, started: float, lost: Lost, /) -> None:
+        """Send ``command``; its reply is read before the next one, or by :meth:`settle`."""
+
+    @property
+    def owed(self) -> int:
+        """Replies to what was told that are still to be read."""
+
+    def settle(self, started: float | None, /) -> None:
+        """Read the replies to what was told: those that have come, or, with ``started``, all."""
+
+    def forsake(self, error: Exception, /) -> None:
+        """Nobody will read from it any more."""
 
 
 class Wire:
@@ -138,6 +162,38 @@ class Wire:
         self._idle.append(line)
         return replies
 
+    def tell(self, command: bytes, started: float, lost: Lost) -> None:
+        """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
+        :meth:`confirm`. Raises redis-py's errors if it cannot be sent."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            line, started = self._open(started)
+        if started - line.used > _FRESH_SECONDS and line.has_news():
+            line, started = self._take_another(line, started)
+        try:
+            line.tell(command, started, lost)
+        except BaseException as error:
+            self._drop(line)
+            if isinstance(error, OSError):
+                raise _as_redis_error(error) from error
+            raise
+        self._idle.append(line)
+
+    def confirm(self) -> None:
+        """Read the replies to what was told, on connections that are idle."""
+        for line in [line for line in self._idle if line.owed]:
+            try:
+                self._idle.remove(line)
+            except ValueError:  # in use by now, which is as good
+                continue
+            try:
+                line.settle(monotonic())
+            except (RedisError, OSError):
+                self._drop(line)
+            else:
+                self._idle.append(line)
+
     def make_room(self) -> bool:
         """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
         return _give_back_one(self._pool, self._idle)
@@ -152,7 +208,7 @@ class Wire:
 
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
         """Instead of one that the server has closed, or that has something to say unasked."""
-        while line.has_news():
+        while not _is_fit(line):
             _hang_up(self._pool, line)
             try:
                 line = self._idle.pop()
@@ -200,9 +256,19 @@ def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
     return True
 
 
+def _is_fit(line: _Line) -> bool:
+    """Whether there is nothing to be read but what was told."""
+    try:
+        line.settle(None)
+        return not line.has_news()
+    except (RedisError, OSError):
+        return False
+
+
 def _hang_up(pool: Any, line: _Line) -> None:
     line.connection.disconnect()
     pool.release(line.connection)
+    line.forsake(RedisConnectionError("the connection was given up before the answer came"))
 
 
 def wire_of(client: Any, deadline: Deadline) -> Wire | None:
@@ -237,11 +303,25 @@ def _line_of(connection: Any, deadline: Deadline) -> _Line:
 
 
 class _RedisLine:
-    """By the methods of redis-py's connection."""
+    """By the methods of redis-py's connection. What it is told, it asks."""
+
+    owed = 0
+    used = 0.0
 
     def __init__(self, connection: Any, deadline: Deadline) -> None:
         self.connection = connection
         self._deadline = deadline
+
+    def tell(self, command: bytes, started: float, lost: Lost) -> None:
+        reply = self.ask(command, started)
+        if isinstance(reply, Exception):
+            lost(reply)
+
+    def settle(self, started: float | None) -> None:
+        """There is nothing to read."""
+
+    def forsake(self, error: Exception) -> None:
+        """Nobody waits for anything."""
 
     def ask(self, command: bytes, started: float) -> Any:
         self._deadline.start(started)
@@ -293,11 +373,14 @@ class _SocketLine:
         self._ticks = False
         self._look_at: float = 0.0
         """When to look again whether a timer ticks."""
+        self._owed: deque[Lost] = deque()
+        self.used = 0.0
         self.has_news = functools.partial(poll.poll, 0)
         plain.setblocking(True)
         self._wait_at_most(self._usual)
 
     def ask(self, command: bytes, started: float) -> Any:
+        self.used = started
         if monotonic() - started > self._leisure or self._hurried:
             self._hurry(started)
         if started > self._look_at:
@@ -306,6 +389,8 @@ class _SocketLine:
         if self._ticks and not self._poll(self._milliseconds):
             raise TimeoutError("timed out")
         received = self._receive(_CHUNK)
+        if self._owed:
+            return self._reply_after_owed(started, received)
         is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
         if not is_short:
             Announcements().read(received)
@@ -321,6 +406,7 @@ class _SocketLine:
         self._hurry(started)
         self._send(b"".join(commands))
         replies, announcements = [], Announcements()
+        self._settle_all(started, announcements)
         for _ in commands:
             reply = self._gets()
             if reply is _MORE:
@@ -331,20 +417,75 @@ class _SocketLine:
             started = monotonic()
         return replies
 
+    def tell(self, command: bytes, started: float, lost: Lost) -> None:
+        if monotonic() - started > self._leisure or self._hurried:
+            self._hurry(started)
+        if len(self._owed) >= _MOST_OWED:
+            self._settle_all(started, Announcements())
+        self._send(command)
+        self._owed.append(lost)
+
+    @property
+    def owed(self) -> int:
+        return len(self._owed)
+
+    def settle(self, started: float | None) -> None:
+        announcements = Announcements()
+        if started is not None:
+            self._settle_all(started, announcements)
+        while self._owed and self._poll(0):
+            self._read_more(announcements)
+            while self._owed and (reply := self._gets()) is not _MORE:
+                self._settle_one(reply)
+
+    def forsake(self, error: Exception) -> None:
+        while self._owed:
+            self._owed.popleft()(error)
+
+    def _settle_all(self, started: float, announcements: Announcements) -> None:
+        """Read the replies to what was told, of which nothing has come yet."""
+        while self._owed:
+            self._settle_one(self._rest(started, announcements) if (reply := self._gets()) is _MORE else reply)
+
+    def _settle_one(self, reply: Any) -> None:
+        lost = self._owed.popleft()
+        if isinstance(reply, Exception):
+            lost(reply)
+
+    def _reply_after_owed(self, started: float, received: bytes) -> Any:
+        """The reply that follows those to what was told, where ``received`` is what has come so far."""
+        announcements, is_read = Announcements(), not _is_numbers_and_a_list(received)
+        if is_read:
+            announcements.read(received)
+        self._feed(received)
+        while True:
+            reply = self._gets()
+            if reply is _MORE:
+                if not is_read:
+                    announcements.read(received)
+                    is_read = True
+                reply = self._rest(started, announcements)
+            if not self._owed:
+                return reply
+            self._settle_one(reply)
+
     def _rest(self, started: float, announcements: Announcements) -> Any:
         """A reply that comes in pieces, of which ``announcements`` have read the first ones."""
         while True:
             self._hurry(started)
             if not self._poll(self._milliseconds):
                 raise TimeoutError("timed out")
-            received = self._receive(_LONG_CHUNK)
-            if not received:
-                raise RedisConnectionError("the server closed the connection")
-            announcements.read(received)
-            self._feed(received)
+            self._read_more(announcements)
             reply = self._gets()
             if reply is not _MORE:
                 return reply
+
+    def _read_more(self, announcements: Announcements) -> None:
+        received = self._receive(_LONG_CHUNK)
+        if not received:
+            raise RedisConnectionError("the server closed the connection")
+        announcements.read(received)
+        self._feed(received)
 
     def _hurry(self, started: float) -> None:
         """Wait no longer than there is time left, or as long as usual again."""
@@ -368,6 +509,14 @@ def _timer_ticks() -> bool:
 
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "getitimer") else ()
+
+
+def _is_numbers_and_a_list(received: bytes) -> bool:
+    """Whether nothing else has come: answers to releases, and one list of at most six digits."""
+    begin = received.find(b"*")
+    if begin < 0 or received.rfind(b"*") != begin or received.find(b"\n", begin, begin + 9) < 0:
+        return False
+    return not received[:begin].strip(b":0123456789\r\n")
 
 
 def _as_redis_error(error: OSError) -> RedisError:

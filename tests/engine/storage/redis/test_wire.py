@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
+from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.deadline import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
 from support.bench import bare
@@ -220,3 +221,148 @@ def test_a_server_that_is_gone_is_a_storage_error(server: Server) -> None:
 
     with pytest.raises(StorageError):
         limiter.check(hits_for("5/minute", scope="gone"))
+
+
+# What is told, and not waited for
+
+
+class Losses(list[Exception]):
+    """Why commands that were told may not have been done."""
+
+
+def tell(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
+    wire.tell(command_of(*arguments), time.monotonic(), (Losses() if lost is None else lost).append)
+
+
+def until_answered(wire: Wire) -> None:
+    """The reply to what was told has come."""
+    (line,) = wire._idle
+    deadline = time.monotonic() + 10
+    while not line.has_news() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def test_what_is_told_is_done_and_the_next_reply_is_ones_own(wire: Wire) -> None:
+    lost = Losses()
+    for _ in range(3):
+        tell(wire, b"INCR", b"told", lost=lost)
+
+    assert [ask(wire, b"ECHO", b"mine", looking=False), ask(wire, b"GET", b"told")] == [b"mine", b"3"]
+    assert lost == []
+
+
+def test_a_long_reply_that_follows_what_was_told_is_read_whole(wire: Wire) -> None:
+    tell(wire, b"INCR", b"told")
+
+    assert ask(wire, b"ECHO", bytes(100_000), looking=False) == bytes(100_000)
+
+
+def test_several_replies_follow_what_was_told(wire: Wire) -> None:
+    tell(wire, b"INCR", b"told")
+
+    assert wire.ask_all([command_of(b"ECHO", b"a"), command_of(b"GET", b"told")], time.monotonic()) == [b"a", b"1"]
+
+
+def test_who_looks_first_does_not_take_the_answer_to_what_was_told_for_bad_news(wire: Wire) -> None:
+    ask(wire, b"PING")
+    (line,) = wire._idle
+    tell(wire, b"INCR", b"told")
+    until_answered(wire)
+
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+    assert wire._idle == [line]
+    assert line.owed == 0
+
+
+def test_an_error_in_answer_to_what_was_told_is_told_and_the_next_reply_is_ones_own(wire: Wire) -> None:
+    lost = Losses()
+    ask(wire, b"SET", b"text", b"x")
+    tell(wire, b"ZREM", b"text", b"x", lost=lost)
+
+    assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
+    assert [type(error) for error in lost] == [redis.ResponseError]
+
+
+def test_to_confirm_is_to_read_the_answers_that_nobody_has_waited_for(wire: Wire) -> None:
+    lost = Losses()
+    ask(wire, b"SET", b"text", b"x")
+    tell(wire, b"ZREM", b"text", b"x", lost=lost)
+
+    wire.confirm()
+
+    (line,) = wire._idle
+    assert line.owed == 0
+    assert len(lost) == 1
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+
+
+@pytest.mark.parametrize("finds_out", ["by the next question", "when it is confirmed", "when all is closed"])
+def test_what_was_told_on_a_connection_that_is_lost_is_told_once(
+    wire: Wire, redis_client: redis.Redis, finds_out: str
+) -> None:
+    lost = Losses()
+    tell(wire, b"BLPOP", b"nothing", b"30", lost=lost)
+    redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    if finds_out == "by the next question":
+        assert ask(wire, b"ECHO", b"mine") == b"mine"
+    elif finds_out == "when it is confirmed":
+        wire.confirm()
+    wire.close()
+
+    assert [type(error) for error in lost] == [redis.ConnectionError]
+
+
+def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(server: Server) -> None:
+    lost = Losses()
+    wire = wire_of(server.client(socket_timeout=0.1), Deadline(None))
+    assert wire is not None
+    tell(wire, b"BLPOP", b"nothing", b"0.3", lost=lost)
+    with pytest.raises(redis.TimeoutError):
+        ask(wire, b"ECHO", b"not mine", looking=False)
+
+    assert len(lost) == 1
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+    wire.close()
+
+
+def test_who_only_tells_reads_now_and_then(wire: Wire) -> None:
+    lost = Losses()
+    for _ in range(1000):
+        tell(wire, b"INCR", b"told", lost=lost)
+    (line,) = wire._idle
+    assert line.owed < 200
+
+    assert ask(wire, b"GET", b"told") == b"1000"
+    assert lost == []
+
+
+def test_where_the_socket_is_not_the_systems_own_what_is_told_is_asked(
+    wire: Wire, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.redis.wire.HIREDIS_AVAILABLE", False)
+    lost = Losses()
+    tell(wire, b"INCR", b"told", lost=lost)
+    wire.confirm()
+
+    assert redis_client.get("told") == b"1"
+    with pytest.raises(redis.ResponseError):
+        tell(wire, b"ZREM", b"told", b"x", lost=lost)
+    assert ask(wire, b"ECHO", b"mine") == b"mine"
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("received", "is_so"),
+    [
+        (b":1\r\n*2\r\n:1\r\n:2\r\n", True),
+        (b":1\r\n:0\r\n*1\r\n:1\r\n", True),
+        (b":1\r\n*9999999\r\n", False),
+        (b"~9999999\r\n*1\r\n", False),
+        (b"~9999999\r\n", False),
+        (b":1\r\n*1\r\n*9999999\r\n", False),
+        (b"$1\r\n*\r\n*1\r\n", False),
+    ],
+)
+def test_what_announces_more_than_fits_is_looked_at_closely(received: bytes, is_so: bool) -> None:
+    assert wire_module._is_numbers_and_a_list(received) is is_so

@@ -20,7 +20,7 @@ from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError
 from ....forks import mind_forks
 from ....hits import PEEKED, Hit, OnStorageError
-from ...base import KeepsSlots, Slot, Storage
+from ...base import KeepsSlots, Lost, Slot, Storage
 from .breaker import Breaker, State
 from .fallback import MOST_KEYS, Fallback, check_outage_keys, without_bans
 from .health import Health
@@ -165,12 +165,13 @@ class GuardedStorage:
                 return
         self.wrapped.refund(check_id, charges)
 
-    def release(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """While the storage is away, slots that it holds are released later."""
-        with self._lock:
-            now = [slot for slot in slots if not self._release_here(slot)]
-        if now:
-            cast("KeepsSlots", self.wrapped).release(now)
+        if self._breaker.state is not _CLOSED or self._pending:
+            with self._lock:
+                slots = [slot for slot in slots if not self._release_here(slot)]
+        if slots:
+            cast("KeepsSlots", self.wrapped).release(slots, lost)
 
     def _release_here(self, slot: Slot) -> bool:
         check_id, charges = UUID(bytes=slot.check_id), (Charge(slot.hit, 0),)
