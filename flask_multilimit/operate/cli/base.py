@@ -12,13 +12,10 @@ from flask import current_app
 from flask.cli import with_appcontext
 
 from ...config import PREFIX
-from ...engine import Ban, ConfigurationError, Limiter, MultiLimitError, Rule, StorageError
-from ...engine.bans import BanRule
+from ...engine import ConfigurationError, Limiter, MultiLimitError, StorageError
 from ...engine.errors import with_remedy
-from ...engine.rules import UNITS
 from ...serve.gate import AppGate, gate_of
 from ...serve.steer import steering_of
-from .. import console
 
 SCHEMA = 1
 """The version of what ``--json`` writes (docs/reference/cli.md). It rises when a field changes its meaning or goes."""
@@ -65,27 +62,6 @@ def write_json(**fields: Any) -> None:
 
 
 as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
-
-
-_UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
-
-
-def rule_text(rule: Rule) -> str:
-    if isinstance(rule, BanRule):
-        return ban_text(rule.ban)
-    return f"{rule.count} per {_UNITS.get(rule.time) or console.duration(rule.time)}"
-
-
-def ban_text(ban: Ban) -> str:
-    longer = f", x {ban.factor:g} up to {console.duration(ban.most)}" if ban.factor > 1 else ""
-    return f"{console.duration(ban.time)}{longer} after {ban.after} refusals in {console.duration(ban.within)}"
-
-
-def rule_as_json(rule: Rule | None) -> dict[str, Any]:
-    return {
-        field: None if rule is None else getattr(rule, field)
-        for field in ("count", "time", "algorithm", "burst", "max_delay", "lease")
-    }
 
 
 def require_shared_storage(gate: AppGate) -> None:

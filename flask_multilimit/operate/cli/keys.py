@@ -9,7 +9,8 @@ import click
 
 from .. import console
 from ..listing import ListedKey, describe_keys, prefixes_of, stored_keys
-from .base import as_json, command, current_gate, for_people, require_shared_storage, rule_as_json, write, write_json
+from ..words import rule_as_json
+from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
 
 
 @command("keys", short_help="List the keys in storage.")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import click
 
-from ...engine import ConfigurationError, Rule
+from ...engine import ConfigurationError
 from ...serve.gate import AppGate
 from .. import console
 from ..listing import ListedEndpoint, ListedLimiter, endpoints_of, unmatched_of
-from .base import as_json, ban_text, command, current_gate, for_people, rule_as_json, rule_text, write, write_json
+from ..words import endpoint_as_json, limits_as_json, options_of, parameters_of, rule_text
+from .base import as_json, command, current_gate, for_people, write, write_json
 
 
 @command("limits", short_help="List endpoints with their limits.")
@@ -43,8 +43,8 @@ def limits_command(
         unmatched = tuple(filter(wanted.takes_limiter, unmatched_of(gate))) if wanted.takes_unmatched else ()
     if as_json:
         write_json(
-            endpoints=[_endpoint_as_json(endpoint) for endpoint in endpoints],
-            unmatched=[row for listed in unmatched for row in _limits_as_json(listed)],
+            endpoints=[endpoint_as_json(endpoint) for endpoint in endpoints],
+            unmatched=[row for listed in unmatched for row in limits_as_json(listed)],
         )
         return
     write(_lines(endpoints, unmatched) or ["No endpoint matches."])
@@ -133,7 +133,7 @@ def _by_origin(listed: Iterable[ListedLimiter], sizes: list[int]) -> list[str]:
 
 def _rows(listed: ListedLimiter) -> list[tuple[str, str, str, str, str]]:
     declared = listed.planned.declaration
-    options = "; ".join(_options(listed))
+    options = "; ".join(options_of(listed))
     if listed.planned.dynamic is not None:
         return [(declared.name or declared.type_name, declared.type_name, "by request", "", options)]
     return [
@@ -142,61 +142,7 @@ def _rows(listed: ListedLimiter) -> list[tuple[str, str, str, str, str]]:
             declared.type_name,
             rule_text(rule),
             rule.algorithm,
-            "; ".join(filter(None, (_parameters(rule), options))),
+            "; ".join(filter(None, (parameters_of(rule), options))),
         )
         for name, rule in listed.planned.rules
     ]
-
-
-def _parameters(rule: Rule) -> str:
-    burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
-    delay = f"queue {console.duration(rule.max_delay)}" if rule.max_delay else ""
-    lease = f"lease {rule.lease}" if rule.lease is not None else ""
-    return "; ".join(filter(None, (burst, delay, lease)))
-
-
-def _options(listed: ListedLimiter) -> list[str]:
-    declared = listed.planned.declaration
-    conditions = [name for name in ("exempt_when", "charge_when", "on_rejected") if getattr(declared, name)]
-    options = [
-        ("SHADOW: never refuses", declared.shadow),
-        (f"only {', '.join(listed.methods or ())}", listed.methods is not None),
-        (f"scope {declared.scope}", declared.scope is not None),
-        (declared.ban and f"bans for {ban_text(declared.ban)}", declared.ban is not None),
-        ("slot by subject", declared.hash_tag == "subject"),
-        ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
-        (f"waits {console.duration(declared.wait)}", declared.wait),
-        (", ".join(conditions), conditions),
-        (f"key {declared.key}", declared.key is not None),
-    ]
-    return [text for text, holds in options if text and holds]
-
-
-def _endpoint_as_json(endpoint: ListedEndpoint) -> dict[str, Any]:
-    return {
-        "endpoint": endpoint.name,
-        "routes": [{"path": route.path, "methods": list(route.methods)} for route in endpoint.routes],
-        "limits": [row for listed in endpoint.limiters for row in _limits_as_json(listed)],
-    }
-
-
-def _limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
-    declared = listed.planned.declaration
-    of_limiter = {
-        "type": declared.type_name,
-        "from": declared.where,
-        "scope": listed.scope,
-        "hash_tag": declared.hash_tag,
-        "methods": None if listed.methods is None else list(listed.methods),
-        "cost": None if callable(declared.cost) else declared.cost,
-        "shadow": declared.shadow,
-        "wait": declared.wait,
-        "ban": None if declared.ban is None else declared.ban.model_dump(),
-        "exempt_when": declared.exempt_when is not None,
-        "charge_when": declared.charge_when is not None,
-        "key": declared.key,
-        "by_request": listed.planned.dynamic is not None,
-    }
-    if listed.planned.dynamic is not None:
-        return [{"name": declared.name or declared.type_name, **rule_as_json(None), **of_limiter}]
-    return [{"name": name, **rule_as_json(rule), **of_limiter} for name, rule in listed.planned.rules]

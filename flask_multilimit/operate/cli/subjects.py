@@ -20,6 +20,7 @@ from ...plan.plans import Standing
 from ...serve.gate import AppGate
 from .. import console
 from ..standing import require_limiters, standings_of
+from ..words import rule_as_json, rule_text
 from .base import (
     C,
     as_json,
@@ -28,8 +29,6 @@ from .base import (
     current_gate,
     for_people,
     require_shared_storage,
-    rule_as_json,
-    rule_text,
     write,
     write_json,
 )

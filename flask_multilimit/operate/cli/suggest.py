@@ -16,7 +16,8 @@ from ..simulate.picture import draw
 from ..simulate.suggest import Choice, Suggestion, declaration, suggest_for, traffic_of
 from ..simulate.watching import Watched
 from ..simulate.whatif import arrivals_of, share_from
-from .base import as_json, command, for_people, rule_text, write, write_json
+from ..words import rule_text
+from .base import as_json, command, for_people, write, write_json
 from .logs import (
     file_lines,
     for_json,

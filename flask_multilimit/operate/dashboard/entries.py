@@ -1,0 +1,99 @@
+"""Entries of the control document, and its history: as lists show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...config import PREFIX
+from ...control.controls import Document, Listing, Override
+from ...engine import ConfigurationError, StorageError
+from ...engine.errors import with_remedy
+from ...serve.gate import AppGate
+from ...serve.steer import Steering, steering_of
+from .paging import part_of
+
+KINDS = ("override", "ban", "deny", "allow")
+MOST_HISTORY = 1000
+
+
+def entry_facts(entry: Override | Listing) -> dict[str, Any]:
+    """One entry, as JSON."""
+    return {
+        **entry.model_dump(mode="json", exclude_unset=True),
+        "kind": entry.kind,
+        "text": str(entry),
+        "author": entry.author,
+        "reason": entry.reason,
+        "since": entry.since,
+        "until": entry.until,
+    }
+
+
+def entries_of(gate: AppGate) -> tuple[Document, str]:
+    """What is changed now, asked of the storage; where that does not answer, what this process knows, and why."""
+    steering = steering_of(gate.app)
+    try:
+        return Document(entries=steering.control.entries()), ""
+    except (StorageError, ConfigurationError) as error:
+        shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
+        return known_of(steering), shown
+
+
+def known_of(steering: Steering) -> Document:
+    """What this process knows to be in force: asks nobody."""
+    in_force = steering.watcher.in_force
+    return in_force.document.at(in_force.time())
+
+
+def facts(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1) -> dict[str, Any]:
+    """What the page of lists shows, as JSON."""
+    document, problem = entries_of(gate)
+    kind = kind if kind in KINDS else ""
+    kinds = [each.kind for each in document.entries]
+    wanted = [
+        each
+        for each in document.entries
+        if kind in {"", each.kind} and q.lower() in f"{each} {each.author} {each.reason} {each.id}".lower()
+    ]
+    wanted.sort(key=lambda each: -each.since)
+    part = part_of(wanted, page)
+    idle = _idle(gate, [each for each in part.rows if isinstance(each, Override)])
+    return {
+        "kind": kind,
+        "q": q,
+        "problem": problem,
+        "counts": {each: kinds.count(each) for each in KINDS},
+        "entries": [{**entry_facts(each), "idle": each.id in idle} for each in part.rows],
+        "paging": part.as_json(),
+        "declared": declared_lists(gate),
+    }
+
+
+def _idle(gate: AppGate, overrides: list[Override]) -> set[str]:
+    """Those that nothing in the app answers to."""
+    met = gate.plans.overrides.met
+    return {each.id for each in overrides if each.id not in met and each in gate.plans.overrides.entries}
+
+
+def declared_lists(gate: AppGate) -> list[dict[str, str]]:
+    """Who is allowed and denied by settings, as long as the app runs."""
+    settings = gate.settings
+    return [
+        {"kind": kind, "text": f"{kind} {who}", "from": f"{PREFIX}{kind.upper()}"}
+        for kind, listed in (("deny", settings.deny), ("allow", settings.allow))
+        for who in listed
+    ]
+
+
+def history_facts(gate: AppGate, *, q: str = "", page: int = 1) -> dict[str, Any]:
+    """What the page of the history shows, as JSON."""
+    steering = steering_of(gate.app)
+    try:
+        changes, problem = steering.control.history(MOST_HISTORY), ""
+    except StorageError as error:
+        changes, problem = [], with_remedy(error)
+    in_force = {each.id for each in known_of(steering).entries}
+    wanted = [each for each in changes if q.lower() in " ".join(map(str, each.values())).lower()]
+    part = part_of(wanted, page, size=50)
+    rows = [{**each, "in_force": each["what"] == "set" and each["id"] in in_force} for each in part.rows]
+    return {"q": q, "problem": problem, "changes": rows, "paging": part.as_json(), "all": len(changes)}
