@@ -88,7 +88,10 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"visit"},
         {"security"},
         {"desk", "shell"},
-        {"now", "whatif"},
+        {"entries", "evidence", "now", "whatif"},
+        {"changes", "limits"},
+        {"pages", "whatif_page"},
+        {"api"},
         {"blueprint"},
     ),
     "operate/simulate": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ...config import PREFIX
@@ -36,20 +37,25 @@ def entries_of(gate: AppGate) -> tuple[Document, str]:
         return Document(entries=steering.control.entries()), ""
     except (StorageError, ConfigurationError) as error:
         shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
-        return known_of(steering), shown
+        return in_force_of(steering), shown
 
 
-def known_of(steering: Steering) -> Document:
+def in_force_of(steering: Steering) -> Document:
     """What this process knows to be in force: asks nobody."""
     in_force = steering.watcher.in_force
     return in_force.document.at(in_force.time())
+
+
+def all_facts(gate: AppGate) -> list[dict[str, Any]]:
+    """All that is changed now."""
+    return [entry_facts(each) for each in entries_of(gate)[0].entries]
 
 
 def facts(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1) -> dict[str, Any]:
     """What the page of lists shows, as JSON."""
     document, problem = entries_of(gate)
     kind = kind if kind in KINDS else ""
-    kinds = [each.kind for each in document.entries]
+    kinds = Counter(str(each.kind) for each in document.entries)
     wanted = [
         each
         for each in document.entries
@@ -62,7 +68,7 @@ def facts(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1) -> dict[
         "kind": kind,
         "q": q,
         "problem": problem,
-        "counts": {each: kinds.count(each) for each in KINDS},
+        "counts": {each: kinds[each] for each in KINDS},
         "entries": [{**entry_facts(each), "idle": each.id in idle} for each in part.rows],
         "paging": part.as_json(),
         "declared": declared_lists(gate),
@@ -92,7 +98,7 @@ def history_facts(gate: AppGate, *, q: str = "", page: int = 1) -> dict[str, Any
         changes, problem = steering.control.history(MOST_HISTORY), ""
     except StorageError as error:
         changes, problem = [], with_remedy(error)
-    in_force = {each.id for each in known_of(steering).entries}
+    in_force = {each.id for each in in_force_of(steering).entries}
     wanted = [each for each in changes if q.lower() in " ".join(map(str, each.values())).lower()]
     part = part_of(wanted, page, size=50)
     rows = [{**each, "in_force": each["what"] == "set" and each["id"] in in_force} for each in part.rows]

@@ -10,7 +10,7 @@ from ...control.preview import Difference
 from ...observe.events import NEAR_LIMIT
 from .hour import Hour
 
-_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+)(?P<unit>m?s)|at once)")
+_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
 _SHADOW = " (shadow)"
 MOST = 50
 """Sentences of one change."""
@@ -45,7 +45,7 @@ def _of_endpoint(hour: Hour, difference: Difference) -> Iterable[Known]:
         old, new = before.get(name), after.get(name)
         if old != new:
             numbers = {did: hour.total(difference.endpoint, name, did) for did in ("refuses", "near", "shadows")}
-            yield Known(difference.endpoint, name, _sentence(old, new, numbers["near"]), numbers)
+            yield Known(difference.endpoint, name, _sentence(old, new, numbers), numbers)
 
 
 def _by_name(texts: Iterable[str]) -> dict[str, str]:
@@ -54,45 +54,28 @@ def _by_name(texts: Iterable[str]) -> dict[str, str]:
 
 WOULD_HAVE_PASSED = "It refused {refuses} checks. They would have passed, unless another rule refuses them."
 SHADOW_REFUSES = "As a shadow, it would have refused {shadows} checks."
-MORE_PASS = "It refused {refuses} checks. At most so many more would have passed."  # noqa: S105
+MORE_PASS = "It refused {refuses} checks. At most so many more would have passed."
 FEW_REFUSED = "It refused {refuses} checks. At most {near} more would have been refused."
 NOBODY_NEAR = "Nobody came near to it, and it refused nothing. How near they came to the new one is not known."
 NOT_KNOWN = (
-    "It refused {refuses} checks, and {near} passed with more than 80 % of it used. How many more the new one would have "
-    "refused is not known: make it a shadow first, and look here again."
+    "It refused {refuses} checks, and {near} passed with more than 80 % of it used. How many more the new one would "
+    "have refused is not known: make it a shadow first, and look here again."
 )
 NEW = "It was not there, so nothing is known of it: make it a shadow first, and look here again."
 BY_REQUEST = "Its rules depend on the request, so nothing is known of it."
 
 
-def _sentence(old: str | None, new: str | None, near: int) -> str:
+def _sentence(old: str | None, new: str | None, numbers: Mapping[str, int]) -> str:
     if old is None:
         return NEW
     if new is None or (new.endswith(_SHADOW) and not old.endswith(_SHADOW)):
         return SHADOW_REFUSES if old.endswith(_SHADOW) else WOULD_HAVE_PASSED
     if old.endswith(_SHADOW) and not new.endswith(_SHADOW) and old == f"{new}{_SHADOW}":
         return SHADOW_REFUSES
-    share = _share(old, new)
-    if share is None:
-        return BY_REQUEST
-    if share >= 1:
-        return MORE_PASS
-    if share >= NEAR_LIMIT:
-        return FEW_REFUSED
-    return NOT_KNOWN if near else NOBODY_NEAR
-
-
-def _share(old: str, new: str) -> float | None:
-    """How much of a rule is left of it, where only its count changes; ``None``: they do not compare."""
     before, after = _RULE.match(old), _RULE.match(new)
     if before is None or after is None:
-        return None
-    if (before["time"], before["unit"]) != (after["time"], after["unit"]):
-        slower = _rate(after) / _rate(before)
-        return slower if slower < NEAR_LIMIT else min(slower, NEAR_LIMIT - 0.01)
-    return int(after["count"]) / int(before["count"])
-
-
-def _rate(rule: re.Match[str]) -> float:
-    seconds = float(rule["time"] or 1) / (1000 if rule["unit"] == "ms" else 1)
-    return int(rule["count"]) / seconds
+        return BY_REQUEST
+    share = int(after["count"]) / int(before["count"])
+    if before["time"] == after["time"] and share >= NEAR_LIMIT:
+        return MORE_PASS if share >= 1 else FEW_REFUSED
+    return NOT_KNOWN if numbers["near"] or numbers["refuses"] else NOBODY_NEAR

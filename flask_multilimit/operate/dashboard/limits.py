@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from flask import request
 
@@ -19,6 +19,8 @@ from .paging import part_of
 
 SHOWS = ("all", "changed", "shadow", "unlimited")
 """What the list can be narrowed to."""
+MOST_SUBJECTS = 3
+"""With rules of their own, that are shown beside a limiter."""
 _LISTING = "multilimit_dashboard_listing"
 
 
@@ -79,7 +81,8 @@ def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[d
             "options": [*([parameters_of(rule)] if rule is not None and parameters_of(rule) else []), *options],
             "changed": changed is not None or declared.where.startswith("override "),
             "declared": None if changed is None else str(changed),
-            "subjects": [entry_facts(each) for each in _special(listed)],
+            "subjects": [entry_facts(each) for each in _special(listed)[:MOST_SUBJECTS]],
+            "subjects_in_all": len(_special(listed)),
             "hour": _amounts(hour, endpoint, str(row["name"])),
         }
 
@@ -95,7 +98,7 @@ def _special(listed: ListedLimiter) -> Sequence[Override]:
 def _changes_at(gate: AppGate, listed: ListedEndpoint) -> list[Override]:
     """Overrides that are said of this endpoint, or of a pattern that it answers to."""
     scopes = dict.fromkeys([listed.name, *(each.scope for each in listed.limiters)])
-    found = {each.id: each for scope in scopes for each in gate.plans.overrides.at(scope)}
+    found = {each.id: each for scope in scopes for each in gate.plans.overrides.at(scope).changes}
     return list(found.values())
 
 
@@ -117,6 +120,6 @@ def _texts(listed: ListedEndpoint) -> Iterable[str]:
     for route in listed.routes:
         yield route.path
     for each in listed.limiters:
-        yield cast("str", each.planned.declaration.type_name)
+        yield each.planned.declaration.type_name
         for name, _ in each.planned.rules:
             yield name

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from flask import current_app
@@ -38,6 +39,22 @@ def hour_of(gate: AppGate) -> Hour | None:
             return None
         found = current_app.extensions.setdefault(_HOUR, found)
     return cast("Hour | None", found)
+
+
+@contextmanager
+def looking(gate: AppGate) -> Iterator[Hour | None]:
+    """The last hour, with what is new in it; ``None`` where nothing is counted."""
+    hour = hour_of(gate)
+    if hour is None:
+        yield None
+        return
+    with hour.looking(is_away=is_away(gate)):
+        yield hour if hour.at else None
+
+
+def is_away(gate: AppGate) -> bool:
+    """Whether this process knows already that the storage does not answer."""
+    return str(storage_facts(gate)["state"]) == "failed"
 
 
 def facts(gate: AppGate, *, endpoint: str | None = None, q: str = "", sort: str = "", page: int = 1) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache, partial
 from hashlib import blake2b
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
-from flask import Response, current_app, request
+from flask import Response, current_app, g, jsonify, request
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
 from ..simulate.page.document import part
@@ -31,6 +33,7 @@ PAGES = {
 SLIDER = {"slider.css": "slider_css", "slider.js": "slider_js"}
 """Files of the pages that ``simulate`` writes, and our endpoints of them."""
 
+NOT_LET_IN = "You are not let in here."
 YEAR = 365 * 86_400
 POLICY = "; ".join(
     (
@@ -68,6 +71,22 @@ def render(template: str, *, status: int = 200, **values: Any) -> Response:
     return Response(page, status, content_type="text/html; charset=utf-8")
 
 
+def refused(error: HTTPException) -> Response:
+    """The page of a visit that ends here. What ``authorize`` has to say by itself, it says itself."""
+    if error.response is not None or "multilimit_visit" not in g:
+        return cast("Response", error.get_response())
+    why = error.description if error.description != type(error).description else NOT_LET_IN
+    if request.path.startswith(url("api")):
+        response = jsonify(error=why)
+    else:
+        response = render("refused.html", title=error.name, why=told(visit().language, str(why)))
+    response.status_code = error.code or 403
+    retry_after = getattr(error, "retry_after", None)
+    if retry_after is not None:
+        response.headers["Retry-After"] = str(retry_after)
+    return response
+
+
 def harden(response: Response) -> Response:
     """Set the header fields by which a browser does for our pages no more than they need."""
     for name, value in _HEADERS.items():
@@ -95,18 +114,19 @@ def _frame() -> dict[str, Any]:
         "app_name": current_app.name,
         "banners": [told(here.language, text) for text in _banners()],
         "has_page": lambda name: f"{request.blueprint}.{name}" in current_app.view_functions,
-        "here": lambda **changed: _url(page, **{**request.args.to_dict(), "lang": None, **changed}),
-        "in_language": lambda code: _url(page, **{**request.args.to_dict(), "lang": code}),
+        "here": lambda **changed: url(page, **{**request.args.to_dict(), "lang": None, **changed}),
+        "in_language": lambda code: url(page, **{**request.args.to_dict(), "lang": code}),
         "lang": here.language,
         "languages": LANGUAGES,
         "page": page,
         "pages": PAGES,
         "static": _static,
+        "foreign_token": _foreign_token,
         "form_token": form_token,
         "form_field": FIELD,
         "can_sign": can_sign,
         "t": partial(told, here.language),
-        "url": _url,
+        "url": url,
         "visit": here,
     }
 
@@ -126,7 +146,16 @@ def _remember(language: str, response: Response) -> None:
 
 def root() -> str:
     """The path that all our pages have in common."""
-    return _url("now")
+    return url("now")
+
+
+def _foreign_token() -> Markup:
+    """The field that Flask-WTF's ``CSRFProtect`` asks of each form of an app that has one."""
+    make = current_app.jinja_env.globals.get("csrf_token")
+    if "csrf" not in current_app.extensions or not callable(make):
+        return Markup("")
+    name = current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token")
+    return Markup('<input type="hidden" name="{}" value="{}">').format(name, make())
 
 
 def _banners() -> list[str]:
@@ -141,7 +170,7 @@ def _banners() -> list[str]:
     return found
 
 
-def _url(name: str, /, **query: Any) -> str:
+def url(name: str, /, **query: Any) -> str:
     """Of a page of ours. The query is none of Flask's: there, some names are options."""
     given = {key: value for key, value in query.items() if value is not None}
     return current_app.url_for(f".{name}") + (f"?{urlencode(given, errors='replace')}" if given else "")
@@ -150,7 +179,7 @@ def _url(name: str, /, **query: Any) -> str:
 def _static(name: str) -> str:
     """Of a file of ours: another address when it has changed."""
     if name in SLIDER:
-        return _url(SLIDER[name], v=_hash(part(name).encode()))
+        return url(SLIDER[name], v=_hash(part(name).encode()))
     return current_app.url_for(".static", filename=name, v=_version(name))
 
 

@@ -1,0 +1,245 @@
+"""A change that somebody proposes in a form: read, shown with what it would do, and made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flask import request
+from werkzeug.datastructures import MultiDict
+
+from ...control.control import ControlConflict
+from ...control.controls import Listing
+from ...control.preview import Preview
+from ...declare.data import InvalidData, Mistake
+from ...declare.networks import Networks
+from ...declare.who import Who
+from ...engine import ConfigurationError, StorageError
+from ...engine.errors import with_remedy
+from ...plan.plans import Plans
+from ...serve.gate import AppGate
+from ...serve.steer import steering_of
+from .entries import entry_facts, in_force_of
+from .evidence import known_of
+from .hour import Hour
+from .visit import visit
+
+KINDS = ("override", "ban", "deny", "allow")
+WHAT = ("rules", "times", "shadow", "unshadow", "off")
+FIELDS = (
+    "kind",
+    "endpoint",
+    "part",
+    "what",
+    "rules",
+    "times",
+    "more",
+    "type",
+    "as_shadow",
+    "who",
+    "status",
+    "for",
+    "lasting",
+    "reason",
+)
+"""Of the form, in its order."""
+MOST_DIFFERENCES = 50
+ADDED = "more"
+"""The part that is a limit more."""
+SELF = "This is your own address: you would be refused here too."
+NO_REASON = "say why: others will read it"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a form says, as text."""
+
+    given: Mapping[str, str]
+    mistakes: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong, by field; ``""``: with all of it."""
+    preview: Preview | None = None
+    warning: str = ""
+    """Why it is only made by somebody who says twice that it is meant."""
+    status: int = 200
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the form was filled in; else it was only opened."""
+        return "for" in self.given or "lasting" in self.given
+
+
+def read(arguments: MultiDict[str, str]) -> dict[str, str]:
+    """The fields of a form that are filled in."""
+    given = {name: arguments.get(name, "").strip() for name in FIELDS}
+    found = {name: value for name, value in given.items() if value}
+    if found.get("kind") not in KINDS:
+        found["kind"] = KINDS[0]
+    return found
+
+
+def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
+    """What the change would do, or what is wrong with it. Asks for what is in force, and changes nothing."""
+    opened = Proposal(given)
+    if not opened.is_asked:
+        return opened
+    if not given.get("reason"):
+        return Proposal(given, {"reason": NO_REASON}, status=400)
+    try:
+        preview = steering_of(gate.app).control.preview(
+            as_data(gate.plans, given),
+            for_=None if given.get("lasting") else given.get("for", ""),
+            lasting=bool(given.get("lasting")),
+            reason=given["reason"],
+            author=visit().author,
+        )
+    except ConfigurationError as error:
+        return Proposal(given, mistakes_of(error), status=400)
+    except StorageError as error:
+        return Proposal(given, {"": with_remedy(error)}, status=503)
+    return Proposal(given, {}, preview, preview.warning or _warning_of_self(preview))
+
+
+def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
+    """Make the change. The proposal has mistakes when it is not made; else its entry is in force."""
+    found = proposed(gate, given)
+    if found.preview is None:
+        return found if found.mistakes else Proposal(given, {"for": "say how long it holds"}, status=400)
+    if found.warning and not force:
+        return Proposal(given, {"force": "say that it is meant"}, found.preview, found.warning, status=409)
+    try:
+        steering_of(gate.app).control.put(found.preview.entry, force=force)
+    except ControlConflict as error:
+        return Proposal(given, {"": str(error)}, found.preview, found.warning, status=409)
+    except ConfigurationError as error:
+        return Proposal(given, mistakes_of(error), status=400)
+    except StorageError as error:
+        return Proposal(given, {"": with_remedy(error)}, found.preview, found.warning, status=503)
+    return found
+
+
+def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
+    """What ``Control.preview`` takes. Raises :class:`ConfigurationError`."""
+    if given["kind"] != "override":
+        status = given.get("status", "")
+        return {"kind": given["kind"], "who": given.get("who", ""), "status": _status(status)}
+    found: dict[str, Any] = {"kind": "override", "endpoint": given.get("endpoint")}
+    if given.get("who"):
+        found["who"] = given["who"]
+    part, what = given.get("part", ""), given.get("what", WHAT[0])
+    if part == ADDED:
+        limit: dict[str, Any] = {"type": given.get("type", "default"), "rules": given.get("more", "")}
+        return {**found, "limit": {**limit, "shadow": True} if given.get("as_shadow") else limit}
+    kind, _, name = part.partition(":")
+    if kind == "rule" and what in {"shadow", "unshadow"}:  # a rule is in shadow with its limiter
+        kind, name = "limiter", _limiter_of(plans, given.get("endpoint", ""), name)
+    if kind in {"rule", "limiter"}:
+        found[kind] = name
+    return {**found, **_change(what, given)}
+
+
+def _change(what: str, given: Mapping[str, str]) -> dict[str, Any]:
+    if what == "rules":
+        return {"rules": given.get("rules", "")}
+    if what == "times":
+        return {"times": _number("times", given.get("times", ""))}
+    if what == "off":
+        return {"off": True}
+    return {"shadow": what == "shadow"}
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidData("", [Mistake(name, text[:40], "give a number such as 2 or 0.5")]) from None
+
+
+def _status(text: str) -> int | None:
+    return int(text) if text in {"403", "429"} else None
+
+
+def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
+    """The limiter that a rule belongs to."""
+    for (name, _), plan in plans.planned.items():
+        for limiter in plan.limiters if name == endpoint else ():
+            if any(each == rule for each, _ in limiter.rules):
+                return limiter.declaration.name or limiter.declaration.type_name
+    raise InvalidData("", [Mistake("part", rule[:80], f'no rule at "{endpoint}" is called so')])
+
+
+def mistakes_of(error: ConfigurationError) -> dict[str, str]:
+    """What is wrong, by the field of the form that it stands in."""
+    if not isinstance(error, InvalidData):
+        return {"": str(error)}
+    found: dict[str, str] = {}
+    for each in error.mistakes:
+        place = _FIELD_OF.get(each.place.partition("[")[0].partition(".")[0], "")
+        text = each.remedy if place and not each.value else str(each)
+        found[place] = f"{found[place]}; {text}" if place in found else text
+    return found
+
+
+_FIELD_OF = {"rule": "part", "limiter": "part", "limit": "more", "until": "for"} | {
+    name: name for name in ("endpoint", "rules", "times", "who", "status", "for", "reason", "part")
+}
+
+
+def _warning_of_self(preview: Preview) -> str:
+    """Whoever denies an address of their own could not take it back here."""
+    entry, address = preview.entry, request.remote_addr or ""
+    if not isinstance(entry, Listing) or entry.kind == "allow":
+        return ""
+    network = Who.parse(entry.who).network
+    return SELF if network is not None and Networks([(network, True)]).find(address) else ""
+
+
+def facts(gate: AppGate, hour: Hour | None, found: Proposal) -> dict[str, Any]:
+    """What the page of a change shows, as JSON."""
+    preview = found.preview
+    differences = () if preview is None else preview.endpoints
+    return {
+        "given": {name: found.given.get(name, "") for name in FIELDS},
+        "mistakes": dict(found.mistakes),
+        "warning": found.warning,
+        "entry": None if preview is None else entry_facts(preview.entry),
+        "differences": [_difference(each) for each in differences[:MOST_DIFFERENCES]],
+        "differing": len(differences),
+        "known": [each.as_json() for each in known_of(hour, differences)],
+        "replaces": None if preview is None else _replaced(gate, preview),
+    }
+
+
+def _difference(difference: Any) -> dict[str, Any]:
+    return {
+        "endpoint": difference.endpoint,
+        "methods": list(difference.methods),
+        "before": [text for text in difference.before if text not in difference.after],
+        "after": [text for text in difference.after if text not in difference.before],
+    }
+
+
+def _replaced(gate: AppGate, preview: Preview) -> dict[str, Any] | None:
+    """The entry whose place it would take."""
+    for each in in_force_of(steering_of(gate.app)).entries:
+        if each.target == preview.entry.target and each.id != preview.entry.id:
+            return entry_facts(each)
+    return None
+
+
+def parts_at(plans: Plans, endpoint: str) -> list[tuple[str, str]]:
+    """What can be changed at an endpoint: the values and the texts of a choice."""
+    limiters = {
+        id(limiter): limiter
+        for (name, _), plan in plans.planned.items()
+        if name == endpoint
+        for limiter in plan.limiters
+    }
+    rules: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for limiter in limiters.values():
+        name = limiter.declared.name or limiter.declared.type_name
+        owners.setdefault(f"limiter:{name}", name)
+        for rule_name, rule in limiter.rules:
+            rules.setdefault(f"rule:{rule_name}", f"{rule_name}: {rule}")
+    return [*rules.items(), *owners.items()]

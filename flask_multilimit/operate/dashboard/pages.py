@@ -1,0 +1,182 @@
+"""The pages: from a request to the facts, and from these to a response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request
+from werkzeug.exceptions import Forbidden
+
+from ...engine import ConfigurationError, StorageError
+from ...engine.errors import with_remedy
+from ...observe.traffic.buckets import BUCKET_SECONDS
+from ...serve.steer import steering_of
+from . import changes, entries, limits, now
+from .drawing import PLANE, SPARK, Drawing, drawn, grouped
+from .numbers import share
+from .paging import page_asked
+from .security import require_few_changes, require_own_form
+from .shell import render, url
+from .visit import gate, visit
+
+MAY_NOT = "You may look, but not change anything."
+SWITCHED_OFF = "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False: nothing can be changed."
+GONE = "This entry is not in force any more."
+
+
+def now_facts() -> dict[str, Any]:
+    asked = request.args
+    return now.facts(
+        gate(),
+        endpoint=asked.get("endpoint"),
+        q=asked.get("q", ""),
+        sort=asked.get("sort", ""),
+        page=page_asked(asked),
+    )
+
+
+def now_page() -> Response:
+    found = now_facts()
+    last, totals = found["series"]["last"], found["totals"]
+    everything = sum(totals[kind]["hour"] for kind in ("passed", "refused", "other"))
+    for each in found["endpoints"]:
+        each["drawing"] = _drawing(each["series"], last, slices=6, size=SPARK)
+    return render(
+        "now.html",
+        drawing=_drawing(found["series"], last, slices=3),
+        share=share(totals["refused"]["hour"], everything),
+        **found,
+    )
+
+
+def _drawing(series: dict[str, Any], last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
+    nothing = [0] * len(series["passed"])
+    passed, refused, other, near = (
+        grouped(series.get(kind, nothing), last, slices=slices, seconds=BUCKET_SECONDS)
+        for kind in ("passed", "refused", "other", "near")
+    )
+    return drawn(passed, refused, other, near, size=size)
+
+
+# Limits
+
+
+def limits_facts() -> dict[str, Any]:
+    _keep_up()
+    asked = request.args
+    with now.looking(gate()) as hour:
+        return limits.facts(
+            gate(), hour, q=asked.get("q", ""), show=asked.get("show", ""), page=page_asked(asked)
+        )  # fmt: skip
+
+
+def limits_page() -> Response:
+    return render("limits.html", shows=limits.SHOWS, **limits_facts())
+
+
+def _keep_up() -> None:
+    """Know what holds now, though another process may have changed it a moment ago."""
+    steering_of(gate().app).look()
+
+
+# Changes
+
+
+def change_page() -> Response:
+    """The form, and below it what the change would do."""
+    return _change(changes.proposed(gate(), changes.read(request.args)))
+
+
+def make_change() -> Response:
+    """Make the change that the form proposes."""
+    _require_may_change()
+    found = changes.made(gate(), changes.read(request.form), force="force" in request.form)
+    if found.mistakes or found.preview is None:
+        return _change(found)
+    return _to(url("lists", done=found.preview.entry.id))
+
+
+def undo() -> Response:
+    """Take an entry back."""
+    _require_may_change()
+    try:
+        entry = steering_of(gate().app).control.undo(
+            request.form.get("id", ""), reason=request.form.get("reason", "").strip()[:500], author=visit().author
+        )
+    except StorageError as error:
+        return lists_page(problem=with_remedy(error), status=503)
+    except ConfigurationError:
+        return lists_page(problem=GONE, status=409)
+    return _to(url("lists", undone=str(entry)[:200]))
+
+
+def _require_may_change() -> None:
+    """Raise :exc:`Forbidden` unless this person may change limits, and has sent a form of ours."""
+    if not visit().may_change:
+        raise Forbidden(MAY_NOT)
+    require_own_form()
+    require_few_changes()
+    if not steering_of(gate().app).enabled:
+        raise Forbidden(SWITCHED_OFF)
+
+
+def _to(address: str) -> Response:
+    """After a change: a reload of the page does not make it again."""
+    return Response(status=303, headers={"Location": address})
+
+
+def change_facts(found: changes.Proposal) -> dict[str, Any]:
+    with now.looking(gate()) as hour:
+        return changes.facts(gate(), hour, found)
+
+
+def proposed_facts() -> dict[str, Any]:
+    return change_facts(changes.proposed(gate(), changes.read(request.args)))
+
+
+def _change(found: changes.Proposal) -> Response:
+    gate().plans.ensure()
+    shown = change_facts(found)
+    endpoint = found.given.get("endpoint", "")
+    return render(
+        "change.html",
+        status=found.status,
+        parts_at=changes.parts_at(gate().plans, endpoint),
+        types=sorted({"default", *gate().plans.types}),
+        enabled=steering_of(gate().app).enabled,
+        shared=steering_of(gate().app).control.shared,
+        fields=changes.FIELDS,
+        **shown,
+    )
+
+
+# Lists and history
+
+
+def lists_facts() -> dict[str, Any]:
+    asked = request.args
+    return entries.facts(gate(), kind=asked.get("kind", ""), q=asked.get("q", ""), page=page_asked(asked))
+
+
+def lists_page(*, problem: str = "", status: int = 200) -> Response:
+    found = lists_facts()
+    done = request.args.get("done", "")
+    return render(
+        "lists.html",
+        status=status,
+        kinds=entries.KINDS,
+        failed=problem,
+        done=next((each for each in entries.all_facts(gate()) if each["id"] == done), None) if done else None,
+        undone=request.args.get("undone", ""),
+        shared=steering_of(gate().app).control.shared,
+        **found,
+    )
+
+
+def history_facts() -> dict[str, Any]:
+    asked = request.args
+    return entries.history_facts(gate(), q=asked.get("q", ""), page=page_asked(asked))
+
+
+def history_page() -> Response:
+    return render("history.html", **history_facts())

@@ -1,0 +1,64 @@
+"""The page What if: a slider over what was recorded, or over a log that is uploaded."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict
+
+from flask import Response, jsonify, request
+from markupsafe import Markup
+
+from ...engine import ConfigurationError
+from ..simulate.page.document import part
+from ..simulate.page.peaks import slider_element
+from . import whatif
+from .limits import listing_of
+from .security import require_own_form
+from .shell import render
+from .visit import gate
+
+
+def what_if_page() -> Response:
+    answer, problem, status = None, "", 200
+    question = whatif.Question.of(request.values)
+    try:
+        answer = _answer_of_upload(question) if request.method == "POST" else whatif.of_recorded(question)
+    except ConfigurationError as error:
+        problem, status = str(error), 400
+    return render(
+        "whatif.html",
+        status=status,
+        answer=answer,
+        endpoints=[each.name for each in listing_of(gate())],
+        most_bytes=whatif.MOST_UPLOADED,
+        problem=problem,
+        question=question,
+        recorded=whatif.records(),
+        remarks=whatif.REMARKS,
+        slider=None if answer is None else Markup(slider_element(answer.slider())),
+        too_large=whatif.TOO_LARGE,
+        types=whatif.TYPES,
+        uploaded=request.method == "POST",
+    )
+
+
+def _answer_of_upload(question: whatif.Question) -> whatif.Answer:
+    require_own_form()
+    log = request.files.get("log")
+    if log is None or not log.filename:
+        raise ConfigurationError("choose a log to upload")
+    with closing(log):
+        return whatif.of_upload(question, log)
+
+
+def what_if_facts() -> Response:
+    try:
+        answer = whatif.of_recorded(whatif.Question.of(request.args))
+    except ConfigurationError as error:
+        return Response(json.dumps({"problem": str(error)}), 400, mimetype="application/json")
+    return jsonify(None if answer is None else asdict(answer))
+
+
+def slider_file(name: str, mimetype: str) -> Response:
+    return Response(part(name), mimetype=mimetype)

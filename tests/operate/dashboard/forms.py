@@ -1,0 +1,45 @@
+"""A browser's forms: found in a page, filled in, sent."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
+
+
+class _Forms(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: list[dict[str, Any]] = []
+        self._open = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._open = True
+            self.forms.append({"action": given.get("action", ""), "method": given.get("method", "get"), "fields": {}})
+        elif tag == "input" and self._open and "name" in given:
+            if given.get("type") in {"radio", "checkbox"} and "checked" not in given:
+                return
+            self.forms[-1]["fields"][given["name"]] = given.get("value", "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = self._open and tag != "form"
+
+
+def forms_of(page: str) -> list[dict[str, Any]]:
+    parser = _Forms()
+    parser.feed(page)
+    return parser.forms
+
+
+def send(browser: FlaskClient, page: TestResponse, *, ending: str, **fields: str) -> TestResponse:
+    """Send the first form of ``page`` whose action ends so, with what it has and ``fields``."""
+    form = next(each for each in forms_of(page.text) if each["action"].split("?")[0].endswith(ending))
+    data = {**form["fields"], **fields}
+    if form["method"] == "post":
+        return browser.post(form["action"], data=data)
+    return browser.get(form["action"], query_string=data)

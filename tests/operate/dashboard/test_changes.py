@@ -1,0 +1,401 @@
+"""Changes: proposed, shown with what they would do, made, taken back; and who may not make them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
+
+from flask_multilimit import MultiLimit
+from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.engine import StorageError
+from flask_multilimit.engine.storage import MemoryStorage
+from flask_multilimit.serve.steer import steering_of
+from support.asking import statuses
+
+from .conftest import ROOT, browser_of, made
+from .forms import forms_of, send
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
+
+CHANGE = f"{ROOT}change"
+RULE = {"endpoint": "show", "part": "rule:ip-60s", "what": "rules", "rules": "4/minute", "for": "1h", "reason": "sale"}
+
+
+def previewed(browser: FlaskClient, **given: str) -> TestResponse:
+    return browser.get(CHANGE, query_string=given)
+
+
+def _token(browser: FlaskClient) -> str:
+    page = previewed(browser, **RULE)
+    found = [each["fields"]["token"] for each in forms_of(page.text) if "token" in each["fields"]]
+    return str(found[0])
+
+
+def confirm(browser: FlaskClient, **given: str) -> TestResponse:
+    page = previewed(browser, **given)
+    form = next(each for each in forms_of(page.text) if each["method"] == "post")
+    return browser.post(form["action"], data=form["fields"])
+
+
+def entries_of(app: Flask) -> list[str]:
+    with app.app_context():
+        return [str(each) for each in steering_of(app).control.entries()]
+
+
+def test_a_form_is_opened_with_what_can_be_changed(ada: FlaskClient) -> None:
+    page = previewed(ada, endpoint="show", part="rule:ip-60s").text
+
+    assert '<option value="rule:ip-60s" selected>ip-60s: 2 per 60s</option>' in page
+    assert "all rules of ip" in page
+    assert "Fill in the form." in page
+
+
+def test_a_preview_shows_what_would_change_and_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    page = previewed(ada, **RULE)
+
+    assert page.status_code == 200
+    assert "ip-60s: 2 per 60s" in page.text
+    assert "ip-60s: 4 per 60s" in page.text
+    assert "It refused 0 checks. At most so many more would have passed." in page.text
+    assert entries_of(app) == []
+
+
+def test_a_change_holds_for_the_next_request_and_is_in_the_history(app: Flask, ada: FlaskClient) -> None:
+    answer = confirm(ada, **RULE)
+
+    assert answer.status_code == 303
+    assert statuses(app, *["/"] * 5) == [200, 200, 200, 200, 429]
+    page = ada.get(answer.location).text
+    assert "In force within a second:" in page
+    assert "rule ip-60s at show: 4/minute" in page
+    history = ada.get(f"{ROOT}history").text
+    assert ">ada<" in history
+    assert "sale" in history
+
+
+@pytest.mark.parametrize(
+    ("given", "entry"),
+    [
+        ({"what": "times", "times": "2"}, "rule ip-60s at show: 2 x"),
+        ({"what": "off"}, "rule ip-60s at show: off"),
+        ({"what": "shadow"}, "limiter ip at show: shadow"),
+        ({"what": "off", "part": "all"}, "at show: off"),
+        ({"what": "shadow", "part": "limiter:ip"}, "limiter ip at show: shadow"),
+        ({"part": "more", "more": "9/hour", "type": "ip"}, 'at show: {"type": "ip", "rules": "9/hour"}'),
+        ({"who": "203.0.113.7", "rules": "9/minute"}, "203.0.113.7 at show: 9/minute"),
+        ({"lasting": "1", "what": "off"}, "rule ip-60s at show: off"),
+        ({"endpoint": "api.*", "part": "all", "what": "off"}, "at api.*: off"),
+    ],
+)
+def test_what_can_be_changed(app: Flask, ada: FlaskClient, given: dict[str, str], entry: str) -> None:
+    whole = {**RULE, **given}
+    if "who" in given:
+        del whole["part"]
+
+    assert confirm(ada, **whole).status_code == 303
+    assert entries_of(app) == [entry]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "text"),
+    [
+        ({"reason": ""}, "reason", "say why"),
+        ({"for": "soon"}, "for", "write a time as"),
+        ({"for": "9000d"}, "for", "give a time from"),
+        ({"rules": "many"}, "rules", ""),
+        ({"what": "times", "times": "x"}, "times", "give a number"),
+        ({"what": "times", "times": "-1"}, "times", ""),
+        ({"part": "rule:nothing", "what": "shadow"}, "part", "no rule at"),
+        ({"part": "more", "more": "0/minute"}, "more", ""),
+        ({"who": "everybody", "part": "", "rules": "1/minute"}, "who", ""),
+        ({"who": "nobody:7", "part": "", "rules": "1/minute"}, "who", "has a type called"),
+    ],
+)
+def test_what_is_wrong_stands_beside_its_field(
+    app: Flask, ada: FlaskClient, given: dict[str, str], field: str, text: str
+) -> None:
+    whole = {name: value for name, value in {**RULE, **given}.items() if value}
+
+    page = previewed(ada, **whole)
+
+    assert page.status_code == 400
+    assert f'id="wrong-{field}"' in page.text
+    assert text in page.text
+    assert all(each["method"] == "get" for each in forms_of(page.text))
+    assert entries_of(app) == []
+
+
+def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Flask, ada: FlaskClient) -> None:
+    given = {**RULE, "endpoint": "api.*", "part": "limiter:user", "what": "times", "times": "0.001"}
+    page = previewed(ada, **given)
+    assert "less than a hundredth" in page.text
+
+    refused = confirm(ada, **given)
+    form = next(each for each in forms_of(page.text) if each["method"] == "post")
+    forced = ada.post(form["action"], data={**form["fields"], "force": "1"})
+
+    assert refused.status_code == 409
+    assert "say that it is meant" in refused.text
+    assert forced.status_code == 303
+    assert len(entries_of(app)) == 1
+
+
+@pytest.mark.parametrize("kind", ["ban", "deny", "allow"])
+def test_lists(app: Flask, ada: FlaskClient, kind: str) -> None:
+    answer = confirm(ada, kind=kind, who="203.0.113.0/24", **{"for": "1h"}, reason="scraper")
+
+    assert answer.status_code == 303
+    assert entries_of(app) == [f"{kind} 203.0.113.0/24"]
+    asked = statuses(app, *["/"] * 3, environ_base={"REMOTE_ADDR": "203.0.113.9"})
+    assert asked == {"ban": [429] * 3, "deny": [403] * 3, "allow": [200] * 3}[kind]
+    page = ada.get(f"{ROOT}lists").text
+    assert "203.0.113.0/24" in page
+    assert "scraper" in page
+
+
+def test_who_denies_their_own_address_is_warned(app: Flask, ada: FlaskClient) -> None:
+    page = previewed(ada, kind="deny", who="127.0.0.0/8", **{"for": "1h"}, reason="oops")
+
+    assert "This is your own address" in page.text
+    assert confirm(ada, kind="deny", who="127.0.0.0/8", **{"for": "1h"}, reason="oops").status_code == 409
+    assert entries_of(app) == []
+
+
+def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
+    page = ada.get(confirm(ada, **RULE).location)
+
+    answer = send(ada, page, ending="/undo")
+
+    assert answer.status_code == 303
+    assert entries_of(app) == []
+    assert "Taken back in all workers" in ada.get(answer.location).text
+    assert statuses(app, *["/"] * 3) == [200, 200, 429]
+    assert "taken back" in ada.get(f"{ROOT}history").text
+    assert send(ada, page, ending="/undo").status_code == 409
+
+
+def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
+    with app.app_context():
+        control = steering_of(app).control
+        for number in range(60):
+            control.deny(f"198.51.100.{number}", lasting=True, reason=f"number {number}", author="bob")
+        control.ban("user:x", for_="1h")
+
+    first = ada.get(f"{ROOT}api/lists").get_json()
+    bans = ada.get(f"{ROOT}api/lists?kind=ban").get_json()
+    found = ada.get(f"{ROOT}api/lists?q=number%207").get_json()
+
+    assert first["counts"] == {"override": 0, "ban": 1, "deny": 60, "allow": 0}
+    assert first["paging"] == {"page": 1, "pages": 3, "total": 61}
+    assert [each["text"] for each in bans["entries"]] == ["ban user:x"]
+    assert [each["who"] for each in found["entries"]] == ["198.51.100.7"]
+
+
+def test_empty_lists_and_histories_say_so(ada: FlaskClient) -> None:
+    assert "Nothing is changed: all limits are as declared" in ada.get(f"{ROOT}lists").text
+    assert "Nothing has been changed yet." in ada.get(f"{ROOT}history").text
+    assert "No entry matches." in ada.get(f"{ROOT}lists?q=x").text
+
+
+def test_lists_of_the_settings_are_shown() -> None:
+    page = browser_of("ada", made(MULTILIMIT_DENY=["192.0.2.0/24"])).get(f"{ROOT}lists").text
+
+    assert "deny 192.0.2.0/24" in page
+    assert "MULTILIMIT_DENY" in page
+
+
+# Who may not
+
+
+def test_who_may_not_change_sees_no_form_and_changes_nothing() -> None:
+    app = made(dashboard={"may_change": lambda author: author == "ada"})
+    bob = browser_of("bob", app)
+
+    page = previewed(bob, **RULE)
+    forms = [each for each in forms_of(page.text) if each["method"] == "post"]
+    answer = bob.post(CHANGE, data={**RULE, "token": _token(browser_of("ada", app))})
+
+    assert page.status_code == 200
+    assert "You may look, but not change anything." in page.text
+    assert forms == []
+    assert answer.status_code == 403
+    assert entries_of(app) == []
+    assert confirm(browser_of("ada", app), **RULE).status_code == 303
+
+
+def test_without_a_key_nothing_can_be_changed_and_the_page_says_so() -> None:
+    app = made(SECRET_KEY=None)
+    ada = browser_of("ada", app)
+
+    page = previewed(ada, **RULE)
+
+    assert "SECRET_KEY is not set, so nothing can be changed here" in page.text
+    assert ada.post(CHANGE, data={**RULE, "token": "x"}).status_code == 403
+
+
+def test_control_that_is_switched_off() -> None:
+    app = made(MULTILIMIT_CONTROL=False)
+    ada = browser_of("ada", app)
+
+    assert "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False" in ada.get(ROOT).text
+    assert ada.get(CHANGE).status_code == 200
+    assert ada.post(CHANGE, data={**RULE, "token": "x"}).status_code == 403
+
+
+# Forged forms
+
+
+def test_a_form_without_a_token_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    answer = ada.post(CHANGE, data=RULE)
+
+    assert answer.status_code == 403
+    assert "This form was not sent by a page of this dashboard" in answer.text
+    assert entries_of(app) == []
+
+
+def test_a_token_without_its_cookie_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    token = _token(ada)
+
+    answer = browser_of("ada", app).post(CHANGE, data={**RULE, "token": token})
+
+    assert answer.status_code == 403
+    assert entries_of(app) == []
+
+
+def test_a_token_of_somebody_else_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    token = _token(ada)
+    ada.environ_base["HTTP_AUTHORIZATION"] = browser_of("bob", app).environ_base["HTTP_AUTHORIZATION"]
+
+    assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 403
+    assert entries_of(app) == []
+
+
+def test_a_token_of_another_key_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    token = _token(ada)
+    app.secret_key = "another"
+
+    assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 403
+
+
+def test_a_token_of_the_key_before_still_counts(app: Flask, ada: FlaskClient) -> None:
+    token = _token(ada)
+    app.config["SECRET_KEY_FALLBACKS"] = [app.secret_key]
+    app.secret_key = "another"
+
+    assert ada.post(CHANGE, data={**RULE, "token": token}).status_code == 303
+
+
+def test_an_old_token_changes_nothing(app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = _token(ada)
+    monkeypatch.setattr("flask_multilimit.operate.dashboard.security.LIVES_SECONDS", -1)
+
+    answer = ada.post(CHANGE, data={**RULE, "token": token})
+
+    assert answer.status_code == 403
+    assert "opened too long ago" in answer.text
+    assert entries_of(app) == []
+
+
+def test_a_form_that_another_site_sends_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    answer = ada.post(CHANGE, data={**RULE, "token": _token(ada)}, headers={"Sec-Fetch-Site": "cross-site"})
+
+    assert answer.status_code == 403
+    assert entries_of(app) == []
+
+
+def test_the_cookie_stays_with_the_pages_and_out_of_scripts(ada: FlaskClient) -> None:
+    cookie = previewed(ada, **RULE).headers["Set-Cookie"]
+
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert f"Path={ROOT}" in cookie
+    assert "Secure" not in cookie
+
+
+def test_the_cookie_is_sent_over_tls_only_where_there_is_tls(ada: FlaskClient) -> None:
+    assert "Secure" in ada.get(CHANGE, query_string=RULE, base_url="https://localhost").headers["Set-Cookie"]
+
+
+def test_what_only_looks_changes_nothing(app: Flask, ada: FlaskClient) -> None:
+    assert ada.get(f"{ROOT}undo").status_code == 405
+    ada.get(CHANGE, query_string={**RULE, "force": "1", "token": _token(ada)})
+
+    assert entries_of(app) == []
+
+
+def test_beside_the_csrf_protection_of_the_app() -> None:
+    app = Flask("shop")
+    app.secret_key = "key"
+    CSRFProtect(app)
+    multilimit = MultiLimit(app, application_limits={"type": "ip", "rules": "100/minute", "name": "all"})
+    app.add_url_rule("/", "show", lambda: "ok")
+    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+    given = {**RULE, "part": "all", "what": "off"}
+
+    assert confirm(app.test_client(), **given).status_code == 303
+    assert entries_of(app) == ["at show: off"]
+
+
+# Too often
+
+
+def test_changes_are_limited(ada: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flask_multilimit.operate.dashboard.security.CHANGES", "2/minute")
+    token = _token(ada)
+
+    answers = [ada.post(CHANGE, data={**RULE, "token": token}) for _ in range(3)]
+
+    assert [each.status_code for each in answers] == [303, 303, 429]
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
+    assert "Too many changes" in answers[-1].text
+
+
+def test_guesses_are_limited_by_address(app: Flask) -> None:
+    client = app.test_client()
+    elsewhere = browser_of("ada", app)
+    elsewhere.environ_base["REMOTE_ADDR"] = "198.51.100.7"
+
+    answers = [client.get(ROOT).status_code for _ in range(12)]
+
+    assert answers == [403] * 10 + [429] * 2
+    assert browser_of("ada", app).get(ROOT).status_code == 429
+    assert elsewhere.get(ROOT).status_code == 200
+
+
+# A storage that is away
+
+
+class Away(MemoryStorage):
+    """One that processes share, and that takes no changes just now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+
+    def run_script(self, script: str, keys: Any, arguments: Any) -> Any:  # noqa: ARG002
+        raise StorageError("it is asleep")
+
+
+@pytest.mark.parametrize("page", ["", "limits", "change", "lists", "history"])
+def test_pages_say_that_the_storage_is_away(page: str) -> None:
+    app = made(Away())
+    answer = browser_of("ada", app).get(ROOT + page)
+
+    assert answer.status_code == 200
+
+
+def test_changes_say_that_the_storage_is_away() -> None:
+    app = made(Away())
+    ada = browser_of("ada", app)
+
+    answer = confirm(ada, **RULE)
+    page = ada.get(f"{ROOT}lists").text
+
+    assert answer.status_code == 503
+    assert "it is asleep" in answer.text
+    assert "The storage does not answer." in page

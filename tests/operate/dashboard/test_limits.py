@@ -1,0 +1,132 @@
+"""The page Limits, and the same as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flask_multilimit import rate_limiter
+from flask_multilimit.serve.steer import steering_of
+
+from .conftest import ROOT, browser_of, made
+
+if TYPE_CHECKING:
+    from flask import Flask
+    from flask.testing import FlaskClient
+
+
+def limits(browser: FlaskClient, query: str = "") -> Any:
+    return browser.get(f"{ROOT}api/limits{query}").get_json()
+
+
+def names(found: Any) -> list[str]:
+    return [each["endpoint"] for each in found["endpoints"]]
+
+
+def test_every_endpoint_but_the_pages_themselves(ada: FlaskClient) -> None:
+    assert names(limits(ada)) == ["api.mine", "open", "show", "static"]
+
+
+def test_what_applies_and_where_it_was_declared(ada: FlaskClient) -> None:
+    found = limits(ada, "?q=mine")["endpoints"][0]
+
+    assert [row["text"] for row in found["limits"]] == ["2 per minute", "50 per hour"]
+    assert [row["type"] for row in found["limits"]] == ["user", "user"]
+    assert found["routes"] == [{"path": "/mine", "methods": ["GET"]}]
+    page = ada.get(f"{ROOT}limits").text
+    assert "2 per minute" in page
+    assert found["limits"][0]["from"].replace("<", "&lt;").replace(">", "&gt;") in page
+
+
+def test_they_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
+    assert names(limits(ada, "?q=MINE")) == ["api.mine"]
+    assert names(limits(ada, "?q=/open")) == ["open"]
+    assert names(limits(ada, "?q=user-3600s")) == ["api.mine"]
+    assert names(limits(ada, "?q=ip")) == ["show"]
+    assert "No endpoint matches." in ada.get(f"{ROOT}limits?q=nothing").text
+
+
+def test_they_are_narrowed_down(app: Flask, ada: FlaskClient) -> None:
+    with app.app_context():
+        steering_of(app).control.override("show", shadow=True, for_="1h", author="bob", reason="too strict")
+
+    assert names(limits(ada, "?show=unlimited")) == ["open", "static"]
+    assert names(limits(ada, "?show=shadow")) == ["show"]
+    assert names(limits(ada, "?show=changed")) == ["show"]
+
+
+def test_what_is_changed_is_marked_with_who_and_why(app: Flask, ada: FlaskClient) -> None:
+    with app.app_context():
+        steering_of(app).control.override(
+            "show", rule="ip-60s", rules="9/minute", for_="1h", author="bob", reason="sale"
+        )
+
+    (row,) = limits(ada, "?q=show")["endpoints"][0]["limits"]
+    page = ada.get(f"{ROOT}limits?q=show").text
+
+    assert (row["text"], row["changed"], row["declared"]) == ("9 per minute", True, "ip limiter (2 per 60s)")
+    assert "declared: ip limiter (2 per 60s)" in page
+    assert "by bob" in page
+    assert "sale" in page
+
+
+def test_what_is_switched_off_stays_in_sight(app: Flask, ada: FlaskClient) -> None:
+    with app.app_context():
+        steering_of(app).control.override("show", off=True, for_="1h")
+
+    found = limits(ada, "?q=show")["endpoints"][0]
+
+    assert found["limits"] == []
+    assert [each["text"] for each in found["changes"]] == ["at show: off"]
+
+
+def test_rules_of_subjects_are_shown_with_their_limiter(app: Flask, ada: FlaskClient) -> None:
+    with app.app_context():
+        for number in range(5):
+            steering_of(app).control.override("show", who=f"192.0.2.{number}", rules="9/minute", for_="1h")
+
+    (row,) = limits(ada, "?q=show")["endpoints"][0]["limits"]
+
+    assert len(row["subjects"]) == 3
+    assert row["subjects_in_all"] == 5
+    assert "and 2 more" in ada.get(f"{ROOT}limits?q=show").text
+
+
+def test_many_are_paged() -> None:
+    app = made(MULTILIMIT_UNMATCHED_LIMITS="20/minute")
+    for number in range(60):
+        app.add_url_rule(f"/v/{number}", f"view{number:02}", rate_limiter(rules="1000/minute")(lambda: "ok"))
+    ada = browser_of("ada", app)
+
+    third = limits(ada, "?page=3")
+
+    assert third["paging"] == {"page": 3, "pages": 3, "total": 65}
+    assert names(third)[-1] == "unmatched"
+    assert "requests that match no route" in ada.get(f"{ROOT}limits?page=3").text
+
+
+def test_who_may_not_change_has_no_links_to_forms() -> None:
+    app = made(dashboard={"may_change": lambda author: author == "ada"})
+
+    assert f'href="{ROOT}change' not in browser_of("bob", app).get(f"{ROOT}limits").text
+    assert f'href="{ROOT}change' in browser_of("ada", app).get(f"{ROOT}limits").text
+
+
+def test_the_names_of_limits_and_paths_are_text(app: Flask, ada: FlaskClient) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    app.add_url_rule("/evil&<b>'\"", evil, rate_limiter(rules="1/minute")(lambda: "ok"))
+
+    for page in ("limits", "change?endpoint=" + evil, f"lists?q={evil}", f"history?q={evil}", f"lists?undone={evil}"):
+        text = ada.get(ROOT + page).text
+        assert "<img src=x" not in text
+        assert "<b>" not in text
+
+
+def test_where_the_pages_are_does_not_matter() -> None:
+    app = made(dashboard={"url_prefix": "/ops/limits"}, APPLICATION_ROOT="/shop")
+    ada = browser_of("ada", app)
+
+    page = ada.get("/ops/limits/", base_url="http://localhost/shop").text
+
+    assert 'href="/shop/ops/limits/limits"' in page
+    assert 'href="/shop/ops/limits/static/dashboard.css' in page
+    assert 'href="/multilimit' not in page
