@@ -266,6 +266,31 @@ class MultiLimit:
             raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
         gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
 
+    def reset_everywhere(self, **subject: Any) -> int:
+        """Reset the quotas that a subject has anywhere: at all endpoints, in functions, and in checks. For all
+        processes, at once.
+
+        Parameters as for :meth:`peek`. It looks at all keys of the app, so it is for people and not for requests.
+        Several types that are one subject together are reset when each of them is given. Returns how many quotas
+        something was used of.
+        """
+        from .operate.everywhere import forget, keys_of  # noqa: PLC0415 - no process that serves requests needs it
+
+        gate = _gate()
+        keys = keys_of(gate, subjects_given(**subject))
+        forget(gate, keys)
+        return len(keys)
+
+    def reset_everything(self) -> int:
+        """Reset all quotas of all subjects, and return how many something was used of. What :attr:`control` has
+        changed stays."""
+        from .operate.everywhere import all_keys, forget  # noqa: PLC0415 - no process that serves requests needs it
+
+        gate = _gate()
+        keys = all_keys(gate)
+        forget(gate, keys)
+        return len(keys)
+
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """Give back what a check has charged, all of it or ``hits``: ``multilimit.refund(current_decision)``. See
         :meth:`Limiter.refund`.

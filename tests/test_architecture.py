@@ -79,7 +79,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"console"},
         {"simulate"},
         {"listing", "standing", "top"},
-        {"doctor", "words"},
+        {"doctor", "everywhere", "words"},
         {"cli", "dashboard"},
         {"command_line"},
     ),

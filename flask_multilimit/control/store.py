@@ -17,6 +17,10 @@ from ..engine.storage import Scripted, Storage
 
 KEPT = 1000
 """Changes that the history keeps."""
+RIGHTS_TO_FOLLOW = "+hget"
+"""What a user of the server must be allowed besides what limits need, to learn of changes."""
+RIGHTS_TO_CHANGE = "+hset +xadd +xrevrange"
+"""What else, to make changes and to list them."""
 NEVER_WRITTEN = ""
 """The stamp of a document that nobody has written."""
 
@@ -97,8 +101,8 @@ class StoreInStorage:
 
     def __init__(self, storage: Scripted, *, prefix: str) -> None:
         self._storage = storage
-        self.key: str = f"{prefix}{{control}}:document"
-        self.history_key: str = f"{prefix}{{control}}:history"
+        self.key: str = prefix + DOCUMENT
+        self.history_key: str = prefix + HISTORY
 
     def read(self, known: str) -> Found:
         if known == NEVER_WRITTEN and getattr(self._storage, "is_untouched", False):
@@ -126,6 +130,16 @@ class StoreInStorage:
 
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:
         return self._storage.run_script(_script(name), keys, [each.encode() for each in arguments])
+
+
+DOCUMENT = "{control}:document"
+HISTORY = "{control}:history"
+"""What follows the prefix in the keys of control."""
+
+
+def is_control(key: str) -> bool:
+    """Whether a key in storage is one of these."""
+    return key.endswith((DOCUMENT, HISTORY))
 
 
 def store_for(storage: Storage, *, prefix: str) -> Store:

@@ -12,6 +12,7 @@
 if (redis.call('HGET', KEYS[1], 'stamp') or '') ~= ARGV[1] then
   return 0
 end
-redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'document', ARGV[3])
+-- The history first: where a user of the server may not write it, nothing is changed.
 redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[4], '*', unpack(ARGV, 5))
+redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'document', ARGV[3])
 return 1

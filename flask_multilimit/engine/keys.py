@@ -39,7 +39,7 @@ TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 
 NAME_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}")
 
-_NOTHING = "*"
+NOTHING = "*"
 """In place of nothing: an empty hash tag would be none, and then the whole key decides about its slot."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
@@ -55,7 +55,7 @@ def escape(text: str, longest: int) -> str:
 
 
 def escape_scope(scope: str) -> str:
-    return escape(scope, MAX_SCOPE) or _NOTHING
+    return escape(scope, MAX_SCOPE) or NOTHING
 
 
 def escape_subject(subject: str) -> str:
@@ -77,7 +77,7 @@ def _short(methods: str, room: int) -> str:
 
 def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> str:
     """What stands before the algorithm, of a subject that is escaped already."""
-    return f"{stem}{type_}:{{{subject or _NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
+    return f"{stem}{type_}:{{{subject or NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
 
 
 def key_of(stem: str, algorithm: str, window_ms: int) -> str:

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from ..config import PREFIX
+from ..control.store import DOCUMENT, RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import (
     Ban,
@@ -36,10 +37,13 @@ from ..engine.storage.redis.failures import code_of, storage_error
 from ..engine.storage.redis.uri import address_of
 from ..observe.beat import threads_run
 from ..serve.gate import AppGate
+from ..serve.steer import Steering, steering_of
 from .console import duration, plural
 from .listing import ListedEndpoint, endpoints_of, prefixes_of, stored_keys, type_of, unmatched_of
 
 PINGS = 8
+MANY_ENDED = 100
+"""Entries of the control document."""
 KEYS_LOOKED_AT = 1000
 """To find out whom user limits have counted."""
 SLOW = 0.010
@@ -100,6 +104,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         yield from _addresses(gate, endpoints)
         yield from _users(gate, endpoints)
     yield _traffic(gate)
+    yield from _control(gate)
     yield from _storage(gate, endpoints)
 
 
@@ -210,6 +215,60 @@ def _traffic(gate: AppGate) -> Finding:
         text = "uWSGI seems to run no threads: traffic is flushed only while requests are served."
         return Finding("traffic", Severity.WARNING, text, "Start uWSGI with enable-threads.")
     return Finding("traffic", Severity.OK, "Counted in each process, and kept in the storage for an hour.")
+
+
+def _control(gate: AppGate) -> Iterator[Finding]:
+    steering = steering_of(gate.app)
+    if not steering.enabled:
+        text = f"{PREFIX}CONTROL or {PREFIX}ENABLED is False: limits cannot be changed while the app runs."
+        yield Finding("control", Severity.HINT, text, "Leave the settings out to change limits without a deploy.")
+    if not (steering.enabled and steering.control.shared):
+        return
+    try:
+        entries, idle = steering.control.entries(), steering.control.idle()
+    except StorageError as error:
+        if not error.no_reply:  # else the storage has a finding of its own
+            yield _not_readable(error)
+        return
+    except ConfigurationError as error:
+        text = f"The changes in the storage are not in force: {str(error).rstrip('.')}."
+        yield Finding("control", Severity.WRONG, text, _LOOK_AT_IT)
+        return
+    if steering.control.problem is not None:
+        text = f"The newest changes are not in force: {str(steering.control.problem).rstrip('.')}."
+        yield Finding("control", Severity.WRONG, text, "Take back with `flask multilimit unset` what does not fit.")
+    for each in entries:
+        if each.id in idle:
+            text = f"Nothing answers to {each} ({each.id}): its endpoint or rule is gone."
+            yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
+    yield from _ended(steering, len(entries))
+
+
+def _ended(steering: Steering, holding: int) -> Iterator[Finding]:
+    ended = len(steering.watcher.in_force.document.entries) - holding
+    if ended > MANY_ENDED:
+        text = f"{ended} entries have ended, and are still in the document that each worker reads when it changes."
+        yield Finding("control", Severity.HINT, text, "The next change leaves them out.")
+        return
+    text = f"{holding} changed while the app runs." if holding else "Nothing is changed: all limits are as declared."
+    yield Finding("control", Severity.OK, text)
+
+
+def _not_readable(error: StorageError) -> Finding:
+    if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
+        text = "The server's user may not read what is changed, so limits cannot be changed while the app runs."
+        remedy = (
+            f"Allow {RIGHTS_TO_FOLLOW}, and whoever changes limits {RIGHTS_TO_CHANGE}; or set {PREFIX}CONTROL=False."
+        )
+        return Finding("control", Severity.HINT, text, remedy)
+    text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."
+    return Finding("control", Severity.WRONG, text, _remedy(error, _LOOK_AT_IT))
+
+
+_LOOK_AT_IT = (
+    f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
+    "JSON. To start anew, delete the key."
+)
 
 
 def _limits_by(wanted: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) -> bool:

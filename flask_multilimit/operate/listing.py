@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..control.store import is_control
 from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit
+from ..engine.keys import NOTHING
 from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
@@ -20,13 +22,13 @@ from ..serve.gate import AppGate
 SEEN_TOGETHER = 50
 """Keys whose use is asked for in one round trip."""
 
-MOST_TRAFFIC_KEYS = 1000
-"""Keys of traffic, which are left out: two for each ten seconds of an hour, and one a process."""
+MOST_OTHER_KEYS = 1000
+"""Keys that are no quotas: of traffic, two for each ten seconds of an hour and one a process; of control, two."""
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
 _KEYS = (
-    re.compile(r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):[^:]*:" + _RULE),
-    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{[^{}]*\}:" + _RULE),
+    re.compile(r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE),
+    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE),
 )
 """Of a scope that is the hash tag, and of a subject that is."""
 Place = tuple[str, str, str, str]
@@ -144,8 +146,8 @@ def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None
         raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
     found: list[StoredKey] = []
     for prefix in prefixes:
-        keys = storage.keys(prefix, None if limit is None else limit + MOST_TRAFFIC_KEYS)
-        found += [stored for stored in keys if not is_traffic(stored.key)]
+        keys = storage.keys(prefix, None if limit is None else limit + MOST_OTHER_KEYS)
+        found += [stored for stored in keys if not (is_traffic(stored.key) or is_control(stored.key))]
     return found[:limit]
 
 
@@ -183,6 +185,15 @@ def type_of(key: str) -> str | None:
     """The type of subject that ``key`` counts; ``None`` when it is no key of a rule."""
     match = _match(key)
     return None if match is None else match["type"]
+
+
+def subject_of(key: str) -> tuple[str, str] | None:
+    """The type and the subject, as it is written there, that ``key`` counts; ``None`` when it is no key of a rule."""
+    match = _match(key)
+    if match is None:
+        return None
+    subject = match["subject"]
+    return match["type"], "" if subject == NOTHING else subject
 
 
 def _match(key: str) -> re.Match[str] | None:

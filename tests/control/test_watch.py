@@ -11,13 +11,16 @@ import pytest
 
 from control.conftest import made
 from flask_multilimit import ControlConflict, StorageError
+from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
+from flask_multilimit.engine.storage.redis.failures import RIGHTS
 from flask_multilimit.serve.steer import steering_of
 from support.asking import commands
+from support.folders import DOCS
 from support.processes import Program
 from support.servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import redis
@@ -187,20 +190,60 @@ def test_on_a_cluster(cluster: Cluster) -> None:
     assert len(one.control.history()) == 1
 
 
-def test_where_a_user_of_the_server_may_not_read_it_the_app_works_and_tells(
-    on_server: str, redis_client: redis.Redis
-) -> None:
-    rights = ["+evalsha", "+eval", "+time", "+zadd", "+zcard", "+zcount", "+zrange", "+pexpire", "+zremrangebyscore"]
-    client: Any = redis_client
-    client.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~*", *rights)
-    try:
-        shop = made(on_server.replace("://", "://narrow:secret@", 1))
+class TestAccessLists:
+    @pytest.fixture
+    def as_user(self, on_server: str, redis_client: redis.Redis) -> Iterator[Callable[[str], Shop]]:
+        """The shop, as a user of the server who has these rights besides those that limits need."""
+        client: Any = redis_client
+        names: list[str] = []
+
+        def as_user(rights: str) -> Shop:
+            names.append(f"user{len(names)}")
+            every = ["on", ">secret", "~rate_limit:*", *RIGHTS.split(), *rights.split()]
+            client.execute_command("ACL", "SETUSER", names[-1], *every)
+            return made(on_server.replace("://", f"://{names[-1]}:secret@", 1), MULTILIMIT_TRAFFIC=False)
+
+        yield as_user
+        client.execute_command("ACL", "DELUSER", *names)
+
+    def test_who_may_not_read_it_works_and_tells(self, as_user: Callable[[str], Shop]) -> None:
+        shop = as_user("")
+
         assert shop.statuses(3) == [200, 200, 429]
-        assert shop.control.problem is not None
+        assert "NOPERM" in str(shop.control.problem).upper() or "permission" in str(shop.control.problem)
         with pytest.raises(StorageError):
             shop.control.deny("198.51.100.7", lasting=True)
-    finally:
-        client.execute_command("ACL", "DELUSER", "narrow")
+
+    def test_a_worker_follows_with_the_documented_right_and_changes_nothing(
+        self, as_user: Callable[[str], Shop], on_server: str
+    ) -> None:
+        worker = as_user(RIGHTS_TO_FOLLOW)
+        assert worker.statuses(1, "/open") == [200]
+
+        with pytest.raises(StorageError):
+            worker.control.deny("198.51.100.7", lasting=True)
+        made(on_server).control.deny("198.51.100.7", lasting=True)
+
+        soon(lambda: denies(worker))
+
+    def test_who_changes_needs_each_of_the_documented_rights(self, as_user: Callable[[str], Shop]) -> None:
+        control = as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE}").control
+        control.undo(control.deny("198.51.100.7", lasting=True).id)
+        assert len(control.history()) == 2
+
+        for right in ("+hset", "+xadd"):
+            lacking = as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE} -{right[1:]}").control
+            with pytest.raises(StorageError):
+                lacking.deny("198.51.100.7", lasting=True)
+            assert control.entries() == ()
+        with pytest.raises(StorageError):
+            as_user(f"{RIGHTS_TO_FOLLOW} {RIGHTS_TO_CHANGE} -xrevrange").control.history()
+
+    def test_the_documentation_names_them(self) -> None:
+        page = (DOCS / "how-to" / "redis.md").read_text()
+
+        assert f"`{RIGHTS_TO_FOLLOW}`" in page
+        assert f"`{RIGHTS_TO_CHANGE}`" in page
 
 
 APP = """

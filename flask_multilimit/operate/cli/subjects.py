@@ -19,6 +19,7 @@ from ...plan.endpoint import Applied, hits_of
 from ...plan.plans import Standing
 from ...serve.gate import AppGate
 from .. import console
+from ..everywhere import all_keys, forget, keys_of
 from ..standing import require_limiters, standings_of
 from ..words import rule_as_json, rule_text
 from .base import (
@@ -32,6 +33,9 @@ from .base import (
     write,
     write_json,
 )
+
+MOST_SHOWN = 20
+"""Keys that are listed before they are reset."""
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -53,8 +57,11 @@ def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[s
 
 def subject_options(command: C) -> C:
     """The options that say where, and who."""
+    return click.argument("endpoint")(who_options(command))
+
+
+def who_options(command: C) -> C:
     options = (
-        click.argument("endpoint"),
         click.option("--method", type=str.upper, help="Only this request method; default: all."),
         click.option("--ip", callback=_address, metavar="ADDRESS", help="A client address."),
         click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
@@ -278,45 +285,110 @@ def _finite(seconds: float) -> float | None:
 
 
 @command("reset", short_help="Reset the quotas of a subject.")
-@subject_options
+@click.argument("endpoint", required=False)
+@who_options
+@click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
+@click.option("--everything", is_flag=True, help="All quotas of all subjects.")
+@click.option("--dry-run", is_flag=True, help="Show what would be reset, and reset nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 def reset_command(
-    endpoint: str,
+    endpoint: str | None,
     method: str | None,
     ip: str | None,
     user: str | None,
     everyone: bool,
     subjects: dict[str, str],
+    everywhere: bool,
+    everything: bool,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Reset the quotas of a subject at ENDPOINT, at once and for every worker.
+    """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, wherever it has any.
 
-    Quotas that everyone shares are reset only with --everyone.
+    Quotas that everyone shares are reset only with --everyone, or with --everything.
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
-    if not given:
-        raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
+    _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
+    answer = _Reset(dry_run=dry_run, yes=yes, as_json=as_json)
     with for_people():
         gate = current_gate()
+        if endpoint is not None:
+            answer.at(gate, endpoint, method, given)
+        else:
+            require_shared_storage(gate)
+            answer.of_keys(gate, all_keys(gate) if everything else keys_of(gate, given))
+
+
+def _require_one_place(
+    endpoint: str | None, method: str | None, given: Mapping[str, str], *, everywhere: bool, everything: bool
+) -> None:
+    if sum((endpoint is not None, everywhere, everything)) != 1:
+        raise click.UsageError("Say where: an ENDPOINT, or --all; or --everything.")
+    if everything and given:
+        raise click.UsageError("--everything resets all subjects; for one of them, use --all.")
+    if not everything and not given:
+        raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
+    if endpoint is None and method is not None:
+        raise click.UsageError("--method is for an ENDPOINT.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reset:
+    """How one command resets, and what it tells."""
+
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+    def at(self, gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> None:
         standings = standings_of(gate, endpoint, method, given)
         require_limiters("reset", endpoint, standings, given, spelled=_options_for)
         require_shared_storage(gate)
         applied = [each for standing in standings for each in standing.applied]
         hits = hits_of(applied)
-        if not yes:
-            rows = [(hit.name, _subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
-            click.echo("\n".join(console.columns(rows, indent=2)), err=True)
-            click.confirm(f"Reset {console.plural(len(hits), 'quota')}?", abort=True, err=True)
+        rows = [(hit.name, _subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
+        self._ask(console.columns(rows, indent=2), len(hits))
         used, full = _used_and_full(bare_limiter(gate).peek(hits))
-        gate.limiter.reset(hits)
-    if as_json:
-        write_json(endpoint=endpoint, reset=list(map(_hit_as_json, used)), full_already=list(map(_hit_as_json, full)))
-        return
-    for said, found in (("Reset", used), ("Nothing to reset", full)):
-        if found:
-            click.echo(f"{said}: {', '.join(hit.name for hit in found)}.")
+        if not self.dry_run:
+            gate.limiter.reset(hits)
+        if self.as_json:
+            found = {
+                "reset": [_hit_as_json(each) for each in used],
+                "full_already": [_hit_as_json(each) for each in full],
+            }
+            write_json(endpoint=endpoint, changed=not self.dry_run, **found)
+            return
+        for said, some in ((self._said, used), ("Nothing to reset", full)):
+            if some:
+                click.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
+
+    def of_keys(self, gate: AppGate, keys: list[str]) -> None:
+        lines = [f"  {key}" for key in keys[:MOST_SHOWN]]
+        more = [f"  and {len(keys) - MOST_SHOWN} more"] if len(keys) > MOST_SHOWN else []
+        if keys:
+            self._ask([*lines, *more], len(keys))
+        if not self.dry_run:
+            forget(gate, keys)
+        if self.as_json:
+            write_json(endpoint=None, changed=not self.dry_run, keys=keys)
+        elif not keys:
+            click.echo("Nothing to reset: nothing is used.")
+        else:
+            click.echo(f"{self._said}: {console.plural(len(keys), 'quota')}.")
+
+    @property
+    def _said(self) -> str:
+        return "Would reset" if self.dry_run else "Reset"
+
+    def _ask(self, lines: Iterable[str], quotas: int) -> None:
+        if self.as_json and (self.yes or self.dry_run):
+            return
+        if self.dry_run or not self.yes:
+            click.echo("\n".join(lines), err=not self.dry_run)
+        if not (self.dry_run or self.yes):
+            click.confirm(f"Reset {console.plural(quotas, 'quota')}?", abort=True, err=True)
 
 
 def _used_and_full(decision: Decision) -> tuple[list[Hit], list[Hit]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
 from flask_multilimit.operate.doctor import Severity, _latency
 from operate.cli.conftest import SHOP, Command, Run
@@ -62,6 +63,7 @@ def test_json(on_server: Command) -> None:
         "addresses",
         "users",
         "traffic",
+        "control",
         "storage",
         "latency",
         "clock",
@@ -145,6 +147,14 @@ def test_a_user_that_may_only_limit_is_none_the_worse(as_limiter: Callable[[str]
     assert finding(run, "storage")["level"] == "hint"
     assert "lets this user look at nothing" in finding(run, "storage")["text"]
     assert "+ping +info +config|get" in finding(run, "storage")["remedy"]
+
+
+def test_a_user_that_may_not_follow_changes_is_told_what_it_needs(as_limiter: Callable[[str], Command]) -> None:
+    found = finding(as_limiter(RIGHTS)("doctor", "--json"), "control")
+
+    assert (found["level"], "may not read what is changed" in found["text"]) == ("hint", True)
+    assert f"{RIGHTS_TO_FOLLOW}, and whoever changes limits {RIGHTS_TO_CHANGE}" in found["remedy"]
+    assert finding(as_limiter(f"{RIGHTS} {RIGHTS_TO_FOLLOW}")("doctor", "--json"), "control")["level"] == "ok"
 
 
 def test_with_the_rights_that_this_names_all_is_looked_at(as_limiter: Callable[[str], Command]) -> None:

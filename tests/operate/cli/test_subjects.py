@@ -233,6 +233,55 @@ def test_reset_takes_what_everyone_shares_only_when_told(on_server: Command, sho
     assert [rule["remaining"] for rule in after["rules"]] == [5000, 1000]
 
 
+def test_reset_finds_a_subject_everywhere_and_nobody_else(on_server: Command, shop: FlaskClient) -> None:
+    for path in ("/update", "/api/items", "/nowhere"):
+        call(shop, path)
+        shop.get(path, environ_base={"REMOTE_ADDR": "203.0.113.70"})
+    before = on_server("keys", "--json").json["keys"]
+
+    shown = on_server("reset", "--ip", "203.0.113.7", "--all", "--dry-run", "--json").json
+    assert on_server("keys", "--json").json["keys"]
+    assert shown["changed"] is False
+    run = on_server("reset", "--ip", "203.0.113.7", "--all", answer="y\n")
+
+    left = {each["key"] for each in on_server("keys", "--json").json["keys"]}
+    gone = {each["key"] for each in before} - left
+    assert gone == set(shown["keys"]) == {key for key in gone if ":ip:203.0.113.7:" in key}
+    assert {key.partition("{")[2].partition("}")[0] for key in gone} == {"update", "api.items", "unmatched"}
+    assert any(":ip:203.0.113.70:" in key for key in left)
+    assert f"Reset: {len(gone)} quotas." in run.out
+
+
+def test_reset_of_everything_asks_and_leaves_what_is_changed(on_server: Command, shop: FlaskClient) -> None:
+    call(shop, "/update")
+    on_server("deny", "192.0.2.1", "--lasting", "--yes")
+
+    assert on_server("reset", "--everything", answer="n\n").code == 1
+    assert on_server("keys", "--json").json["keys"]
+    assert on_server("reset", "--everything", "--yes").out.startswith("Reset: ")
+
+    assert on_server("keys", "--json").json["keys"] == []
+    assert len(on_server("entries", "--json").json["entries"]) == 1
+    assert on_server("reset", "--everything", "--yes").out == "Nothing to reset: nothing is used.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ip", "203.0.113.7"], "Say where"),
+        (["update", "--all", "--ip", "203.0.113.7"], "Say where"),
+        (["--all"], "Say whose quotas"),
+        (["--everything", "--ip", "203.0.113.7"], "resets all subjects"),
+        (["--all", "--ip", "203.0.113.7", "--method", "GET"], "--method is for an ENDPOINT"),
+    ],
+)
+def test_reset_wants_to_be_told_where_and_whose(on_server: Command, arguments: list[str], message: str) -> None:
+    run = on_server("reset", *arguments, "--yes")
+
+    assert run.code == 2
+    assert message in run.err
+
+
 @pytest.mark.parametrize("command", [("check",), ("reset", "--yes")])
 def test_memory_of_other_processes_is_an_error_and_no_guess(on_memory: Command, command: tuple[str, ...]) -> None:
     run = on_memory(*command, "update", "--ip", "203.0.113.7")

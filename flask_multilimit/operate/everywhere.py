@@ -1,0 +1,50 @@
+"""The quotas of a subject wherever it has any: at all endpoints, in functions, and in checks that no plan knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..declare.subjects import EVERYONE, LimitType, Subject
+from ..engine import ConfigurationError
+from ..engine.keys import escape_subject
+from ..serve.gate import AppGate
+from .listing import prefixes_of, stored_keys, subject_of
+
+AT_ONCE = 500
+"""Keys that one command forgets."""
+
+
+def keys_of(gate: AppGate, given: Mapping[str, str]) -> list[str]:
+    """The keys in storage that count the ``given`` subjects, found by looking at all of them.
+
+    Raises :class:`ConfigurationError` when nobody is given, and :class:`StorageError`.
+    """
+    if not given:
+        raise ConfigurationError("reset: say whose quotas: ip=, user=, everyone=True or subjects={...}")
+    wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
+    return [key for key in all_keys(gate) if subject_of(key) in wanted]
+
+
+def all_keys(gate: AppGate) -> list[str]:
+    """All quotas of the app. Raises :class:`StorageError`."""
+    return [stored.key for stored in stored_keys(gate, prefixes_of(gate))]
+
+
+def forget(gate: AppGate, keys: list[str]) -> None:
+    """Reset the quotas behind ``keys``, of any slots. Raises :class:`StorageError`."""
+    for first in range(0, len(keys), AT_ONCE):
+        gate.limiter.reset_keys(keys[first : first + AT_ONCE])
+
+
+def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
+    """All that ``given`` is, by itself and together, for types that plans know and for those of checks."""
+    gate.plans.ensure()
+    resolve = gate.subjects.given(given)
+    for name, type_ in gate.plans.types.items():
+        subject = resolve(type_, name)
+        if subject is not None and subject != EVERYONE:
+            yield subject
+    for name, value in given.items():
+        known = gate.subjects.here(name, value)(LimitType.DEFAULT, name)
+        if known is not None:
+            yield known

@@ -1,0 +1,105 @@
+"""Quotas are reset wherever a subject has any, and all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, rate_limiter
+from support.asking import ask
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+LONG = "a user whose name is so long that a key has only a digest of it " * 2
+
+
+@pytest.fixture(params=["memory", "server", "cluster"])
+def app(request: pytest.FixtureRequest) -> Flask:
+    made = Flask("shop")
+    made.config["MULTILIMIT_STORAGE_URI"] = _uri(request)
+    made.config["MULTILIMIT_DENY_CACHE"] = 0
+    multilimit = MultiLimit(made, user_loader=_user)
+
+    @made.get("/one")
+    @rate_limiter(type=IP, rules="1/minute")
+    def one() -> str:
+        return mail()
+
+    @made.get("/two")
+    @rate_limiter(type=(USER, IP), rules="1/minute")
+    @rate_limiter(type=USER, rules="1/minute", hash_tag="scope")
+    def two() -> str:
+        return "two"
+
+    @rate_limiter(type=IP, rules="5/minute")
+    def mail() -> str:
+        multilimit.check("9/minute", scope="here", type=IP, subject=request_address())
+        return "sent"
+
+    return made
+
+
+def _uri(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "cluster":
+        return str(request.getfixturevalue("cluster").uri)
+    server: Server = request.getfixturevalue("server")
+    client: redis.Redis = request.getfixturevalue("redis_client")
+    del client  # which is empty
+    return server.url
+
+
+def _user() -> str | None:
+    return request.headers.get("X-User")
+
+
+def request_address() -> str:
+    return str(request.remote_addr)
+
+
+def statuses(app: Flask, user: str = "42", ip: str = "203.0.113.7") -> list[int]:
+    address, headers = {"REMOTE_ADDR": ip}, {"X-User": user}
+    return [ask(app, path, environ_base=address, headers=headers).status_code for path in ("/one", "/two")]
+
+
+def multilimit_of(app: Flask) -> MultiLimit:
+    found: MultiLimit = app.extensions["multilimit"]
+    return found
+
+
+@pytest.mark.parametrize("user", ["42", "an: odd {user}", LONG])
+@pytest.mark.parametrize("ip", ["203.0.113.7", "2001:db8::7"])
+def test_a_subject_is_reset_everywhere(app: Flask, user: str, ip: str) -> None:
+    with app.app_context():
+        multilimit_of(app).reset_everything()
+    assert statuses(app, user, ip) == [200, 200]
+    assert statuses(app, user, ip) == [429, 429]
+    statuses(app, "other", "192.0.2.1")
+
+    with app.app_context():
+        assert multilimit_of(app).reset_everywhere(ip=ip) == 3
+        assert statuses(app, user, ip) == [200, 429]
+        multilimit_of(app).reset_everywhere(ip=ip, user=user)
+
+    assert statuses(app, user, ip) == [200, 200]
+    assert statuses(app, "other", "192.0.2.1") == [429, 429]
+
+
+def test_everything_is_reset(app: Flask) -> None:
+    statuses(app)
+    with app.app_context():
+        assert multilimit_of(app).reset_everything() >= 5
+        assert multilimit_of(app).reset_everything() == 0
+
+    assert statuses(app) == [200, 200]
+
+
+def test_somebody_has_to_be_named(app: Flask) -> None:
+    with app.app_context(), pytest.raises(ConfigurationError, match="say whose quotas"):
+        multilimit_of(app).reset_everywhere()
