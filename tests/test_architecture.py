@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -162,11 +163,13 @@ FOREIGN_TO_THE_ENGINE = {"pydantic", "redis", "hiredis"}
 """What the engine needs from outside the standard library: all of it, so no Flask."""
 
 
+@cache
 def rooms_of(folder: Path) -> set[str]:
     files = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
     return files | {path.parent.name for path in folder.glob("*/__init__.py")}
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Everything the file imports, wherever in it, by its full dotted name."""
     package = [NAME, *path.relative_to(PACKAGE).parent.parts]

@@ -103,7 +103,7 @@ def test_that_meet_a_fixed_rule_in_one_key_leave_the_stricter_in_force(app: Flas
         "5/fortnight",
         [Rule(1, 1), None],
         {"rules": "5/minute"},
-        object(),
+        ...,
     ],
     ids=repr,
 )

@@ -46,6 +46,7 @@ def run(
     assert redis_client.dbsize() == 0
     apps, limiters = [], []
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)  # some examples write files
     monkeypatch.setenv("CERTIFICATES", str(certificates.ca.parent))
     algorithms, modules = dict(ALGORITHMS), set(sys.modules)
 

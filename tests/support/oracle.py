@@ -1,12 +1,14 @@
-"""The sliding window by brute force: every charge is kept, and every answer counted anew.
+"""The sliding window by brute force: every charge is kept, and every answer is counted from all of them.
 
-Slow and without cleverness on purpose, and nothing of it is taken from the package; what is fast must agree with it.
-:class:`Window` is the definition. Every oracle and every model of the tests answers by it.
+It is slow and simple on purpose, and the fast implementations must agree with it. It takes nothing from the package but
+the layout of a reply. :class:`Window` is the definition: every oracle and every model of the tests answers by it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+
+from flask_multilimit.engine.reply import ALLOWED, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +71,7 @@ class Oracle:
         if self._knows(hits, now, check_id):
             return self._reply(hits, now, repeated=True)
         reply = self._reply(hits, now)
-        if any(reply[3::3]):
+        if not reply[ALLOWED]:
             return reply
         for hit in hits:
             if hit.cost:
@@ -97,9 +99,9 @@ class Oracle:
         return any(self._window(hit).knows(check_id.bytes, now) for hit in hits if hit.cost)
 
     def _reply(self, hits: Sequence[Hit], now: int, *, repeated: bool = False) -> list[int]:
-        reply = [now, 0]
-        for hit in hits:
-            window, count = self._window(hit), hit.rule.count
-            retry_after = 0 if repeated else window.wait(count, hit.cost, now)
-            reply += max(count - window.used(now), 0), retry_after, window.reset_after(now)
-        return reply
+        return joined(now, 0, [(self._standing(hit, now, repeated=repeated), False) for hit in hits])
+
+    def _standing(self, hit: Hit, now: int, *, repeated: bool) -> tuple[int, int, int]:
+        window, count = self._window(hit), hit.rule.count
+        retry_after = 0 if repeated else window.wait(count, hit.cost, now)
+        return max(count - window.used(now), 0), retry_after, window.reset_after(now)

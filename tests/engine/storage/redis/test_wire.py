@@ -192,7 +192,7 @@ def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> N
         {"health_check_interval": 30},
         {"single_connection_client": True},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, options: dict[str, object]) -> None:
     settings: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), **options}
