@@ -91,6 +91,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"desk", "shell"},
         {"entries", "evidence", "now", "whatif"},
         {"changes", "limits"},
+        {"subject"},
         {"pages", "whatif_page"},
         {"api"},
         {"blueprint"},

@@ -12,7 +12,7 @@ from ..declare.data import InvalidData, Mistake
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.rules import LONGEST, UNITS, Rules
-from .controls import Document, Listing, Override, entry_from
+from .controls import LONGEST_TEXT, Document, Listing, Override, entry_from
 from .preview import Difference, Preview
 from .store import Change, Store
 from .watch import Watcher
@@ -145,6 +145,15 @@ class Control:
     def history(self, most: int = 50) -> list[Change]:
         """The latest changes, the newest first."""
         return self._store.history(most)
+
+    def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
+        """Put a line into the history about something that changes no entry: ``note("reset", "user:42")``."""
+        change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="")
+        for _ in range(TRIES):
+            stamp, document = self._read()
+            if self._store.write(stamp, document.dump(), change) is not None:
+                return
+        raise ControlConflict(_TOO_MANY)
 
     @property
     def problem(self) -> Exception | None:

@@ -33,7 +33,7 @@ class Change(TypedDict):
     author: str
     reason: str
     what: str
-    """``set`` or ``undo``."""
+    """``set`` or ``undo``; or what :meth:`.Control.note` was told."""
     entry: str
     """In words."""
     id: str

@@ -93,12 +93,12 @@ def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
 def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndpoint:
     methods = dict.fromkeys(method for route in routes for method in route.methods)
     plans = {method: gate.plans.of_endpoint(name, method) for method in methods}
-    found: dict[int, PlannedLimiter] = {}
-    served: dict[int, list[str]] = {}
+    found: dict[object, PlannedLimiter] = {}
+    served: dict[object, list[str]] = {}
     for method, plan in plans.items():
         for planned in plan.limiters:
-            found.setdefault(id(planned.declaration), planned)
-            served.setdefault(id(planned.declaration), []).append(method)
+            found.setdefault(_identity(planned), planned)
+            served.setdefault(_identity(planned), []).append(method)
     return ListedEndpoint(
         name,
         routes,
@@ -111,6 +111,12 @@ def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndp
             for place, planned in found.items()
         ),
     )
+
+
+def _identity(planned: PlannedLimiter) -> object:
+    """What limiters of several methods have in common that are one: their declaration, or the override that adds it."""
+    declared = planned.declared
+    return declared.where if declared.where.startswith("override ") else id(declared)
 
 
 def _declared_methods(planned: PlannedLimiter) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from .shell import url
 FACTS: dict[str, Callable[[], dict[str, Any]]] = {
     "now": pages.now_facts,
     "limits": pages.limits_facts,
+    "subject": pages.subject_facts,
     "change": pages.proposed_facts,
     "lists": pages.lists_facts,
     "history": pages.history_facts,

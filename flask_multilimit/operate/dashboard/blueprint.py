@@ -23,6 +23,8 @@ def install(blueprint: Blueprint, desk: Desk) -> None:
     blueprint.add_url_rule("/change", "change", pages.change_page)
     blueprint.add_url_rule("/change", "make_change", pages.make_change, methods=["POST"])
     blueprint.add_url_rule("/undo", "undo", pages.undo, methods=["POST"])
+    blueprint.add_url_rule("/subject", "subject", pages.subject_page)
+    blueprint.add_url_rule("/reset", "reset", pages.reset, methods=["POST"])
     blueprint.add_url_rule("/lists", "lists", pages.lists_page)
     blueprint.add_url_rule("/history", "history", pages.history_page)
     blueprint.add_url_rule("/what-if", "what_if", what_if_page, methods=["GET", "POST"])

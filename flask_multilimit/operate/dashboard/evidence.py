@@ -26,8 +26,7 @@ class Known(NamedTuple):
     numbers: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        numbers = {name: f"{number:,}" for name, number in self.numbers.items()}
-        return {**self._asdict(), "text": self.text.format(**numbers), "template": self.text}
+        return {**self._asdict(), "text": self.text.format(**self.numbers), "template": self.text}
 
 
 def known_of(hour: Hour | None, differences: Sequence[Difference]) -> list[Known]:
@@ -52,14 +51,14 @@ def _by_name(texts: Iterable[str]) -> dict[str, str]:
     return dict(text.partition(": ")[::2] for text in texts)
 
 
-WOULD_HAVE_PASSED = "It refused {refuses} checks. They would have passed, unless another rule refuses them."
-SHADOW_REFUSES = "As a shadow, it would have refused {shadows} checks."
-MORE_PASS = "It refused {refuses} checks. At most so many more would have passed."
-FEW_REFUSED = "It refused {refuses} checks. At most {near} more would have been refused."
+WOULD_HAVE_PASSED = "It refused {refuses:,} checks. They would have passed, unless another rule refuses them."
+SHADOW_REFUSES = "As a shadow, it would have refused {shadows:,} checks."
+MORE_PASS = "It refused {refuses:,} checks. At most so many more would have passed."
+FEW_REFUSED = "It refused {refuses:,} checks. At most {near:,} more would have been refused."
 NOBODY_NEAR = "Nobody came near to it, and it refused nothing. How near they came to the new one is not known."
 NOT_KNOWN = (
-    "It refused {refuses} checks, and {near} passed with more than 80 % of it used. How many more the new one would "
-    "have refused is not known: make it a shadow first, and look here again."
+    "It refused {refuses:,} checks, and {near:,} passed with more than 80 % of it used. How many more the new one "
+    "would have refused is not known: make it a shadow first, and look here again."
 )
 NEW = "It was not there, so nothing is known of it: make it a shadow first, and look here again."
 BY_REQUEST = "Its rules depend on the request, so nothing is known of it."

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from flask import request
 
 from ...control.controls import Override
+from ...declare.limiter import Declaration
 from ...plan.plans import Plans
 from ...plan.sources import UNMATCHED_SCOPE
 from ...serve.gate import AppGate
@@ -69,7 +70,7 @@ def endpoint_facts(gate: AppGate, hour: Hour | None, listed: ListedEndpoint) -> 
 
 def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[dict[str, Any]]:
     declared = listed.planned.declaration
-    changed = listed.planned.changed_from
+    changed = _changed_from(listed)
     options = [text for text in options_of(listed) if not text.startswith("SHADOW")]
     rules = dict(listed.planned.rules)
     for row in limits_as_json(listed):
@@ -80,11 +81,18 @@ def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[d
             "text": "by request" if rule is None else f"{rule.count} at once" if rule.holds_slots else rule_text(rule),
             "options": [*([parameters_of(rule)] if rule is not None and parameters_of(rule) else []), *options],
             "changed": changed is not None or declared.where.startswith("override "),
-            "declared": None if changed is None else str(changed),
+            "declared": None if changed is None else f"{changed}{' (shadow)' if changed.shadow else ''}",
             "subjects": [entry_facts(each) for each in _special(listed)[:MOST_SUBJECTS]],
             "subjects_in_all": len(_special(listed)),
             "hour": _amounts(hour, endpoint, str(row["name"])),
         }
+
+
+def _changed_from(listed: ListedLimiter) -> Declaration | None:
+    """What was declared, where something else holds instead."""
+    before, now = listed.planned.declared, listed.planned.declaration
+    same = before.shadow == now.shadow and before.rules == now.rules and not listed.planned.by_name
+    return None if same else before
 
 
 def _amounts(hour: Hour | None, endpoint: str, rule: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...observe.traffic.buckets import BUCKET_SECONDS
 from ...serve.steer import steering_of
-from . import changes, entries, limits, now
+from . import changes, entries, limits, now, subject
 from .drawing import PLANE, SPARK, Drawing, drawn, grouped
 from .numbers import share
 from .paging import page_asked
@@ -110,13 +110,13 @@ def undo() -> Response:
     return _to(url("lists", undone=str(entry)[:200]))
 
 
-def _require_may_change() -> None:
+def _require_may_change(*, changes_limits: bool = True) -> None:
     """Raise :exc:`Forbidden` unless this person may change limits, and has sent a form of ours."""
     if not visit().may_change:
         raise Forbidden(MAY_NOT)
     require_own_form()
     require_few_changes()
-    if not steering_of(gate().app).enabled:
+    if changes_limits and not steering_of(gate().app).enabled:
         raise Forbidden(SWITCHED_OFF)
 
 
@@ -148,6 +148,60 @@ def _change(found: changes.Proposal) -> Response:
         fields=changes.FIELDS,
         **shown,
     )
+
+
+# Subject
+
+
+def subject_facts() -> dict[str, Any]:
+    """``found`` is ``None`` when nobody was asked for, or who was asked for cannot be."""
+    _keep_up()
+    try:
+        somebody = subject.Somebody.asked(gate(), request.args)
+    except ConfigurationError as error:
+        return {"found": None, "mistake": str(error)}
+    if somebody is None:
+        return {"found": None, "mistake": ""}
+    with now.looking(gate()) as hour:
+        return {"found": subject.facts(gate(), hour, somebody, page=page_asked(request.args)), "mistake": ""}
+
+
+def subject_page() -> Response:
+    shown = subject_facts()
+    found = shown["found"]
+    with now.looking(gate()) as hour:
+        top = [] if hour is None or found is not None else hour.top_subjects(now.MOST_SUBJECTS)
+        most = [now.subject_facts(gate(), each) for each in top]
+    return render(
+        "subject.html",
+        status=400 if shown["mistake"] else 200,
+        asked=request.args.get("who") or (found["who"] if found else ""),
+        done=_whole(request.args.get("done", "")),
+        found=found,
+        mistake=shown["mistake"],
+        most=most,
+        plain=gate().settings.traffic_subjects == "plain",
+    )
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def reset() -> Response:
+    """Give a subject a fresh start, at one endpoint or everywhere."""
+    _require_may_change(changes_limits=False)
+    form = request.form
+    endpoint = form.get("endpoint") or None
+    somebody = subject.Somebody.of(gate(), form.get("type", ""), form.get("value", ""))
+    try:
+        number = subject.reset(gate(), somebody, endpoint)
+        what = f"{somebody.who or somebody.shown}{f' at {endpoint}' if endpoint else ''}"
+        steering_of(gate().app).control.note("reset", what, author=visit().author)
+    except (ConfigurationError, StorageError) as error:
+        shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
+        return render("refused.html", status=409, title="", why=shown)
+    return _to(url("subject", type=form.get("type"), value=form.get("value"), done=number))
 
 
 # Lists and history

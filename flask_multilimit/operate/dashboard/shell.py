@@ -14,8 +14,9 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
+from .. import console
 from ..simulate.page.document import part
-from .messages import COOKIE, LANGUAGES, told
+from .messages import COOKIE, LANGUAGES, Language, told
 from .numbers import axis, iso, number, rate, share, utc
 from .security import FIELD, can_sign, form_token, keep_nonce
 from .visit import gate, visit
@@ -121,6 +122,7 @@ def _frame() -> dict[str, Any]:
         "page": page,
         "pages": PAGES,
         "static": _static,
+        "duration": partial(_duration, here.language),
         "foreign_token": _foreign_token,
         "form_token": form_token,
         "form_field": FIELD,
@@ -147,6 +149,11 @@ def _remember(language: str, response: Response) -> None:
 def root() -> str:
     """The path that all our pages have in common."""
     return url("now")
+
+
+def _duration(language: Language, seconds: float) -> str:
+    number, _, unit = console.duration(seconds).partition(" ")
+    return f"{number} {told(language, unit)}" if unit else told(language, number)
 
 
 def _foreign_token() -> Markup:

@@ -1,0 +1,239 @@
+"""The page Subject: where somebody stands, and a fresh start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
+from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.engine import StorageError
+from flask_multilimit.engine.storage import MemoryStorage
+from flask_multilimit.serve.steer import steering_of
+from support.asking import statuses, view
+
+from .conftest import ROOT, browser_of, made
+from .forms import forms_of, send
+from .test_now import asked
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+    from werkzeug.test import TestResponse
+
+SUBJECT = f"{ROOT}subject"
+CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
+
+
+def found(browser: FlaskClient, **query: str) -> Any:
+    return browser.get(f"{ROOT}api/subject", query_string=query).get_json()["found"]
+
+
+def rules(about: Any) -> dict[str, tuple[int, int]]:
+    """Used and left, by endpoint and rule."""
+    return {
+        f"{each['endpoint']} {rule['name']}": (rule["used"], rule["remaining"])
+        for each in about["standings"]
+        for rule in each["rules"]
+    }
+
+
+def test_nobody_was_asked_for(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    page = ada.get(SUBJECT).text
+
+    assert "Look up an address, a network, or a subject" in page
+    assert 'value=203.0.113.7">203.0.113.7</a>' in page
+
+
+def test_where_an_address_stands(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    about = found(ada, who="203.0.113.7")
+
+    assert rules(about) == {"show ip-60s": (2, 0), "api.mine user-60s": (0, 2), "api.mine user-3600s": (0, 50)}
+    assert [each["allowed"] for each in about["standings"]] == [True, False]
+    assert [(each["endpoint"], each["refused"]) for each in about["refusals"]] == [("show", 3)]
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"}).text
+    assert "while not logged in" in page
+    assert "refused" in page
+
+
+def test_where_a_user_stands(app: Flask, ada: FlaskClient) -> None:
+    statuses(app, "/mine", headers={"X-User": "a/b ..?#&é"})
+
+    about = found(ada, who="user:a/b ..?#&é")
+
+    assert rules(about) == {"api.mine user-60s": (1, 1), "api.mine user-3600s": (1, 49)}
+    assert rules(found(ada, type="user", value="a/b ..?#&é")) == rules(about)
+
+
+def test_ipv6_addresses_of_one_network_are_one(app: Flask, ada: FlaskClient) -> None:
+    statuses(app, "/", environ_base={"REMOTE_ADDR": "2001:db8::1"})
+
+    assert rules(found(ada, who="2001:db8::ffff"))["show ip-60s"] == (1, 1)
+    assert rules(found(ada, who="2001:db8::/64"))["show ip-60s"] == (1, 1)
+
+
+def test_a_network_has_many_clients(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    about = found(ada, who="203.0.113.0/24")
+
+    assert about["standings"] == []
+    assert [each["subject"] for each in about["refusals"]] == ["203.0.113.7"]
+    assert "A network is many clients" in ada.get(SUBJECT, query_string={"who": "203.0.113.0/24"}).text
+
+
+def test_several_types_that_are_one_subject() -> None:
+    app = made()
+    app.add_url_rule("/both", "both", rate_limiter(type=(USER, IP), rules="5/minute")(view()))
+    asked(app, 7, "/both", headers={"X-User": "eve"})
+    ada = browser_of("ada", app)
+
+    top = ada.get(f"{ROOT}api/now").get_json()["subjects"][0]
+    about = found(ada, type=top["type"], value=top["subject"])
+
+    assert top["shown"] == "eve + 203.0.113.7"
+    assert rules(about) == {"both user-ip-60s": (5, 0)}
+    assert about["who"] == ""
+
+
+@pytest.mark.parametrize("who", ["x", "user", "default:", "1.2.3.4/99", ":::", "a+b:c"])
+def test_who_is_nobody(ada: FlaskClient, who: str) -> None:
+    page = ada.get(SUBJECT, query_string={"who": who})
+
+    assert page.status_code == 400
+    assert "give a network such as" in page.text
+
+
+@pytest.mark.parametrize(
+    "value", ["../../etc/passwd", "<script>alert(1)</script>", "a" * 5000, "\ud800", "\x00", "%2e%2e", "{t}{0}"]
+)
+def test_subjects_of_any_content_are_shown_harmlessly(ada: FlaskClient, value: str) -> None:
+    from urllib.parse import quote
+
+    page = ada.get(f"{SUBJECT}?type=user&value={quote(value, errors='surrogatepass')}")
+
+    assert page.status_code == 200
+    assert "<script>alert" not in page.text
+
+
+def test_what_was_said_of_it(app: Flask, ada: FlaskClient) -> None:
+    with app.app_context():
+        control = steering_of(app).control
+        control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
+        control.override("show", who="203.0.113.0/24", rules="9/minute", for_="1h")
+        control.deny("198.51.100.0/24", lasting=True)
+
+    about = found(ada, who="203.0.113.7")
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"}).text
+
+    assert [each["kind"] for each in about["entries"]] == ["ban", "override"]
+    assert about["verdict"]["action"] == "ban"
+    assert rules(about)["show ip-60s"] == (0, 9)
+    assert "It is banned." in page
+    assert "scraper" in page
+    assert [each["kind"] for each in found(ada, who="198.51.100.0/22")["entries"]] == ["deny"]
+    assert found(ada, who="192.0.2.1")["verdict"] is None
+
+
+def test_lists_of_the_settings_are_told_too() -> None:
+    ada = browser_of("ada", made(MULTILIMIT_ALLOW=["user:bob"]))
+
+    assert found(ada, who="user:bob")["verdict"] == {"action": "allow", "from": "MULTILIMIT_ALLOW", "who": "user:bob"}
+    assert "No limit asks it." in ada.get(SUBJECT, query_string={"who": "user:bob"}).text
+
+
+def test_bans_that_come_by_themselves() -> None:
+    app = Flask("shop")
+    app.secret_key = "key"
+    multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
+    limit = rate_limiter(type=IP, rules="2/minute", ban=Ban(after=2, within=60, time=600))
+    app.add_url_rule("/", "show", limit(view()))
+    app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+    ada = app.test_client()
+    statuses(app, *["/"] * 2, environ_base=CLIENT)
+    before = found(ada, who="203.0.113.7")["standings"][0]["bans"][0]
+    statuses(app, *["/"] * 3, environ_base=CLIENT)
+    (banned,) = found(ada, who="203.0.113.7")["standings"]
+
+    assert (before["holds"], before["strikes_left"]) == (False, 2)
+    assert banned["bans"][0]["holds"] is True
+    assert 590 < banned["retry_after"] <= 600
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"})
+    assert "banned" in page.text
+    assert send(ada, page, ending="/reset").status_code == 303
+    assert statuses(app, "/", environ_base=CLIENT) == [200]
+
+
+# A fresh start
+
+
+def reset(browser: FlaskClient, page: TestResponse, **fields: str) -> TestResponse:
+    return send(browser, page, ending="/reset", **fields)
+
+
+def test_all_quotas_of_a_subject_are_reset_and_the_history_says_so(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+
+    answer = reset(ada, ada.get(SUBJECT, query_string={"who": "203.0.113.7"}))
+
+    assert answer.status_code == 303
+    assert "Reset: 3 quotas." in ada.get(answer.location).text
+    assert statuses(app, "/", "/", "/", environ_base=CLIENT) == [200, 200, 429]
+    (change,) = ada.get(f"{ROOT}api/history").get_json()["changes"]
+    assert (change["what"], change["entry"], change["author"]) == ("reset", "203.0.113.7", "ada")
+
+
+def test_those_of_one_endpoint(app: Flask, ada: FlaskClient) -> None:
+    statuses(app, *["/", "/mine"] * 3, environ_base=CLIENT)
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"})
+    (form,) = [each for each in forms_of(page.text) if each["fields"].get("endpoint") == "show"]
+
+    ada.post(form["action"], data=form["fields"])
+
+    assert statuses(app, "/", "/mine", environ_base=CLIENT) == [200, 429]
+
+
+def test_nothing_is_reset_where_nothing_counts_it(app: Flask, ada: FlaskClient) -> None:
+    asked(app)
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"})
+
+    assert reset(ada, page, endpoint="open").status_code == 409
+    assert reset(ada, page, endpoint="no such").status_code == 409
+    assert reset(ada, page, token="forged").status_code == 403
+    assert statuses(app, "/", environ_base=CLIENT) == [429]
+
+
+def test_who_may_not_change_resets_nothing() -> None:
+    app = made(dashboard={"may_change": lambda author: author == "ada"})
+    asked(app)
+    ada, bob = browser_of("ada", app), browser_of("bob", app)
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"})
+
+    assert not [
+        each
+        for each in forms_of(bob.get(SUBJECT, query_string={"who": "203.0.113.7"}).text)
+        if each["method"] == "post"
+    ]
+    assert reset(bob, page).status_code == 403
+    assert statuses(app, "/", environ_base=CLIENT) == [429]
+
+
+class Silent(MemoryStorage):
+    """One that does not say how somebody stands."""
+
+    def peek(self, hits: Any) -> Any:
+        if any("dashboard" not in hit.key for hit in hits):
+            raise StorageError("it is asleep")
+        return super().peek(hits)
+
+
+def test_a_storage_that_is_away() -> None:
+    page = browser_of("ada", made(Silent())).get(SUBJECT, query_string={"who": "203.0.113.7"})
+
+    assert page.status_code == 200
+    assert "The storage does not answer." in page.text
