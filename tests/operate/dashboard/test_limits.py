@@ -135,12 +135,12 @@ def test_where_the_pages_are_does_not_matter() -> None:
 def test_a_limit_of_several_methods_is_one_row_whatever_is_changed(app: Flask, ada: FlaskClient) -> None:
     app.add_url_rule("/form", "form", rate_limiter(rules="9/minute")(lambda: "ok"), methods=["GET", "POST"])
     with app.app_context():
-        steering_of(app).control.override("form", limit="5/hour", for_="1h")
+        steering_of(app).control.override("form", limit="400/hour", for_="1h")
         steering_of(app).control.override("show", shadow=True, for_="1h")
 
     rows = limits(ada, "?q=form")["endpoints"][0]["limits"]
 
     assert [(row["text"], row["methods"], row["changed"]) for row in rows] == [
         ("9 per minute", None, False),
-        ("5 per hour", None, True),
+        ("400 per hour", None, True),
     ]
