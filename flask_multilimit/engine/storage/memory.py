@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -46,8 +45,7 @@ class MemoryStorage:
         mind_forks(self, inner=True)
         self._states: dict[str, Any] = {}
         self._rules: dict[str, Rule] = {}  # by which each state was written last
-        self._serial = itertools.count()
-        self._due: list[tuple[int, int, str]] = []  # a heap: when to look whether a key can be forgotten
+        self._due: list[tuple[int, str]] = []  # a heap: when to look whether a key can be forgotten
         self._first_due = NOTHING_DUE
         self._tallies = TalliesInMemory()
         self._latest = 0  # instant of a charge: no state knows a later one
@@ -59,7 +57,10 @@ class MemoryStorage:
             now = monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._first_due:
                 self._sweep(now, SWEEPS * len(hits))
-            quick, bans = memoized(hits, _ways_of)
+            try:
+                quick, bans = hits.memory[_ways_of]  # type: ignore[attr-defined]  # `memoized`, written out: each check
+            except (AttributeError, KeyError):
+                quick, bans = memoized(hits, _ways_of)
             if quick is not None and check_id is None and now >= self._latest:
                 new, reply = new_id(), quick.reply.copy()
                 reply[NOW] = now
@@ -120,7 +121,7 @@ class MemoryStorage:
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
         with self._lock:
             now = self._now()
-            due = {key: when for when, _, key in self._due if self._states[key] is not None}
+            due = {key: when for when, key in self._due if self._states[key] is not None}
             keys = sorted(key for key in due if key.startswith(prefix))[:limit]
             return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
 
@@ -141,7 +142,7 @@ class MemoryStorage:
             return
         with self._lock:
             while len(self._states) > most and self._due:
-                _, _, key = heapq.heappop(self._due)
+                _, key = heapq.heappop(self._due)
                 del self._states[key], self._rules[key]
             self._first_due = self._due[0][0] if self._due else NOTHING_DUE
 
@@ -180,28 +181,24 @@ class MemoryStorage:
 
     def _written_by(self, rule: Rule, key: str, due: int) -> None:
         if key not in self._rules:
-            self._look_again(due + rule.longest_quota.window - rule.quota.window, key)
+            heapq.heappush(self._due, (due + rule.longest_quota.window - rule.quota.window, key))
+            self._first_due = self._due[0][0]
         self._rules[key] = rule
 
     def _sweep(self, now: int, most: int) -> None:
-        while most and self._first_due <= now:
+        due, states, rules = self._due, self._states, self._rules
+        while most and due and due[0][0] <= now:
             most -= 1
-            _, _, key = heapq.heappop(self._due)
-            self._first_due = self._due[0][0] if self._due else NOTHING_DUE
-            self._forget(key, now)
-
-    def _forget(self, key: str, now: int) -> None:
-        state, rule = self._states[key], self._rules[key]
-        algorithm, quota = rule.implementation, rule.longest_quota
-        reset_after = algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
-        if reset_after > 0:
-            self._look_again(now + reset_after, key)
-        else:
-            del self._states[key], self._rules[key]
-
-    def _look_again(self, due: int, key: str) -> None:
-        heapq.heappush(self._due, (due, next(self._serial), key))
-        self._first_due = self._due[0][0]
+            key = due[0][1]
+            state, rule = states[key], rules[key]
+            algorithm, quota = rule.implementation, rule.longest_quota
+            reset_after = algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
+            if reset_after > 0:
+                heapq.heapreplace(due, (now + reset_after, key))
+            else:
+                heapq.heappop(due)
+                del states[key], rules[key]
+        self._first_due = due[0][0] if due else NOTHING_DUE
 
 
 class _QuickWay(NamedTuple):
