@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
+from socket import AF_INET, inet_ntop, inet_pton
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
@@ -255,8 +256,18 @@ def network_of(address: str, ipv6_prefix: int) -> str:
     return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
 
 
+def _is_plain_ipv4(address: str) -> bool:
+    """Whether it is one, spelled as it should be: nearly all are, and this takes a tenth of the time."""
+    try:
+        return inet_ntop(AF_INET, inet_pton(AF_INET, address)) == address
+    except (OSError, ValueError):
+        return False
+
+
 @lru_cache(maxsize=4096)
 def _network_of(address: str, ipv6_prefix: int) -> str:
+    if _is_plain_ipv4(address):
+        return address
     try:
         parsed = ip_address(without_port(address).partition("%")[0])
     except ValueError:
