@@ -195,9 +195,6 @@ class Keeper:
         """Renew, or try again to release, what is due."""
         while self._late:
             self._late.popleft()()
-        while self._unconfirmed:
-            _, storage = self._unconfirmed.popitem()
-            _confirm(cast("Storage", storage))
         now = self._clock()
         due = [held for held in list(self._held.values()) if held.due <= now]
         for held in [held for held in due if held.releasing]:
@@ -207,6 +204,9 @@ class Keeper:
             self._release_queued()
         for storage, together in _by_storage(held for held in due if not held.releasing):
             self._renew(storage, together, now)
+        while self._unconfirmed:  # last, for a storage that stalls is waited for
+            _, unconfirmed = self._unconfirmed.popitem()
+            _confirm(cast("Storage", unconfirmed))
 
     def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
         try:
