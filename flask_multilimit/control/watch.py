@@ -67,6 +67,7 @@ class Watcher:
         self.in_force: InForce = InForce()
         self.problem: Exception | None = None
         """Why the newest document is not in force."""
+        self._seen = time.monotonic()
         self._taken = NOTHING
         self._next_end: float | None = None
         self._not_before = 0.0
@@ -93,12 +94,23 @@ class Watcher:
                 if not error.no_reply:  # else the guard of the storage tells of it
                     self._fail(error)
 
+    @property
+    def age(self) -> float:
+        """Seconds since the store has last answered."""
+        return time.monotonic() - self._seen
+
+    @property
+    def version(self) -> int:
+        """How often the document that is known was changed; 0 for never."""
+        return int(self.in_force.stamp.partition("-")[0] or 0)
+
     def close(self) -> None:
         self._closed = True
 
     def _look(self) -> None:
         known = self.in_force
         found, read = self.store.read(known.stamp), time.monotonic()
+        self._seen = read
         if found.stamp != known.stamp:
             # Remembered before it is read: what is wrong in it is told once.
             self.in_force = InForce(found.stamp, known.document, found.now, read)

@@ -179,6 +179,8 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     @property
     def ban(self) -> BanStatus | None:
         """The ban that refuses for the longest time; ``None``: none does."""
+        if not memoized(self.hits, bans_among):  # nearly always
+            return None
         holding = [ban for ban in self.bans if ban.holds and not ban.hit.shadow]
         return max(holding, key=lambda ban: ban.retry_after, default=None)
 

@@ -75,6 +75,22 @@ PANELS = (
         (Query(_AWAY, "{{outcome}}"),),
     ),
     Panel(
+        *("Bans that began, a minute", "short", 12, "Of limiters that ban; each ends by itself."),
+        (Query(f"60 * {_rate(_RULES[1], 'bans_total')}", _RULES[0]),),
+    ),
+    Panel(
+        *(
+            "Changes at run time",
+            "short",
+            12,
+            "How often limits and lists were changed, and how fresh that is.",
+        ),
+        (
+            Query("min by (app) (multilimit_control_version)", "{{app}} version"),
+            Query("max by (app) (multilimit_control_age_seconds)", "{{app}} seconds since the last look"),
+        ),
+    ),
+    Panel(
         *("Storage up", "bool_yes_no", 6, "1: every process gets answers."),
         (Query("min by (app) (multilimit_storage_up)", "{{app}}"),),
     ),

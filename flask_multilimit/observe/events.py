@@ -6,10 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import lt
 from typing import Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
 
 from ..engine import Decision, Health, Hit
-from ..engine.hits import memoized
+from ..engine.hits import BanHit, memoized
 from ..engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
 
 Outcome = Literal[
@@ -57,6 +58,13 @@ class Counted(Protocol):
         """What it asks."""
 
 
+class ByList(NamedTuple):
+    """Who is denied by a list: no limiter was asked."""
+
+    subject: tuple[str, str]
+    hits: tuple[Hit, ...] = ()
+
+
 class Refusal(NamedTuple):
     """One rule that refuses one subject."""
 
@@ -83,7 +91,7 @@ class Event(NamedTuple):
     waited: float
     """Seconds for which the request was kept asleep."""
     applied: Sequence[Counted]
-    """The limiters that were asked."""
+    """The limiters that were asked; where a list denies, whom, in place of them."""
     error: Exception | None
     """Why storage gave no answer."""
 
@@ -128,6 +136,15 @@ class Observer(Protocol):
         """Take note of ``event``. What it raises is logged, at most once a minute; the request goes on."""
 
 
+class ControlState(NamedTuple):
+    """What a process knows of the changes made while the app runs."""
+
+    version: int
+    """Of the control document that this process has: how often it was changed; 0 for never."""
+    age: float
+    """Seconds since this process has last looked for a newer one, and the storage has answered."""
+
+
 class Watched(Protocol):
     """What an observer may ask about an app."""
 
@@ -139,6 +156,9 @@ class Watched(Protocol):
 
     def leases(self) -> int:
         """Quotas of which this process has taken leases."""
+
+    def control(self) -> ControlState | None:
+        """The changes made while it runs; ``None`` where none can be made."""
 
     def every_second(self, task: Callable[[], bool], /) -> None:
         """Run ``task`` about once a second while events come, and while it returns that there is more to come."""
@@ -217,9 +237,8 @@ def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[R
 
 
 def is_near_limit(decision: Decision) -> bool:
-    """Whether any rule that lets the check pass may be near its limit; where rules are of different size, look at each
-    (:func:`hits_near_limit`)."""
-    return min(decision.reply[_REMAININGS]) < memoized(decision.hits, _most_of_few)
+    """Whether :func:`hits_near_limit` finds any, of a check that every rule lets pass."""
+    return True in map(lt, decision.reply[_REMAININGS], memoized(decision.hits, _fews))
 
 
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:
@@ -232,9 +251,9 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
 
 
 def _few(hit: Hit) -> float:
-    """Units below which its rule is near its limit."""
-    return hit.rule.quota.burst * (1 - NEAR_LIMIT)
+    """Units below which its rule is near its limit; bans are never."""
+    return 0 if isinstance(hit, BanHit) else hit.rule.quota.burst * (1 - NEAR_LIMIT)
 
 
-def _most_of_few(hits: tuple[Hit, ...]) -> float:
-    return max(map(_few, hits))
+def _fews(hits: tuple[Hit, ...]) -> tuple[float, ...]:
+    return tuple(map(_few, hits))

@@ -71,6 +71,9 @@ class OpenTelemetryObserver:
                 unit="{check}",
                 description="Checks that a rule has let pass with more than 80 percent of its quota used.",
             ),
+            "bans": meter.create_counter(
+                "multilimit.bans", unit="{ban}", description="Bans that began, by each limiter that bans."
+            ),
         }
         self._seconds = meter.create_histogram(
             "multilimit.check.duration",
@@ -80,6 +83,18 @@ class OpenTelemetryObserver:
         )
         meter.create_observable_gauge(
             "multilimit.storage.up", [self._storage_up], unit="1", description="Whether the storage of an app answers."
+        )
+        meter.create_observable_gauge(
+            "multilimit.control.version",
+            [self._control_version],
+            unit="{change}",
+            description="How often limits were changed at run time, as far as this process knows.",
+        )
+        meter.create_observable_gauge(
+            "multilimit.control.age",
+            [self._control_age],
+            unit="s",
+            description="Time since this process has last looked for changes, and got an answer.",
         )
         for name, unit, text, callback in (
             ("pending_charges", "{check}", "Checks that are to be charged to the storage.", self._pending),
@@ -159,6 +174,14 @@ class OpenTelemetryObserver:
 
     def _leases(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(app.leases(), _of(app)) for app in self._apps]
+
+    def _control_version(self, _: CallbackOptions) -> Iterable[Observation]:
+        found = [(app, app.control()) for app in self._apps]
+        return [Observation(control.version, _of(app)) for app, control in found if control is not None]
+
+    def _control_age(self, _: CallbackOptions) -> Iterable[Observation]:
+        found = [(app, app.control()) for app in self._apps]
+        return [Observation(control.age, _of(app)) for app, control in found if control is not None]
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()

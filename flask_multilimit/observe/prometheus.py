@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from ..engine import ConfigurationError, Health
+from ..engine import ConfigurationError
 from ..engine.forks import mind_forks
 from .events import OTHERS, Event, Watched
 from .tallying import Tallying
@@ -88,7 +88,7 @@ class PrometheusMetrics:
             for each, amount in counts.rules.items():
                 self._of_rules[each.did].labels(*self._bounded(each.endpoint, each.rule)).inc(amount)
             self._tallying.hand_on_times(lambda decided_by, seconds: self._seconds.labels(decided_by).observe(seconds))
-            changing = [self._show(app.name, app.health(), app.leases()) for app in self._apps]
+            changing = [self._show(app) for app in self._apps]
             return any(changing)
 
     def _bounded(self, *names: str) -> tuple[str, ...]:
@@ -99,14 +99,18 @@ class PrometheusMetrics:
         self._names.add(names)
         return names
 
-    def _show(self, app: str, health: Health, leases: int) -> bool:
+    def _show(self, watched: Watched) -> bool:
         """Set the gauges of an app; return whether they may change without an event."""
+        app, health, control = watched.name, watched.health(), watched.control()
+        if control is not None:
+            self._control_version.labels(app).set(control.version)
+            self._control_age.labels(app).set(control.age)
         self._storage_up.labels(app).set(health.state == "working")
         for state in BREAKER_STATES:
             self._breaker.labels(app, state).set(health.breaker == state)
         self._pending.labels(app).set(health.pending)
         self._fallback_keys.labels(app).set(health.fallback_keys)
-        self._leases.labels(app).set(leases)
+        self._leases.labels(app).set(watched.leases())
         return health.state != "working" or bool(health.fallback_keys)
 
     # The metrics
@@ -132,6 +136,7 @@ class PrometheusMetrics:
                 "Checks that a rule has let pass with more than 80 percent of its quota used.",
                 *("endpoint", "rule"),
             ),
+            "bans": self._counter("bans", "Bans that began, by each limiter that bans.", "endpoint", "rule"),
         }
         self._seconds = Histogram(
             "check_seconds",
@@ -153,6 +158,12 @@ class PrometheusMetrics:
             "fallback_keys", "Keys that processes count by themselves in place of the storage.", "livesum"
         )
         self._leases = self._gauge("leases", "Quotas of which processes have taken units in advance.", "livesum")
+        self._control_version = self._gauge(
+            "control_version", "How often limits were changed at run time, as far as every process knows.", "livemin"
+        )
+        self._control_age = self._gauge(
+            "control_age_seconds", "Time since a process has last looked for changes, and got an answer.", "livemax"
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         counter = Counter(name, text, labels, namespace=self.namespace, registry=None)

@@ -38,7 +38,8 @@ class EndpointRates(NamedTuple):
     passed: float
     refused: float
     banned: float
-    """Banned, denied and unanswered."""
+    other: float
+    """Denied and unanswered."""
     refused_series: tuple[int, ...]
 
 
@@ -50,6 +51,8 @@ class RuleRates(NamedTuple):
     refuses: float
     near: float
     shadows: float
+    bans: int
+    """That began in this time."""
 
 
 def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
@@ -57,21 +60,23 @@ def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
     seconds, total = recent.seconds, recent.total
     sums: dict[str, list[int]] = {}
     for check, amount in total.checks.items():
-        passed, refused, other = sums.setdefault(check.endpoint, [0, 0, 0])
+        passed, refused, banned, other = sums.setdefault(check.endpoint, [0, 0, 0, 0])
         passed += amount * (check.outcome in PASSED)
         refused += amount * (check.outcome == "refused")
-        other += amount * (check.outcome in TURNED_AWAY - {"refused"})
-        sums[check.endpoint] = [passed, refused, other]
-    ranked = sorted(sums.items(), key=lambda each: (-each[1][1], -each[1][2], -each[1][0], each[0]))
+        banned += amount * (check.outcome == "banned")
+        other += amount * (check.outcome in TURNED_AWAY - {"refused", "banned"})
+        sums[check.endpoint] = [passed, refused, banned, other]
+    ranked = sorted(sums.items(), key=lambda each: (-each[1][1], -each[1][2], -each[1][3], -each[1][0], each[0]))
     return [
         EndpointRates(
             endpoint,
             passed / seconds,
             refused / seconds,
+            banned / seconds,
             other / seconds,
             recent.checks(endpoint=endpoint, outcomes=["refused"]) if place < MOST_ROWS else (),
         )
-        for place, (endpoint, (passed, refused, other)) in enumerate(ranked)
+        for place, (endpoint, (passed, refused, banned, other)) in enumerate(ranked)
     ]
 
 
@@ -83,8 +88,15 @@ def rules_of(recent: RecentTraffic) -> list[RuleRates]:
         of_rule = sums.setdefault((each.endpoint, each.rule), {})
         of_rule[each.did] = of_rule.get(each.did, 0) + amount
     rates = [
-        RuleRates(*names, *(amounts.get(did, 0) / seconds for did in ("refuses", "near", "shadows")))
-        for names, amounts in sums.items()
+        RuleRates(
+            endpoint,
+            rule,
+            refuses=amounts.get("refuses", 0) / seconds,
+            near=amounts.get("near", 0) / seconds,
+            shadows=amounts.get("shadows", 0) / seconds,
+            bans=amounts.get("bans", 0),
+        )
+        for (endpoint, rule), amounts in sums.items()
     ]
     return sorted(rates, key=lambda rule: (-rule.refuses, -rule.near, -rule.shadows, rule))
 
@@ -97,15 +109,16 @@ def screen(recent: RecentTraffic, storage: Storage, *, app: str, columns: int, r
         return [*lines, "No checks in this time."][:rows]
     room = max((rows - len(lines) - 8) // 3, 1)
     spark = columns >= _WIDE
+    bans = any(each.banned for each in endpoints)
     lines += _table(
-        ("ENDPOINT", "REFUSED/s", "PASSED/s", "OTHER/s", *(["REFUSED"] if spark else [])),
-        [_endpoint_row(each, spark=spark) for each in endpoints],
+        ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bans), "OTHER/s", *(["REFUSED"] * spark)),
+        [_endpoint_row(each, spark=spark, bans=bans) for each in endpoints],
         room,
         columns,
     )
     lines += _table(
-        ("RULE", "ENDPOINT", "REFUSES/s", "NEAR/s", "SHADOW/s"),
-        [(each.rule, each.endpoint, _rate(each.refuses), _rate(each.near), _rate(each.shadows)) for each in rules],
+        ("RULE", "ENDPOINT", "REFUSES/s", "NEAR/s", "SHADOW/s", *(["BANS"] * bans)),
+        [_rule_row(each, bans=bans) for each in rules],
         room,
         columns,
     )
@@ -151,10 +164,11 @@ def _title(app: str, recent: RecentTraffic, columns: int) -> str:
 def _totals(endpoints: Iterable[EndpointRates], columns: int) -> str:
     endpoints = list(endpoints)
     passed, refused = sum(each.passed for each in endpoints), sum(each.refused for each in endpoints)
-    other = sum(each.banned for each in endpoints)
-    share = f" ({refused / (passed + refused + other):.1%})" if refused else ""
-    text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}", columns).rstrip()
-    return click.style(text, fg="red") if refused else text
+    banned, other = sum(each.banned for each in endpoints), sum(each.other for each in endpoints)
+    share = f" ({refused / (passed + refused + banned + other):.1%})" if refused else ""
+    away = f", {_rate(banned)} banned" if banned else ""
+    text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}{away}", columns).rstrip()
+    return click.style(text, fg="red") if refused or banned else text
 
 
 def _storage_line(storage: Storage, columns: int) -> str:
@@ -163,9 +177,14 @@ def _storage_line(storage: Storage, columns: int) -> str:
     return _cell(f"storage answers in {storage.milliseconds:.1f} ms, {storage.name}", columns).rstrip()
 
 
-def _endpoint_row(each: EndpointRates, *, spark: bool) -> tuple[str, ...]:
-    cells = (each.endpoint, _rate(each.refused), _rate(each.passed), _rate(each.banned))
+def _endpoint_row(each: EndpointRates, *, spark: bool, bans: bool) -> tuple[str, ...]:
+    cells = (each.endpoint, _rate(each.refused), _rate(each.passed), *([_rate(each.banned)] * bans), _rate(each.other))
     return (*cells, sparkline(each.refused_series)) if spark else cells
+
+
+def _rule_row(each: RuleRates, *, bans: bool) -> tuple[str, ...]:
+    cells = (each.rule, each.endpoint, _rate(each.refuses), _rate(each.near), _rate(each.shadows))
+    return (*cells, str(each.bans)) if bans else cells
 
 
 def _subject_row(each: TopSubject, at: float) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ from typing import Literal, NoReturn
 
 from flask import Request
 
-from ..declare.subjects import Subject
+from ..declare.subjects import LimitType, Subject
+from ..declare.who import Who
+from ..observe.events import Outcome
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import notify, request_denied
 from .access import AccessLists, Listed
@@ -51,9 +53,17 @@ class AccessCheck:
         return "allowed"
 
     def _deny(self, listed: Listed) -> NoReturn:
-        tell_of("denied", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+        outcome: Outcome = "banned" if listed.banned else "denied"
+        who = self._named(listed.who)
+        tell_of(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
         raise self._refusals.denied(listed, self._in_force.settings)
+
+    def _named(self, who: Who) -> Subject | None:
+        """Of a network, the address in it."""
+        if who.network is None:
+            return Subject(who.type_name, who.value)
+        return self._in_force.subjects.resolve(LimitType.IP, None)
 
     @staticmethod
     def _endpoint() -> str:

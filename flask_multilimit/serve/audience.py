@@ -9,14 +9,15 @@ from time import perf_counter
 from flask import Flask
 
 from ..config import PREFIX, Settings
+from ..declare.subjects import Subject
 from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..observe.beat import Beat
-from ..observe.events import Attached, Audience, Observer, Outcome, event_of, outcome_of
+from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.flushing import Outbox
 from ..observe.traffic.log import RefusalLog
 from ..observe.traffic.observer import Traffic
-from ..plan.endpoint import Applied, AppliedLimits
+from ..plan.endpoint import AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
 
 
@@ -28,20 +29,26 @@ def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Seq
             observer.attach(watched)
     if not settings.traffic:
         _reject_without_traffic(settings)
-        return AppAudience(app, None, observers, watched.beat)
-    return AppAudience(app, _traffic(app, settings, watched), observers, watched.beat)
+        return AppAudience(app, None, observers, watched)
+    return AppAudience(app, _traffic(app, settings, watched), observers, watched)
 
 
 class AppAudience(Audience):
     """The traffic of one app, its observers, and the receivers of its signal."""
 
-    def __init__(self, app: Flask, traffic: Traffic | None, observers: Sequence[Observer], beat: Beat) -> None:
+    def __init__(self, app: Flask, traffic: Traffic | None, observers: Sequence[Observer], watched: WatchedApp) -> None:
         super().__init__(observers, app.logger)
+        self.watched = watched
         self.traffic = traffic
         self.present: bool = bool(observers) or traffic is not None
         """Whether anybody but receivers of the signal is to be told."""
         self._app = app
-        self._beat = beat
+        self._beat = watched.beat
+
+    def stir(self) -> None:
+        """Let metrics show what has changed without an outcome."""
+        if self._beat.idle:
+            self._beat.start()
 
     def hear(
         self,
@@ -51,7 +58,7 @@ class AppAudience(Audience):
         decision: Decision | None = None,
         seconds: float = 0.0,
         waited: float = 0.0,
-        applied: Sequence[Applied] = (),
+        applied: Sequence[Counted] = (),
         error: Exception | None = None,
     ) -> None:
         """Count one outcome, and make it an :class:`Event` for those who want one."""
@@ -83,11 +90,17 @@ def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: 
 
 
 def tell_of(
-    outcome: Outcome, audience: AppAudience, *, endpoint: str, decided_by: str, decision: Decision | None = None
+    outcome: Outcome,
+    audience: AppAudience,
+    *,
+    endpoint: str,
+    decided_by: str,
+    decision: Decision | None = None,
+    who: Subject | None = None,
 ) -> None:
     """Tell ``audience`` of an outcome for which no limit was asked."""
     if audience.present or limit_event.receivers:
-        audience.hear(endpoint, outcome, decided_by, decision)
+        audience.hear(endpoint, outcome, decided_by, decision, applied=() if who is None else (ByList(who),))
 
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
@@ -108,6 +121,10 @@ class WatchedApp:
         self.name: str = app.name
         self.limiter = limiter
         self.beat: Beat = Beat(app.logger)
+        self.control_state: Callable[[], ControlState | None] = _uncontrolled
+
+    def control(self) -> ControlState | None:
+        return self.control_state()
 
     def health(self) -> Health:
         return self.limiter.health()
@@ -117,6 +134,10 @@ class WatchedApp:
 
     def leases(self) -> int:
         return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, HoldsUnits))
+
+
+def _uncontrolled() -> None:
+    """Of an app that nothing steers yet."""
 
 
 def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:

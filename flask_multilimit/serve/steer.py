@@ -15,6 +15,7 @@ from ..control.watch import Watcher
 from ..declare.data import InvalidData, Mistake
 from ..declare.networks import network_from
 from ..declare.who import Who
+from ..observe.events import ControlState
 from ..plan.differences import differences, smallest_share
 from ..plan.overrides import Overrides
 from ..plan.plans import Plans
@@ -40,6 +41,7 @@ class Steering:
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
         self.control: Control = Control(store, self.watcher, self)
+        gate.audience.watched.control_state = self._state
 
     @property
     def enabled(self) -> bool:
@@ -78,6 +80,10 @@ class Steering:
         if document.overrides != self._gate.plans.overrides.entries:
             self._gate.plans = self.plans_with(document.overrides)
         self._tell(document.entries)
+        self._gate.audience.stir()
+
+    def _state(self) -> ControlState | None:
+        return ControlState(self.watcher.version, self.watcher.age) if self.enabled else None
 
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
         """The plans of the app as ``overrides`` make them. Raises :class:`ConfigurationError`."""

@@ -63,8 +63,8 @@ tests:
         values: '0x5 60+60x10'
       - series: 'multilimit_checks_total{endpoint="login", outcome="unanswered", decided_by="nobody"}'
         values: '0x5 60+60x10'
-      - series: 'multilimit_checks_total{endpoint="search", outcome="banned", decided_by="storage"}'
-        values: '0x5 600+600x10'
+      - series: 'multilimit_bans_total{endpoint="login", rule="ip-ban"}'
+        values: '0x5 60+60x10'
     alert_rule_test:
       - {eval_time: 5m, alertname: MultiLimitStorageAway, exp_alerts: []}
       - {eval_time: 5m, alertname: MultiLimitFallbackInUse, exp_alerts: []}
@@ -98,11 +98,12 @@ tests:
       - eval_time: 14m
         alertname: MultiLimitBanStorm
         exp_alerts:
-          - exp_labels: {severity: warning}
+          - exp_labels: {severity: warning, endpoint: login}
             exp_annotations:
-              summary: 10 requests of banned subjects a second
+              summary: login bans 60 subjects a minute
               description: >-
-                Either an attack, or a ban hits honest users: many of them may share one address.
+                Either an attack from many places, or a ban that hits honest users. `flask multilimit top` shows whom it
+                hits, and `flask multilimit set` changes a limit at once.
 """
 
 

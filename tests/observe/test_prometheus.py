@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from flask_multilimit import ConfigurationError, Event, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import Ban, ConfigurationError, Event, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.observe import prometheus
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.serve.steer import steering_of
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -127,6 +128,39 @@ def test_leases(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegis
         client.get("/")
 
     assert samples(registry, "multilimit_leases") == {("shop",): 1}
+
+
+def test_bans_that_begin(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    ban = Ban(after=2, within=60, time=600)
+    client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": ban})
+    for _ in range(5):
+        client.get("/")
+
+    assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
+    assert samples(registry, "multilimit_checks_total")["memory", "view", "banned"] == 3
+
+
+def test_control_shows_its_version_and_how_fresh_it_is(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
+) -> None:
+    client = client_of(app, metrics)
+    client.get("/")
+    assert samples(registry, "multilimit_control_version") == {("shop",): 0}
+
+    steering_of(app).control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
+
+    assert samples(registry, "multilimit_control_version") == {("shop",): 1}
+    (age,) = samples(registry, "multilimit_control_age_seconds").values()
+    assert 0 <= age < 60
+
+
+def test_where_nothing_can_be_changed_control_has_no_metric(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
+) -> None:
+    app.config["MULTILIMIT_CONTROL"] = False
+    client_of(app, metrics).get("/")
+
+    assert samples(registry, "multilimit_control_version") == {}
 
 
 def test_no_subject_is_a_label(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:

@@ -61,6 +61,20 @@ def test_who_refuses_most_comes_first() -> None:
     ]
 
 
+def test_bans_have_columns_where_there_are_any() -> None:
+    banning = Counts(
+        {Check("login", "banned", "deny_cache"): 30},
+        {RuleCount("login", "ip-ban", "refuses"): 30, RuleCount("login", "ip-ban", "bans"): 2},
+    )
+    text = screen(RecentTraffic(1_700_000_010.0, 1_700_000_000.0, (banning,)), STORAGE, app="shop", columns=90, rows=40)
+
+    shown = [line.split() for line in map(click.unstyle, text)]
+    assert ["ENDPOINT", "REFUSED/s", "PASSED/s", "BANNED/s", "OTHER/s"] in shown
+    assert ["login", "0", "0", "3.00", "0"] in shown
+    assert ["ip-ban", "login", "3.00", "0", "0", "2"] in shown
+    assert "BANNED/s" not in "".join(lines(120))
+
+
 def test_nothing_is_said() -> None:
     nothing = RecentTraffic(1_700_000_010.0, 1_700_000_000.0, (Counts(),))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter as Amounts
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import truth
 from threading import Lock
 from typing import TypeVar
@@ -33,6 +34,10 @@ MOST_SENT = 100
 """Subjects that are handed on at each flush, those that were refused most."""
 AT_ONCE = 200
 """Events that are summed up together."""
+
+DENY_LIST, BAN_LIST = "(deny list)", "(banned by hand)"
+"""In place of a rule, where a list refuses."""
+_LIST_OF: dict[Outcome, str] = {"denied": DENY_LIST, "banned": BAN_LIST}
 
 L = TypeVar("L")
 _Labels = tuple[str, Outcome, str]
@@ -73,8 +78,11 @@ class Counter:
         """Count one event of these fields."""
         seen = self._seen
         seen.append((endpoint, outcome, decided_by))
-        if decision is not None and (outcome != "allowed" or is_near_limit(decision)) and outcome != "refunded":
-            self._marked.append(_marks_of(endpoint, decision, applied))
+        if decision is None:
+            if applied and outcome != "unanswered":  # by a list
+                self._marked.append(_marks_of_listed(endpoint, outcome, applied[0].subject))
+        elif (outcome != "allowed" or is_near_limit(decision)) and outcome != "refunded":
+            self._marked.append(_marks_of(endpoint, outcome, decision, applied))
         if len(seen) >= AT_ONCE:
             with self._lock:
                 self._sum_up()
@@ -131,11 +139,18 @@ def _add(amounts: dict[L, int], name: L, others: L, amount: int) -> None:
     amounts[name] = amounts.get(name, 0) + amount
 
 
-def _marks_of(endpoint: str, decision: Decision, applied: Sequence[Counted]) -> _Marks:
+@lru_cache(maxsize=MOST_SUBJECTS)
+def _marks_of_listed(endpoint: str, outcome: Outcome, subject: tuple[str, str]) -> _Marks:
+    return _Marks((), ((endpoint, _LIST_OF.get(outcome, outcome), subject[0], short(subject[1])),))
+
+
+def _marks_of(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> _Marks:
     """Kept with the hits, for who is refused once is refused again."""
     near, end = hits_near_limit(decision), (endpoint, *map(truth, retry_afters(decision)))
     if near:
         end += tuple([hit.key for hit in near])
+    if outcome == "banned" and (begun := [ban.name for ban in decision.bans if ban.begun and not ban.hit.shadow]):
+        return _new_marks(endpoint, decision, near, applied, begun)
     known = memoized(decision.hits, _marks_by_end)
     marks = known.get(end)
     if marks is None:
@@ -147,10 +162,13 @@ def _marks_by_end(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Marks]:  #
     return {}
 
 
-def _new_marks(endpoint: str, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted]) -> _Marks:
+def _new_marks(
+    endpoint: str, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted], begun: Sequence[str] = ()
+) -> _Marks:
     rules: list[_RuleLabels] = [
         (endpoint, hit.name, "shadows" if hit.shadow else "refuses") for hit in refusing_hits(decision)
     ]
     rules += [(endpoint, hit.name, "near") for hit in near]
+    rules += [(endpoint, name, "bans") for name in begun]
     who = [(endpoint, rule, type_, short(subject)) for rule, type_, subject in refusals_of(decision, applied)]
     return _Marks(tuple(rules), tuple(who))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ..events import OUTCOMES, Outcome
 
-RuleOutcome = Literal["refuses", "shadows", "near"]
-"""What a rule did in a check: it refuses; it would, but is a shadow; it allows, with over 80 % of its quota used."""
-RULE_OUTCOMES: tuple[RuleOutcome, ...] = ("refuses", "shadows", "near")
+RuleOutcome = Literal["refuses", "shadows", "near", "bans"]
+"""What a rule did in a check: it refuses; it would, but is a shadow; it allows, with over 80 % of its quota used; it is
+a ban, and began."""
+RULE_OUTCOMES: tuple[RuleOutcome, ...] = get_args(RuleOutcome)
 
 LONGEST_NAME = 120
 """Characters of an endpoint or a rule that are kept."""

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from flask_multilimit import Event
-from flask_multilimit.observe.events import OTHERS
+from flask_multilimit import Ban, Event, Limiter, MemoryStorage, hits_for
+from flask_multilimit.observe.events import OTHERS, ByList, hits_near_limit, is_near_limit, outcome_of
 from flask_multilimit.observe.traffic import Check, Refused, RuleCount, counting
 from flask_multilimit.observe.traffic.counting import MOST_SENT, Counter
 from flask_multilimit.observe.traffic.counts import LONGEST_SUBJECT
 
 if TYPE_CHECKING:
+    from flask_multilimit import Hit
     from observe.traffic.conftest import Limiting
 
 
 @pytest.fixture
 def counter() -> Counter:
     return Counter(subjects=True)
+
+
+class Counted(NamedTuple):
+    subject: tuple[str, str]
+    hits: tuple[Hit, ...]
 
 
 def count(counter: Counter, event: Event) -> None:
@@ -66,6 +72,44 @@ def test_a_shadow_refuses_no_subject(counter: Counter, event: Limiting) -> None:
         count(counter, event("a", shadow=True))
 
     assert counter.take().refused == {}
+
+
+def test_a_ban_counts_once_when_it_begins(counter: Counter) -> None:
+    limiter, hits = Limiter(MemoryStorage()), hits_for("1/hour", scope="login", ban=Ban(after=2, within=60, time=600))
+    for _ in range(6):
+        decision = limiter.check(hits)
+        counter.count("login", outcome_of(decision, 0.0), "memory", decision, [Counted(("default", ""), hits)])
+
+    counts = counter.take()
+    assert counts.checks == {
+        Check("login", "allowed", "memory"): 1,
+        Check("login", "refused", "memory"): 1,
+        Check("login", "banned", "memory"): 4,
+    }
+    assert {each.did: amount for each, amount in counts.rules.items() if "ban" in each.rule} == {
+        "refuses": 4,
+        "bans": 1,
+    }
+
+
+def test_who_is_denied_by_a_list_is_among_the_refused(counter: Counter) -> None:
+    for _ in range(2):
+        counter.count("a", "denied", "list", None, (ByList(("ip", "203.0.113.7")),))
+    counter.count("a", "banned", "list", None, (ByList(("user", "42")),))
+
+    assert counter.take().refused == {
+        Refused("a", "(deny list)", "ip", "203.0.113.7"): 2,
+        Refused("a", "(banned by hand)", "user", "42"): 1,
+    }
+
+
+def test_rules_of_different_size_are_looked_at_one_by_one() -> None:
+    """A few units left of a small one are more than a fifth of it."""
+    limiter, hits = Limiter(MemoryStorage()), hits_for("10/second; 100000/day", scope="a", type="ip")
+    decision = limiter.check(hits)
+
+    assert not is_near_limit(decision)
+    assert hits_near_limit(decision) == []
 
 
 def test_a_refund_counts_as_such_alone(counter: Counter, event: Limiting) -> None:
