@@ -133,15 +133,17 @@ def _run(watched: Watched, replays: Sequence[Replay]) -> None:
 
 def _of_endpoint(report: Report, endpoint: str | None) -> Report:
     """Only what concerns one endpoint, as far as it is counted by endpoint: all requests were replayed, for limits may
-    be shared, and clients and the storage are those of all."""
+    be shared, and clients, bans and the storage are those of all."""
     if endpoint is None:
         return report
     endpoints = tuple(each for each in report.endpoints if each.name == endpoint)
     rules = tuple(rule for rule in report.rules if endpoint in rule.endpoints)
+    known = {(rule.limiter, rule.name) for rule in rules if rule.is_ban}
+    bans = tuple(ban for ban in report.bans if (ban.limiter, ban.name) in known)
     counts = {
         name: sum(getattr(each, name) for each in endpoints) for name in ("requests", "admitted", "refused", "denied")
     }
-    return replace(report, endpoints=endpoints, rules=rules, **counts)
+    return replace(report, endpoints=endpoints, rules=rules, bans=bans, **counts)
 
 
 def _screen(report: Report, zone: tzinfo) -> list[str]:
@@ -151,7 +153,7 @@ def _screen(report: Report, zone: tzinfo) -> list[str]:
     lines = console.paragraph(f"{report.requests:,} requests {span}")
     if not report.complete:
         lines.append(click.style("Stopped: this is what was known then.", fg="yellow", bold=True))
-    lines += [*_summary(report), *_endpoints(report), *_rules(report.rules), *_worst(report, zone)]
+    lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
     keys, size = f"{report.storage.peak_keys:,}", _size(report.storage.peak_bytes)
     lines += ["", f"A storage: {report.storage.commands:,} commands, at most {keys} keys, about {size} in Redis"]
     if report.notes:
@@ -207,7 +209,8 @@ def _endpoints(report: Report) -> list[str]:
     return ["", *console.columns(rows, headings=("ENDPOINT", "REQUESTS", "REFUSED", "THEIR REAL STATUS", ""))]
 
 
-def _rules(rules: Sequence[RuleReport]) -> list[str]:
+def _rules(report: Report) -> list[str]:
+    rules = [rule for rule in report.rules if not rule.is_ban]
     if not rules:
         return []
     rows = [
@@ -215,6 +218,24 @@ def _rules(rules: Sequence[RuleReport]) -> list[str]:
         for rule in rules
     ]
     return ["", *console.columns(rows, headings=("RULE", "FROM", "AT MOST", "ASKED", "REFUSED", "ALONE", ""))]
+
+
+def _bans(report: Report) -> list[str]:
+    if not report.bans:
+        return []
+    rows = [
+        (
+            ban.name,
+            ban.limiter,
+            ban.text,
+            f"{ban.begun:,}",
+            f"{ban.clients:,}",
+            f"{ban.refused:,}",
+            "shadow" if ban.shadow else "",
+        )
+        for ban in report.bans
+    ]
+    return ["", *console.columns(rows, headings=("BAN", "FROM", "", "BANS", "CLIENTS", "REFUSED MEANWHILE", ""))]
 
 
 def _remark(rule: RuleReport) -> str:
@@ -256,7 +277,7 @@ def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
         ("share refused", "", *(percent(each.share_refused) for each in reports)),
     ]
     headings = ("REFUSED", "OF", *(name.upper() if name == IN_FORCE else name for name in names))
-    return ["", *console.columns([*rows, *totals], headings=headings), *_rules(reports[1].rules)]
+    return ["", *console.columns([*rows, *totals], headings=headings), *_rules(reports[1]), *_bans(reports[1])]
 
 
 def _size(number: int) -> str:

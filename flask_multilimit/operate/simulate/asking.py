@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from flask import Response
 
 from ...declare.limiter import Declaration
 from ...declare.subjects import ANONYMOUS, EVERYONE, Subject, Subjects, parts_of
 from ...engine import Hit
-from ...engine.hits import Hits
+from ...engine.hits import BanHit, Hits, bans_among
 from ...engine.keys import escape_subject
 from ...engine.rules import Rules, rules_from
 from ...plan.endpoint import Applied, AppliedLimits, Plan, PlannedLimiter
@@ -45,6 +45,14 @@ NO_LEAST = 1 << 62
 """In place of the fewest units left, where none was admitted."""
 
 
+class About(NamedTuple):
+    """What is the same of a rule for all subjects."""
+
+    type: str
+    shadow: bool
+    is_ban: bool
+
+
 @dataclass(slots=True)
 class Tally:
     """What becomes of the requests to one place."""
@@ -69,6 +77,8 @@ class Shape:
     place: Place
     rules: tuple[RuleKey, ...]
     """Those of the hits, in their order."""
+    bans: tuple[int, ...]
+    """The places of bans among the rules."""
     is_plain: bool
     """Whether an admission needs no second look: no shadow, nobody waits, nothing is given back."""
     tally: Tally
@@ -111,7 +121,7 @@ class Asking:
         self._limiters = [_Limiter(*known) for each in limiters if (known := self._known(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
         self._shapes: dict[object, Shape] = {}
-        self._rules: dict[RuleKey, tuple[str, bool]] = {}
+        self._rules: dict[RuleKey, About] = {}
         for limiter in self._limiters:
             self._know(limiter.declaration, limiter.hits_of(EVERYONE))  # of anyone: only the rules are looked at
 
@@ -156,17 +166,21 @@ class Asking:
 
     def _know(self, declared: Declaration, hits: Iterable[Hit]) -> None:
         for hit in hits:
-            self._rules.setdefault((declared.where, hit.name, str(hit.rule)), (declared.type_name, hit.shadow))
+            about = About(declared.type_name, hit.shadow, isinstance(hit, BanHit))
+            self._rules.setdefault((declared.where, hit.name, str(hit.rule)), about)
 
     def _made_shape(self, limits: AppliedLimits) -> Shape:
         rules = tuple((_where(limits, hit.key), hit.name, str(hit.rule)) for hit in limits.hits)
         is_plain = not (limits.may_wait or limits.reserved) and not any(
             hit.shadow or hit.rule.max_delay or hit.rule.holds_slots for hit in limits.hits
         )
-        return self._shape(rules, rules, is_plain=is_plain)
+        bans = tuple(place for place, _, _ in bans_among(limits.hits))
+        return self._shape(rules, rules, bans=bans, is_plain=is_plain)
 
-    def _shape(self, like: object, rules: tuple[RuleKey, ...], *, is_plain: bool = True) -> Shape:
-        made = Shape(self.place, rules, is_plain, Tally(least=[NO_LEAST] * len(rules)))
+    def _shape(
+        self, like: object, rules: tuple[RuleKey, ...], *, bans: tuple[int, ...] = (), is_plain: bool = True
+    ) -> Shape:
+        made = Shape(self.place, rules, bans, is_plain, Tally(least=[NO_LEAST] * len(rules)))
         return self._shapes.setdefault(like, made)
 
     @property
@@ -175,8 +189,8 @@ class Asking:
         return list(dict.fromkeys(self._shapes.values()))
 
     @property
-    def rules(self) -> Mapping[RuleKey, tuple[str, bool]]:
-        """Every rule, with its type and whether it is a shadow."""
+    def rules(self) -> Mapping[RuleKey, About]:
+        """Every rule."""
         return self._rules
 
     def _known(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:

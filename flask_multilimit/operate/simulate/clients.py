@@ -72,7 +72,6 @@ class Refused:
     longest_lockout: float = 0.0
     locked: dict[str, int] = field(default_factory=dict)
     """Since when, by endpoint."""
-    bans: int = 0
 
 
 class Clients:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .asking import NO_LEAST, RuleKey, Shape, Tally
-from .report import EndpointReport, RuleReport, pre_empted
+from .asking import NO_LEAST, About, RuleKey, Shape, Tally
+from .report import BanReport, EndpointReport, RuleReport, pre_empted
 
 Together = tuple[Shape, tuple[int, ...]]
 """A shape, and the places of those of its rules that refused."""
@@ -40,9 +41,9 @@ def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
 
 
 def rule_reports(
-    shapes: Sequence[Shape], known: Mapping[RuleKey, tuple[str, bool]], refusals: Mapping[Together, int]
+    shapes: Sequence[Shape], known: Mapping[RuleKey, About], refusals: Mapping[Together, int]
 ) -> tuple[RuleReport, ...]:
-    """In the order of ``known``, which tells of each rule its type and whether it is a shadow."""
+    """In the order of ``known``."""
     asked: Counter[RuleKey] = Counter()
     least: dict[RuleKey, int] = {}
     found = _Found(known)
@@ -56,8 +57,42 @@ def rule_reports(
     return tuple(found.report(rule, asked[rule], least.get(rule, NO_LEAST)) for rule in known)
 
 
+@dataclass(slots=True)
+class BanTally:
+    """The bans of one limiter."""
+
+    begun: int = 0
+    clients: set[str] = field(default_factory=set)
+    repeated: int = 0
+
+    def begin(self, client: str, level: int) -> None:
+        self.begun += 1
+        self.clients.add(client)
+        self.repeated = max(self.repeated, level)
+
+
+def ban_reports(rules: Sequence[RuleReport], tallies: Mapping[RuleKey, BanTally]) -> tuple[BanReport, ...]:
+    """Of those among ``rules`` that are bans."""
+    bans = [rule for rule in rules if rule.is_ban]
+    return tuple(_ban_report(ban, tallies.get((ban.limiter, ban.name, ban.text), BanTally())) for ban in bans)
+
+
+def _ban_report(rule: RuleReport, tally: BanTally) -> BanReport:
+    return BanReport(
+        name=rule.name,
+        limiter=rule.limiter,
+        type=rule.type,
+        text=rule.text,
+        shadow=rule.shadow,
+        begun=tally.begun,
+        clients=len(tally.clients),
+        repeated=tally.repeated,
+        refused=rule.refused - tally.begun,
+    )
+
+
 class _Found:
-    def __init__(self, known: Mapping[RuleKey, tuple[str, bool]]) -> None:
+    def __init__(self, known: Mapping[RuleKey, About]) -> None:
         self._known = known
         self._refused: Counter[RuleKey] = Counter()
         self._alone: Counter[RuleKey] = Counter()
@@ -65,7 +100,7 @@ class _Found:
         self._endpoints: dict[RuleKey, Counter[str]] = {}
 
     def add(self, endpoint: str, rules: Sequence[RuleKey], number: int) -> None:
-        enforced = [rule for rule in rules if not self._known[rule][1]]
+        enforced = [rule for rule in rules if not self._known[rule].shadow]
         for rule in rules:
             self._refused[rule] += number
             self._endpoints.setdefault(rule, Counter())[endpoint] += number
@@ -77,7 +112,7 @@ class _Found:
                 together[other] += number
 
     def report(self, rule: RuleKey, asked: int, least: int) -> RuleReport:
-        type_, shadow = self._known[rule]
+        type_, shadow, is_ban = self._known[rule]
         refused = self._refused[rule]
         where, name, text = rule
         return RuleReport(
@@ -86,6 +121,7 @@ class _Found:
             type=type_,
             text=text,
             shadow=shadow,
+            is_ban=is_ban,
             asked=asked,
             refused=refused,
             alone=self._alone[rule],

@@ -11,9 +11,9 @@ from ...engine import Decision, Limiter, MemoryStorage
 from ...engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
 from ...plan.endpoint import AppliedLimits, Plan
 from ...plan.plans import Plans
-from .asking import Asked, Asking, Charging, Given, Shape
+from .asking import Asked, Asking, Charging, Given, RuleKey, Shape
 from .clients import Clients, Refused
-from .findings import endpoint_reports, rule_reports
+from .findings import BanTally, ban_reports, endpoint_reports, rule_reports
 from .held import HeldSlots
 from .lists import Lists
 from .logs.logged import MICROSECONDS, LoggedRequest
@@ -61,6 +61,7 @@ class Replay:
         self._remembered = Remembered(self._forget)
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
+        self._bans: dict[RuleKey, BanTally] = {}
         self._notes: Counter[str] = Counter()
         self._first: int | None = None
         self._last: int | None = None
@@ -179,6 +180,7 @@ class Replay:
         if refusing:  # shadows
             tally.shadowed += 1
             self._refusals[asked.shape, refusing] += 1
+            self._note_bans(asked, decision)
         if limits is not None:
             delay = decision.delay
             if delay and limits.longest_wait(decision) >= delay:
@@ -206,12 +208,18 @@ class Replay:
         tally.refused += 1
         tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
         self._refusals[asked.shape, _refusing(decision)] += 1
+        self._note_bans(asked, decision)
         now = self._time.now
         client = self._clients.refuse(asked.client, now)
         since = client.locked.setdefault(endpoint, now)
         wait = decision.refused_for if decision.waits_for_slot else decision.retry_after
         client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
         self._settle(request, decision)
+
+    def _note_bans(self, asked: Asked, decision: Decision) -> None:
+        for place, ban in zip(asked.shape.bans, decision.bans if asked.shape.bans else (), strict=True):
+            if ban.begun:
+                self._bans.setdefault(asked.shape.rules[place], BanTally()).begin(asked.client, ban.level)
 
     def _settle(self, request: LoggedRequest, decision: Decision | None) -> None:
         """Hold the verdict against what really was decided."""
@@ -268,7 +276,7 @@ class Replay:
         askings = list(self._places.values())
         shapes = [shape for asking in askings for shape in asking.shapes]
         known = {rule: about for asking in askings for rule, about in asking.rules.items()}
-        endpoints = endpoint_reports(shapes)
+        endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known, self._refusals)
         worst = self._clients.worst()
         return Report(
             requests=self._requests,
@@ -284,7 +292,8 @@ class Replay:
             clients=len(self._clients),
             clients_refused=len(worst),
             endpoints=endpoints,
-            rules=rule_reports(shapes, known, self._refusals),
+            rules=rules,
+            bans=ban_reports(rules, self._bans),
             worst=tuple(self._client_report(client) for client in worst[:WORST]),
             storage=StorageReport(self._commands, self._usage.keys, self._usage.bytes),
             notes=self._all_notes(askings),

@@ -45,6 +45,8 @@ class RuleReport:
     text: str
     """Such as ``100 per 60s``."""
     shadow: bool
+    is_ban: bool
+    """Whether it is the ban of a limiter; what there is to say of bans is said in ``bans``."""
     asked: int
     refused: int
     """Requests that it refused; of a shadow, that it would have."""
@@ -60,6 +62,27 @@ class RuleReport:
     @property
     def never_refuses(self) -> bool:
         return not self.refused
+
+
+@dataclass(frozen=True, slots=True)
+class BanReport:
+    """The bans of one limiter, wherever it applies. While a ban holds, it refuses as a rule does."""
+
+    name: str
+    limiter: str
+    """Where it was declared."""
+    type: str
+    text: str
+    """Such as ``ban of 3600 s after 3 refusals in 600 s``."""
+    shadow: bool
+    """Whether it would only have been told of."""
+    begun: int
+    clients: int
+    """Who was banned at all."""
+    repeated: int
+    """How many bans the worst of them repeated."""
+    refused: int
+    """Requests while a ban held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +149,8 @@ class Report:
     """Those refused most often, at most ten."""
     storage: StorageReport
     notes: tuple[Note, ...]
+    bans: tuple[BanReport, ...] = ()
+    """One for each limiter that has a ban."""
     files: tuple[LogFile, ...] = ()
     differing: int | None = None
     """Of recorded requests: verdicts that differ from what really was decided; ``None`` when nothing was recorded."""

@@ -98,6 +98,21 @@ def test_lists_of_a_file(on_memory: Command, log: Path, tmp_path: Path) -> None:
     assert "Denied by lists: 4 (26.67%)" in page.read_text()
 
 
+def test_bans(on_memory: Command, log: Path, tmp_path: Path) -> None:
+    limits, page = tmp_path / "limits.json", tmp_path / "page.html"
+    limits.write_text('{"limits": {"api.search": {"type": "ip", "rules": "1/hour", "ban": {"after": 1, "time": 60}}}}')
+
+    given = ("--limits", str(limits), "--endpoint", "api.search")
+    out = on_memory("simulate", str(log), *given, "--html", str(page), columns=180).out
+    (report,) = on_memory("simulate", "--json", str(log), *given).json["reports"]
+
+    assert re.search(r"^BAN +FROM +BANS +CLIENTS +REFUSED MEANWHILE$", out, re.MULTILINE)
+    assert re.search(r"^ip-ban +\S.*ban of 60 s after 1 refusals in 600 s.* 1 +1 +2$", out, re.MULTILINE)
+    (ban,) = report["bans"]
+    assert (ban["begun"], ban["clients"], ban["refused"]) == (1, 1, 2)
+    assert "<h2>Bans</h2>" in page.read_text()
+
+
 def test_what_is_changed_while_the_app_runs_is_in_force_here_too(on_server: Command, log: Path) -> None:
     changed = on_server("set", "update", "ip-20s", "5 per 20 seconds", "--for", "1h", "--yes", columns=120)
 

@@ -16,6 +16,7 @@ from flask_multilimit import (
     DEFAULT,
     IP,
     USER,
+    Ban,
     Concurrent,
     ConfigurationError,
     Decision,
@@ -67,9 +68,11 @@ def make_app(clock: Clock, algorithm: str = "sliding_window") -> Flask:
 
     burst = 3 if "burst" in ALGORITHMS[algorithm].PARAMETERS else None
     app.get("/items/<int:n>")(
-        rate_limiter(type=IP, rules=[Rule(5, 3, algorithm=algorithm, burst=burst), Rule(10, 5, algorithm=algorithm)])(
-            view("items")
-        )
+        rate_limiter(
+            type=IP,
+            rules=[Rule(5, 3, algorithm=algorithm, burst=burst), Rule(10, 5, algorithm=algorithm)],
+            ban=Ban(after=2, within=20, time=3, factor=2, most=12),
+        )(view("items"))
     )
     app.route("/login", methods=["GET", "POST"])(
         rate_limiter(
@@ -314,6 +317,39 @@ def test_who_waits_for_a_slot_gets_the_next_one() -> None:
     report = replayed(app, at(0, took=4), at(1, took=1), at(2, took=1), at(2.5, took=9), at(20, took=1))
 
     assert (report.admitted, report.endpoints[0].delayed, report.refused) == (5, 3, 0)
+
+
+def test_bans_that_would_have_come() -> None:
+    ban = Ban(after=2, within=60, time=100, factor=3, most=1000)
+    app = app_with(rate_limiter(type=IP, rules="1 per 10 seconds", ban=ban))
+
+    report = replayed(
+        app,
+        *map(at, [0, 1, 2]),  # banned at 2 s, until 102 s
+        *map(at, [50, 101]),
+        *map(at, [102, 103, 104]),  # banned at 104 s, for 300 s
+        at(403),
+        at(404),
+        *(at(405 + second, address="203.0.113.8") for second in range(3)),
+        *(at(500 + second, address="203.0.113.9") for second in range(2)),
+    )
+
+    (found,) = report.bans
+    assert (found.name, found.type, found.shadow) == ("ip-ban", "ip", False)
+    assert found.text.startswith("ban of 100 s after 2 refusals in 60 s")
+    assert (found.begun, found.clients, found.repeated) == (3, 2, 1)
+    assert found.refused == 3, "those of the seconds 50, 101 and 403"
+    assert (report.refused, report.clients_refused) == (2 + 2 + 2 + 1 + 2 + 1, 3)
+    assert report.longest_lockout == 403 - 103 + 1, "of the second ban, from the refusal that led to it"
+
+
+def test_the_bans_of_a_shadow_are_counted_and_ban_nobody() -> None:
+    app = app_with(rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2), shadow=True))
+
+    report = replayed(app, *map(at, range(5)))
+
+    assert [(each.shadow, each.begun, each.clients, each.refused) for each in report.bans] == [(True, 1, 1, 2)]
+    assert report.refused == 0
 
 
 def test_lists_decide_before_limits() -> None:

@@ -36,6 +36,7 @@ def report_part(name: str, report: Report, zone: tzinfo) -> str:
         f"<p>Denied by lists: {_share(report.denied, report.requests)}.</p>" if report.denied else "",
         _endpoints(report),
         _rules(report),
+        _bans(report),
         _worst(report, zone),
         _notes(report),
     ]
@@ -74,8 +75,28 @@ def _rules(report: Report) -> str:
             text(_remark(rule)),
         )
         for rule in report.rules
+        if not rule.is_ban
     ]
     return _table("By rule", ("rule", "from", "at most", "#asked", "#refused", "#alone", "remark"), rows)
+
+
+def _bans(report: Report) -> str:
+    rows = [
+        (
+            text(ban.name),
+            text(ban.limiter),
+            text(ban.text),
+            f"{ban.begun:,}",
+            f"{ban.clients:,}",
+            f"{ban.repeated:,}",
+            f"{ban.refused:,}",
+            "shadow" if ban.shadow else "",
+        )
+        for ban in report.bans
+    ]
+    return _table(
+        "Bans", ("ban", "from", "", "#begun", "#clients", "#repeated at most", "#refused meanwhile", ""), rows
+    )
 
 
 def _remark(rule: RuleReport) -> str:
