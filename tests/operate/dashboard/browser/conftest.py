@@ -1,0 +1,92 @@
+"""A browser, and a shop with three workers and a real server."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from support.browser import Tab, chromium, tab
+from support.processes import Program
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+    from support.servers import Server
+
+WORKERS = 3
+SOON = 15_000
+"""Milliseconds until what a browser waits for has come at the latest."""
+
+Visit = Callable[..., "AbstractContextManager[Tab]"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "operate/dashboard/browser" in item.path.as_posix():
+            item.add_marker("slow")
+
+
+class Answer(NamedTuple):
+    status: int
+    worker: str
+
+
+class Shop:
+    """What is served; it can be asked as a customer would."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}/multilimit/"
+
+    def ask(self, path: str, *, address: str = "203.0.113.7", user: str | None = None, **headers: str) -> Answer:
+        given = {"X-Forwarded-For": address, **({} if user is None else {"X-User": user}), **headers}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request("GET", path, headers=given)
+            response = connection.getresponse()
+            return Answer(response.status, response.read().decode())
+
+    def ask_each_worker(self, path: str, *, tries: int = 400, **options: Any) -> dict[str, int]:
+        """The last status of each worker, by its process id; only of views that admit."""
+        found: dict[str, int] = {}
+        for _ in range(tries):
+            status, worker = self.ask(path, **options)
+            found[worker] = status
+            if len(found) == WORKERS:
+                break
+        return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def shop(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    server.client().flushall()
+    recorded: Path = tmp_path_factory.mktemp("recorded")
+    environment = {"FLASK_MULTILIMIT_STORAGE_URI": server.url, "RECORDED": str(recorded)}
+    with Program(
+        *("gunicorn", "--bind", "127.0.0.1:0", "--workers", str(WORKERS), "--worker-class", "gthread"),
+        *("--threads", "4", "operate.dashboard.browser.served:app"),
+        environment=environment,
+    ) as program:
+        yield Shop(program.port)
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Visit:
+    """Opens a window of somebody who is logged in: ``with visit("ada") as tab``."""
+
+    def opened(author: str = "ada", **options: Any) -> AbstractContextManager[Tab]:
+        return tab(browser, http_credentials={"username": author, "password": "secret"}, **options)
+
+    return opened

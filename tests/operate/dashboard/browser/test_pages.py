@@ -1,0 +1,128 @@
+"""Every page in a real browser: wide and narrow, light and dark, English and Chinese, with and without JavaScript."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.browser import NARROW, WIDE
+
+from .conftest import SOON
+from .served import EVIL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .conftest import Shop, Visit
+
+PAGES = {
+    "now": "",
+    "now of an endpoint": "?endpoint=search",
+    "what if": "what-if",
+    "what if of an endpoint": "what-if?endpoint=search&count=2",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _traffic(shop: Shop) -> None:
+    for number in range(12):
+        shop.ask("/search", address=f"203.0.113.{number % 2}")
+        shop.ask("/mine", user=EVIL)
+        shop.ask("/evil", user="ann", **{"User-Agent": EVIL})
+
+
+@pytest.mark.parametrize(
+    ("size", "dark", "language"),
+    [(WIDE, False, "en"), (WIDE, True, "zh"), (NARROW, False, "zh"), (NARROW, True, "en")],
+    ids=["wide light", "wide dark Chinese", "narrow light Chinese", "narrow dark"],
+)
+@pytest.mark.parametrize("page", PAGES)
+def test_everyone_can_use_every_page(
+    visit: Visit, shop: Shop, page: str, size: tuple[int, int], dark: bool, language: str
+) -> None:
+    address = shop.url + PAGES[page]
+    with visit(size=size, dark=dark) as tab:
+        answer = tab.page.goto(f"{address}{'&' if '?' in address else '?'}lang={language}")
+        assert answer is not None
+        assert answer.status == 200
+
+        assert tab.page.locator("html").get_attribute("lang") == {"en": "en", "zh": "zh-Hans"}[language]
+        assert tab.overflow() == 0
+        assert tab.barriers() == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_works_without_javascript(visit: Visit, shop: Shop, page: str) -> None:
+    with visit(java_script_enabled=False) as tab:
+        tab.page.goto(shop.url + PAGES[page])
+
+        assert tab.page.locator("h1").inner_text()
+        assert tab.page.locator("time").first.inner_text().endswith("UTC")
+
+
+def test_what_happens_shows_without_a_reload(visit: Visit, shop: Shop) -> None:
+    with visit() as tab:
+        tab.page.goto(shop.url)
+        tab.page.evaluate("window.stillHere = true")
+        row = tab.page.locator("[data-live=endpoints] tr", has_text="item.7")
+        assert row.count() == 0
+
+        shop.ask("/item/7")
+
+        row.wait_for(timeout=SOON)
+        assert tab.page.evaluate("window.stillHere")
+
+
+def test_the_keyboard_reaches_all_that_a_mouse_does(visit: Visit, shop: Shop) -> None:
+    with visit() as tab:
+        tab.page.goto(shop.url)
+        tab.page.keyboard.press("Tab")
+        assert tab.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        tab.page.keyboard.press("Enter")
+        assert tab.page.evaluate("document.activeElement.id") == "main"
+
+        tab.page.goto(shop.url)
+        tab.page.locator("#pause").press("Enter")  # or rows would come and go
+        wanted, found = tab.page.evaluate(f"{REACHABLE}.length"), set()
+        tab.page.locator(".skip").focus()
+        for _ in range(wanted):
+            found.add(tab.page.evaluate(f"{REACHABLE}.indexOf(document.activeElement)"))
+            assert tab.page.evaluate("document.activeElement.matches(':focus-visible')")
+            tab.page.keyboard.press("Tab")
+
+    assert found == set(range(wanted))
+
+
+REACHABLE = """[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
+    .filter(each => each.checkVisibility() && each.type !== "hidden")"""
+
+
+def test_the_slider_moves_by_keys(visit: Visit, shop: Shop) -> None:
+    with visit() as tab:
+        tab.page.goto(shop.url + "what-if?endpoint=search&count=2")
+        slider, said = tab.page.locator("input[type=range]"), tab.page.locator(".answer dd").first
+        assert "of 12" in said.inner_text()
+
+        slider.press("End")
+        last = said.inner_text()
+        slider.press("Home")
+
+        assert last.startswith("0 of 12")
+        assert said.inner_text() != last
+        assert tab.page.locator(".peaks input[type=number]").input_value() == "1"
+
+
+def test_a_log_is_uploaded_and_shown(visit: Visit, shop: Shop, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    line = '{} - - [22/Nov/2026:07:00:{:02} +0000] "GET /open HTTP/1.1" 200 5\n'
+    log.write_text("".join(line.format("203.0.113.1", second) for second in range(30)))
+    with visit() as tab:
+        tab.page.goto(shop.url + "what-if")
+        tab.page.locator("summary").click()
+        tab.page.locator("input[type=file]").set_input_files(log)
+        tab.page.get_by_role("button", name="Upload and show").click()
+
+        assert tab.page.get_by_role("heading", name="30 requests of 1 clients").is_visible()
+        assert tab.page.locator(".peaks svg").is_visible()
+        assert tab.barriers() == []
