@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flask import Blueprint, request
-from werkzeug.exceptions import Forbidden, TooManyRequests
+from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests
 
 from . import api, pages, whatif
 from .bodies import MOST_OF_A_FORM, require_small_body
@@ -16,8 +16,8 @@ def install(blueprint: Blueprint, desk: Desk) -> None:
     """Put the pages on ``blueprint``."""
     blueprint.before_request(lambda: _receive(desk))
     blueprint.after_request(harden)
-    blueprint.register_error_handler(Forbidden, refused)
-    blueprint.register_error_handler(TooManyRequests, refused)
+    for error in (Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests):
+        blueprint.register_error_handler(error, refused)
     blueprint.add_url_rule("/", "now", pages.now_page)
     blueprint.add_url_rule("/limits", "limits", pages.limits_page)
     blueprint.add_url_rule("/change", "change", pages.change_page)
