@@ -36,6 +36,8 @@ class Steering:
     def __init__(self, gate: AppGate, lists: Sequence[Listed]) -> None:
         self._gate = gate
         self._declared = gate.plans
+        self._latest = gate.plans
+        """What was made last, in force or not."""
         self._lists = tuple(lists)
         self._entries: dict[str, Override | Listing] = {}
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
@@ -88,7 +90,14 @@ class Steering:
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
         """The plans of the app as ``overrides`` make them. Raises :class:`ConfigurationError`."""
         self._declared.ensure()
-        return self._declared.changed(Overrides(tuple(overrides))) if overrides else self._declared
+        wanted = tuple(overrides)
+        if not wanted:
+            return self._declared
+        for known in (self._gate.plans, self._latest):  # a preview asks several times for the same
+            if known.overrides.entries == wanted:
+                return known
+        self._latest = self._declared.changed(Overrides(wanted))
+        return self._latest
 
     def validate(self, document: Document, entry: Override | Listing) -> None:
         """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""

@@ -32,11 +32,13 @@ def grouped(series: Sequence[int], last: int, *, slices: int, seconds: int) -> l
     """Rates a second of groups of ``slices``, the oldest first. The last slice of the series, which is number ``last``
     and has only begun, is left out. Groups begin at multiples of their size, so that they stay as they are while time
     goes on."""
-    groups: dict[int, list[int]] = {}
-    for place, amount in enumerate(series[:-1]):
-        number = last - len(series) + 1 + place
-        groups.setdefault(number // slices, []).append(amount)
-    return [sum(amounts) / (len(amounts) * seconds) for amounts in groups.values()]
+    begin, end = 0, len(series) - 1
+    found = []
+    while begin < end:
+        until = min(begin + slices - (last - len(series) + 1 + begin) % slices, end)
+        found.append(sum(series[begin:until]) / ((until - begin) * seconds))
+        begin = until
+    return found
 
 
 def drawn(

@@ -154,10 +154,10 @@ class Hour:
         wanted = (each for each in self._refused.items() if endpoint is None or each[0].endpoint == endpoint)
         return [self._described(*each) for each in heapq.nlargest(most, wanted, key=lambda each: each[1])]
 
-    def refusals_of(self, type_name: str, shown: str) -> list[TopSubject]:
-        """Where one subject was refused; ``shown`` is how traffic writes it."""
-        found = [each for each in self._refused.items() if each[0].type == type_name and each[0].subject == shown]
-        return [self._described(*each) for each in sorted(found, key=lambda each: -each[1])]
+    def refused_where(self, is_wanted: Callable[[str, str], bool], most: int) -> list[TopSubject]:
+        """Those that were refused most, of the types and subjects that are wanted."""
+        wanted = [each for each in self._refused.items() if is_wanted(each[0].type, each[0].subject)]
+        return [self._described(*each) for each in heapq.nlargest(most, wanted, key=lambda each: each[1])]
 
     def _described(self, who: Refused, amount: int) -> TopSubject:
         buckets = sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects)

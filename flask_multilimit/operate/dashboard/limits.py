@@ -9,6 +9,7 @@ from flask import request
 
 from ...control.controls import Override
 from ...declare.limiter import Declaration
+from ...engine import Rule
 from ...plan.plans import Plans
 from ...plan.sources import UNMATCHED_SCOPE
 from ...serve.gate import AppGate
@@ -70,7 +71,7 @@ def endpoint_facts(gate: AppGate, hour: Hour | None, listed: ListedEndpoint) -> 
 
 def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[dict[str, Any]]:
     declared = listed.planned.declaration
-    changed = _changed_from(listed)
+    before = listed.planned.declared
     options = [text for text in options_of(listed) if not text.startswith("SHADOW")]
     rules = dict(listed.planned.rules)
     for row in limits_as_json(listed):
@@ -80,19 +81,23 @@ def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[d
             "limiter": declared.name or declared.type_name,
             "text": "by request" if rule is None else f"{rule.count} at once" if rule.holds_slots else rule_text(rule),
             "options": [*([parameters_of(rule)] if rule is not None and parameters_of(rule) else []), *options],
-            "changed": changed is not None or declared.where.startswith("override "),
-            "declared": None if changed is None else f"{changed}{' (shadow)' if changed.shadow else ''}",
+            **_change_of(listed, before, rule),
             "subjects": [entry_facts(each) for each in _special(listed)[:MOST_SUBJECTS]],
             "subjects_in_all": len(_special(listed)),
             "hour": _amounts(hour, endpoint, str(row["name"])),
         }
 
 
-def _changed_from(listed: ListedLimiter) -> Declaration | None:
-    """What was declared, where something else holds instead."""
-    before, now = listed.planned.declared, listed.planned.declaration
-    same = before.shadow == now.shadow and before.rules == now.rules and not listed.planned.by_name
-    return None if same else before
+def _change_of(listed: ListedLimiter, before: Declaration, rule: Rule | None) -> dict[str, Any]:
+    """Whether something else holds than what was declared, and what that was."""
+    if before.where.startswith("override "):
+        return {"changed": True, "declared": None}
+    now = listed.planned.declaration
+    same_rule = rule in before.fixed_rules if rule is not None else not listed.planned.by_name
+    if same_rule and before.shadow == now.shadow:
+        return {"changed": False, "declared": None}
+    shadow = " (shadow)" if before.shadow else ""
+    return {"changed": True, "declared": f"{before}{shadow}"}
 
 
 def _amounts(hour: Hour | None, endpoint: str, rule: str) -> dict[str, int]:

@@ -30,6 +30,8 @@ from .now import subject_facts
 from .paging import part_of
 from .who import readable
 
+MOST_REFUSALS = 50
+"""Lines about the last hour."""
 RESET_TOGETHER = 200
 """Quotas that are forgotten in one command."""
 
@@ -229,19 +231,14 @@ def _refusals(gate: AppGate, hour: Hour | None, somebody: Somebody) -> list[dict
     if hour is None or gate.settings.traffic_subjects != "plain":
         return []
     if somebody.subject is not None:
-        found = [
-            each
-            for type_name, value in somebody.given().items()
-            for each in hour.refusals_of(type_name, encodable(short(value)))
-        ]
+        shown = {type_name: encodable(short(value)) for type_name, value in somebody.given().items()}
+        found = hour.refused_where(lambda type_name, value: shown.get(type_name) == value, MOST_REFUSALS)
     else:
         networks = Networks([(somebody.who.network, True)] if somebody.who and somebody.who.network else [])
-        found = [each for each in hour.top_subjects(10_000) if each.type == "ip" and networks.find(_bare(each.subject))]
-    return [subject_facts(gate, each) for each in found[:50]]
-
-
-def _bare(address: str) -> str:
-    return address.partition("/")[0]
+        found = hour.refused_where(
+            lambda type_name, value: type_name == "ip" and bool(networks.find(value.partition("/")[0])), MOST_REFUSALS
+        )
+    return [subject_facts(gate, each) for each in found]
 
 
 # A fresh start

@@ -189,8 +189,8 @@ def test_who_is_refused_most_with_the_latest_series() -> None:
     assert (found.subject, found.refused) == ("203.0.113.7", 13)
     assert world.now - 50 <= found.since <= world.now - 40
     assert world.hour.top_subjects(5, endpoint="quote") == []
-    assert world.hour.refusals_of("ip", "203.0.113.7") == [found]
-    assert world.hour.refusals_of("user", "203.0.113.7") == []
+    assert world.hour.refused_where(lambda type_name, _: type_name == "ip", 5) == [found]
+    assert world.hour.refused_where(lambda type_name, _: type_name == "user", 5) == []
 
 
 def test_a_clock_that_steps_back_makes_no_negative_amounts() -> None:
