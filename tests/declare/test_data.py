@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from flask_multilimit import ConfigurationError, LimitType, Rule
+from flask_multilimit import Ban, ConfigurationError, LimitType, Rule
 from flask_multilimit.config import Settings
 from flask_multilimit.declare.data import (
     LimitsFile,
+    WrittenBan,
     WrittenLimiter,
     WrittenRule,
     limiter_options,
@@ -81,9 +82,26 @@ def test_every_type_can_be_written(
 def test_data_has_every_option_of_a_decorator_and_the_fields_of_a_rule() -> None:
     assert set(WrittenLimiter.model_fields) == {*OPTIONS, "exempt"}
     assert set(WrittenRule.model_fields) == set(Rule.model_fields)
+    assert {name: field.default for name, field in WrittenBan.model_fields.items()} == {
+        name: field.default for name, field in Ban.model_fields.items()
+    }
     assert {name: field.default for name, field in WrittenRule.model_fields.items()} == {
         name: field.default for name, field in Rule.model_fields.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "ban"),
+    [
+        ({}, Ban()),
+        ({"after": 5, "within": 60}, Ban(after=5, within=60)),
+        ({"time": 0.5, "factor": 1.5, "most": 7.25}, Ban(time=0.5, factor=1.5, most=7.25)),
+    ],
+)
+def test_every_ban_can_be_written(written: dict[str, Any], ban: Ban) -> None:
+    declared = Declaration.of("here", limiter_options("here", {"type": "ip", "ban": written}))
+
+    assert declared.ban == ban
 
 
 def test_a_file_has_every_setting_of_limits() -> None:
@@ -125,6 +143,11 @@ WRONG: list[tuple[Any, str]] = [
     ({"application_limits": "off"}, "application_limits='off'"),
     ({"default_limit": "5/minute"}, "default_limit: is not an option; did you mean 'default_limits'"),
     ({"deny": [5]}, r"deny\[0\]=5"),
+    ({"limits": {"a": {"type": "ip", "ban": {"after": 0}}}}, "limits.a.ban.after=0: .*greater than or equal to 1"),
+    ({"limits": {"a": {"type": "ip", "ban": {"tim": 60}}}}, "limits.a.ban.tim: is not an option; did you mean 'time'"),
+    ({"limits": {"a": {"type": "ip", "ban": {"time": 9, "most": 5}}}}, "limits.a.ban=.*: most=5.* is less than time=9"),
+    ({"limits": {"a": {"type": "ip", "ban": 3}}}, "limits.a.ban=3"),
+    ({"limits": {"a": {"ban": {}}}}, "limits.a=.*: ban: a limiter of type DEFAULT has everyone as one subject"),
 ]
 
 

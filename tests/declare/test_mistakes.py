@@ -9,7 +9,7 @@ import pytest
 from flask import Blueprint, Flask
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
+from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
 from support.asking import ask, view
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"exempt_when": True}, "exempt_when=True"),
     ({"exempt_when": later}, "exempt_when=.*async"),
     ({"exempt_when": lambda _request: True}, "exempt_when=.*which it does not take"),
+    ({"ban": 3}, "ban=3: give a Ban, such as"),
+    ({"ban": Ban()}, "ban: a limiter of type DEFAULT has everyone as one subject"),
+    ({"ban": Ban(), "type": (LimitType.DEFAULT, LimitType.GLOBAL)}, "ban: a limiter of type DEFAULT"),
+    ({"ban": Ban(), "type": LimitType.IP, "wait": 1}, "ban and wait: .*leave one out"),
+    ({"ban": Ban(), "type": LimitType.IP, "rules": ()}, "rules: none given"),
     ({"charge_when": "failed"}, "charge_when='failed'"),
     ({"charge_when": later}, "charge_when=.*async"),
     ({"charge_when": lambda: True}, "charge_when=.*which it does not take"),

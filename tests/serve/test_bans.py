@@ -12,6 +12,7 @@ from flask import Flask, Response, request
 
 from flask_multilimit import (
     Ban,
+    ConfigurationError,
     Decision,
     LimitType,
     MultiLimit,
@@ -406,6 +407,18 @@ def test_two_bans_of_one_view(app: Flask, either: Any) -> None:
 
     assert statuses(app, "/", "/") == [200, 429]
     assert ask(app).headers["RateLimit-Policy"] == '"ip-default-60s";q=1;w=60, "ip-default-ban";q=0, "ip-60s";q=2;w=60'
+
+
+def test_a_mapping_is_a_ban_in_data_only() -> None:
+    with pytest.raises(ConfigurationError, match=r"ban=\{'after': 3\}: give a Ban"):
+        rate_limiter(type=LimitType.IP, ban={"after": 3})(view())  # type: ignore[arg-type]
+
+
+def test_two_bans_in_one_key_are_an_error() -> None:
+    two = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
+
+    with pytest.raises(ConfigurationError, match=r"Ban\(ban of 60 s .*\) of the ip limiter .* would share one key"):
+        rate_limiter(type=LimitType.IP, rules="9/hour", ban=Ban(time=60))(two)
 
 
 def test_a_ban_is_json_that_everyone_can_read(app: Flask, either: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 from flask_multilimit.engine import (
+    Ban,
     GuardedStorage,
     Limiter,
     RedisStorage,
@@ -72,6 +73,9 @@ def use_everything(storage: RedisStorage) -> None:
         limiter.peek(plan)
         assert not limiter.check(hits(rule(name), cost=4)).allowed
         limiter.reset(plan)
+    banning = hits_for("1/minute", scope="banning", ban=Ban())
+    for _ in range(5):
+        Limiter(storage).check(banning)
     storage.clock = clock = Clock()
     limiter, plan = Limiter(storage), hits("1000 per 10 seconds", scope="aged", cost=200)
     for seconds in (0, 5, 11, -30):

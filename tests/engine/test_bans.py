@@ -1,0 +1,119 @@
+"""What a ban is, and what is wrong with one; and the hits in which it stands."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flask_multilimit.engine import Ban, ConfigurationError, Hits, Limiter, Rule, hits_for
+from flask_multilimit.engine.algorithms import ALGORITHMS, BAN
+from flask_multilimit.engine.hits import bans_among
+from flask_multilimit.engine.storage.redis.compiled import shape_of
+
+
+def test_defaults_are_three_refusals_in_ten_minutes_an_hour_and_twice_as_long_each_time_up_to_a_day() -> None:
+    assert Ban() == Ban(after=3, within=600, time=3600, factor=2, most=86_400)
+
+
+def test_durations_may_be_timedeltas() -> None:
+    ban = Ban(within=timedelta(minutes=10), time=timedelta(hours=1), most=timedelta(days=1))
+
+    assert ban == Ban()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"after": 0}, "after must be a whole number of refusals from 1 to 1000, got 0"),
+        ({"after": 1001}, "after must be a whole number of refusals from 1 to 1000, got 1001"),
+        ({"after": True}, "after must be a whole number"),
+        ({"after": 2.0}, "after must be a whole number"),
+        ({"after": "3"}, "after must be a whole number"),
+        ({"within": 0}, "within must be between 0.001"),
+        ({"within": -1}, "within must be between 0.001"),
+        ({"within": "10m"}, "within must be a number of seconds or a timedelta, got '10m'"),
+        ({"time": 0.0001}, "time must be between 0.001"),
+        ({"time": 0.0015}, "time must be a whole number of milliseconds"),
+        ({"time": float("nan")}, "time must be between 0.001"),
+        ({"time": 401 * 86_400}, "time must be between 0.001"),
+        ({"most": None}, "most must be a number of seconds or a timedelta"),
+        ({"most": 60}, "most=60 is less than time=3600, which is how long the first ban lasts"),
+        ({"factor": 0.5}, "factor must be a number from 1, .* to 1000, got 0.5"),
+        ({"factor": float("nan")}, "factor must be a number from 1"),
+        ({"factor": float("inf")}, "factor must be a number from 1"),
+        ({"factor": 10**400}, "factor must be a number from 1"),
+        ({"factor": True}, "factor must be a number from 1"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_value(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^Ban\(.*\): {message}"):
+        Ban(**options)
+
+
+def test_everything_that_is_wrong_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"after must be .*; factor must be"):
+        Ban(after=0, factor=0)
+
+
+def test_it_cannot_be_changed_and_equal_ones_are_one() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        Ban().after = 5  # type: ignore[misc]
+
+    assert {Ban(), Ban(3, 600, 3600, 2, 86_400)} == {Ban()}
+    assert pickle.loads(pickle.dumps(Ban(after=5))) == copy.deepcopy(Ban(after=5)) == Ban(after=5)
+
+
+def test_it_is_told_in_words() -> None:
+    assert str(Ban()) == "ban of 3600 s after 3 refusals in 600 s, 2 times as long each time, at most 86400 s"
+    assert str(Ban(time=60, factor=1)) == "ban of 60 s after 3 refusals in 600 s"
+
+
+def test_no_rule_is_a_ban() -> None:
+    assert BAN not in ALGORITHMS
+    with pytest.raises(ConfigurationError, match="algorithm must be one of"):
+        Rule(algorithm=BAN)
+    with pytest.raises(ConfigurationError, match="is not a rule"):
+        hits_for([Ban()], scope="s")  # type: ignore[list-item]
+
+
+def test_hits_of_a_ban_can_be_packed_away() -> None:
+    hits = hits_for("1/minute", scope="s", ban=Ban())
+
+    again = pickle.loads(pickle.dumps(hits))
+
+    assert again == hits
+    assert isinstance(again, Hits)
+    assert Limiter().check(again).allowed
+
+
+def test_its_key_is_beside_those_of_its_rules_in_the_same_slot() -> None:
+    rule, ban = hits_for("1/minute", scope="s", subject="ada", type="user", ban=Ban(within=90))
+
+    assert rule.key == "rate_limit:{s}:user:ada:sliding_window:60000"
+    assert ban.key == "rate_limit:{s}:user:ada:ban:90000"
+    assert ban.name == "user-ban"
+
+
+def test_hits_without_a_ban_have_none() -> None:
+    assert bans_among(hits_for("1/minute; 5/hour", scope="s")) == ()
+
+
+def test_a_check_with_a_ban_is_compiled_and_one_without_a_charge_is_not() -> None:
+    plan = hits_for("1/minute", scope="s", ban=Ban())
+    free = hits_for("1/minute", scope="s", ban=Ban(), cost=0)
+
+    shape = shape_of(plan)
+
+    assert shape is not None
+    assert [shaped.watches for shaped in shape] == [(), (1,)]
+    assert shape_of(free) is None
+
+
+def test_a_decision_without_bans_tells_of_none() -> None:
+    decision = Limiter().check(hits_for("1/minute", scope="s"))
+
+    assert (decision.ban, decision.bans) == (None, ())
