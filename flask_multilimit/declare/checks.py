@@ -31,6 +31,8 @@ def reject_shared_keys(
             served = methods.get(declaration, declaration.methods_in_key)
             who = (declaration.hash_tag, served, declaration.type_name)
             place = (key, counted_as, *who, rule.algorithm, rule.window_ms)
+            if place in owners and rule.algorithm == BAN and owners[place].ban == declaration.ban:
+                continue  # one ban, for which both count
             if place in owners:
                 what, other = ("Ban", "the ban") if rule.algorithm == BAN else ("Rule", "a rule")
                 raise ConfigurationError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
@@ -64,8 +64,13 @@ class BanHit(Hit):
 
     cost: int = 0
     """Always 0: it charges nothing."""
-    watches: tuple[str, ...] = ()
+    watches: tuple[str, ...] = field(default=(), compare=False)
     """The keys whose refusals are its strikes; those of a shadow only if it is one itself."""
+
+    def joined_by(self, other: BanHit) -> BanHit:
+        """One ban that watches for both: a shadow only if both are."""
+        watches = tuple(dict.fromkeys((*self.watches, *other.watches)))
+        return replace(self, shadow=self.shadow and other.shadow, watches=watches)
 
 
 class Hits(tuple[Hit, ...]):

@@ -17,7 +17,7 @@ from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
 from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule
-from ..engine.hits import Hits, ban_hit
+from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
 from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
 
@@ -315,7 +315,9 @@ def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
     for each in applied:
         for hit in each.hits:
             other = hits.get(hit.key)
-            if other is None or (hit.shadow, hit.rule.quota.burst) < (other.shadow, other.rule.quota.burst):
+            if isinstance(hit, BanHit) and isinstance(other, BanHit):
+                hits[hit.key] = other.joined_by(hit)
+            elif other is None or (hit.shadow, hit.rule.quota.burst) < (other.shadow, other.rule.quota.burst):
                 hits[hit.key] = hit
     return tuple(hits.values())
 

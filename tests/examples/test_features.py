@@ -126,6 +126,67 @@ class TestLoginProtection:
         assert replies == [401] * 20 + [429]
 
 
+class TestScanners:
+    PAGES = ("/wp-login.php", "/.env", "/.git/config", "/admin.php", "/phpinfo.php", "/backup.sql", "/a.zip", "/b.zip")
+
+    @pytest.fixture
+    def get(self) -> Iterator[Client]:
+        with served(load(EXAMPLES / "scanners.py").app) as client:
+            yield client
+
+    def test_a_few_pages_that_do_not_exist_are_nothing(self, get: Client) -> None:
+        assert [get(page).status for page in self.PAGES[:5]] == [404] * 5
+        assert get("/").status == 200
+
+    def test_a_scanner_is_refused_everywhere(self, get: Client) -> None:
+        replies = [get(page) for page in self.PAGES]
+        index = get("/", Accept="application/json")
+
+        assert [reply.status for reply in replies] == [404] * 5 + [429] * 3
+        waits = [int(reply.headers["Retry-After"]) for reply in replies[5:]]
+        assert max(waits[:2]) <= 60
+        assert 3590 <= waits[2] <= 3600
+        assert index.status == 429
+        assert index.headers["RateLimit-Policy"].endswith('"visitors-ban";q=0')
+        assert '"title": "Abnormal Usage Detected"' in index.text
+
+    def test_visitors_of_real_pages_are_not_limited_to_five(self, get: Client) -> None:
+        assert [get("/").status for _ in range(20)] == [200] * 20
+
+
+class TestPasswordGuessers:
+    @pytest.fixture
+    def example(self) -> Any:
+        example = load(EXAMPLES / "password_guessers.py")
+        quick = "pbkdf2:sha256:1"  # what makes guessing dear makes tests slow
+        example.NOBODY = generate_password_hash("", quick)
+        example.PASSWORDS["ann"] = generate_password_hash("correct-horse", quick)
+        return example
+
+    def login(self, get: Client, password: str) -> Reply:
+        return get("/login", form={"account": "ann", "password": password}, Accept="text/plain")
+
+    def test_logins_are_not_counted(self, example: Any) -> None:
+        with served(example.app) as get:
+            assert [self.login(get, "correct-horse").status for _ in range(20)] == [200] * 20
+        assert example.banned == []
+
+    def test_who_goes_on_guessing_is_banned_and_who_knows_the_password_waits_too(self, example: Any) -> None:
+        with served(example.app) as get:
+            replies = [self.login(get, f"guess {n}") for n in range(9)]
+            right = self.login(get, "correct-horse")
+
+        assert [reply.status for reply in replies] == [401] * 5 + [429] * 4
+        waits = [int(reply.headers["Retry-After"]) for reply in replies[5:]]
+        assert [wait <= 900 for wait in waits] == [True, True, False, False]
+        assert 3590 <= waits[2] <= 3600
+        assert "You are banned for a while." in replies[7].text
+        assert right.status == 429
+        [(address, until)] = example.banned
+        assert address == "127.0.0.1"
+        assert 3580 <= until - time.time() <= 3600
+
+
 class TestApiTiers:
     @pytest.fixture
     def get(self) -> Iterator[Client]:

@@ -409,6 +409,20 @@ def test_two_bans_of_one_view(app: Flask, either: Any) -> None:
     assert ask(app).headers["RateLimit-Policy"] == '"ip-default-60s";q=1;w=60, "ip-default-ban";q=0, "ip-60s";q=2;w=60'
 
 
+def test_limiters_of_one_scope_and_one_view_that_have_the_same_ban_have_one(app: Flask, either: Any) -> None:
+    MultiLimit(app, storage=either)
+    view_ = rate_limiter(type=LimitType.IP, scope="s", rules="1/minute", ban=BAN)(view())
+    view_ = rate_limiter(type=LimitType.IP, scope="s", rules="2/hour", ban=BAN, message="Too much.")(view_)
+    app.add_url_rule("/", "view", view_)
+
+    assert statuses(app, *["/"] * 3) == [200, 429, 429]
+    response = ask(app)
+
+    assert response.headers["Retry-After"] == "3600"
+    assert policy(response) == ["ip-3600s", "ip-ban", "ip-60s"]
+    assert response.get_json()["detail"] == "Too much."
+
+
 def test_a_mapping_is_a_ban_in_data_only() -> None:
     with pytest.raises(ConfigurationError, match=r"ban=\{'after': 3\}: give a Ban"):
         rate_limiter(type=LimitType.IP, ban={"after": 3})(view())  # type: ignore[arg-type]
@@ -417,7 +431,7 @@ def test_a_mapping_is_a_ban_in_data_only() -> None:
 def test_two_bans_in_one_key_are_an_error() -> None:
     two = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
 
-    with pytest.raises(ConfigurationError, match=r"Ban\(ban of 60 s .*\) of the ip limiter .* would share one key"):
+    with pytest.raises(ConfigurationError, match=r"Ban\(ban of 3600 s .*\) of the ip limiter .* would share one key"):
         rate_limiter(type=LimitType.IP, rules="9/hour", ban=Ban(time=60))(two)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flask import Blueprint, Flask, request
 
-from flask_multilimit import IP, USER, MultiLimit, Rule, exempt, rate_limiter
+from flask_multilimit import IP, USER, Ban, MultiLimit, Rule, exempt, rate_limiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,12 @@ def update() -> str:
 @rate_limiter(type=IP, rules="1/minute")
 def send() -> str:
     return "sent"
+
+
+@app.post("/secret")
+@rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2))
+def secret() -> str:
+    return "psst"
 
 
 @app.route("/login", methods=["GET", "POST"])

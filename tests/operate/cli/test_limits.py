@@ -44,6 +44,15 @@ login  GET, POST /login
   from shop:login
     ip-60s           ip       2 per minute     sliding_window  only POST
 
+secret  POST /secret
+  from MULTILIMIT_APPLICATION_LIMITS
+    application-60s  default  5000 per minute  sliding_window  scope application
+  from shop:secret
+    ip-60s           ip       1 per minute     sliding_window  bans for 60 min,
+                                                               x 2 up to 24 h
+                                                               after 2 refusals
+                                                               in 10 min
+
 send  POST /send
   from MULTILIMIT_APPLICATION_LIMITS
     application-60s  default  5000 per minute  sliding_window  scope application
@@ -82,7 +91,7 @@ def test_json_says_the_same(on_memory: Command) -> None:
 
     assert listed["schema"] == 1
     endpoints = {endpoint["endpoint"]: endpoint for endpoint in listed["endpoints"]}
-    assert sorted(endpoints) == ["api.items", "api.search", "health", "login", "send", "static", "update"]
+    assert sorted(endpoints) == ["api.items", "api.search", "health", "login", "secret", "send", "static", "update"]
     assert endpoints["health"]["limits"] == []
     assert endpoints["update"]["routes"] == [{"path": "/update", "methods": ["GET"]}]
     assert [limit["name"] for limit in endpoints["update"]["limits"]] == [
@@ -98,6 +107,12 @@ def test_json_says_the_same(on_memory: Command) -> None:
         "MULTILIMIT_APPLICATION_LIMITS",
         "MULTILIMIT_UNMATCHED_LIMITS",
     ]
+
+
+def test_a_ban_in_json_has_its_numbers(on_memory: Command) -> None:
+    (endpoint,) = on_memory("limits", "--json", "--endpoint", "secret").json["endpoints"]
+
+    assert endpoint["limits"][-1]["ban"] == {"after": 2, "within": 600, "time": 3600, "factor": 2, "most": 86_400}
 
 
 def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> None:
@@ -119,6 +134,7 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         "cost": 2,
         "shadow": False,
         "wait": 0,
+        "ban": None,
         "exempt_when": False,
         "charge_when": False,
         "key": None,

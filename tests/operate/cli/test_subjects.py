@@ -40,6 +40,48 @@ def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Comma
     assert "default-86400s   everyone     1000 per day     998 " in run.out
 
 
+def ask_for_secrets(shop: FlaskClient, times: int) -> list[int]:
+    return [shop.post("/secret", environ_base=ADDRESS).status_code for _ in range(times)]
+
+
+def test_check_tells_how_many_strikes_are_left(on_server: Command, shop: FlaskClient) -> None:
+    assert ask_for_secrets(shop, 2) == [200, 429]
+
+    run = on_server("check", "secret", "--ip", "203.0.113.7", columns=120)
+    (asked,) = on_server("check", "secret", "--ip", "203.0.113.7", "--json").json["requests"]
+
+    assert "ip-ban           203.0.113.7  60 min, x 2 up to 24 h after 2 refusals in 10 min  1 refusal  -" in run.out
+    (ban,) = asked["bans"]
+    assert 0 < ban.pop("reset_after") <= 600
+    assert ban == {
+        "name": "ip-ban",
+        "type": "ip",
+        "subject": "203.0.113.7",
+        "shadow": False,
+        "holds": False,
+        "level": 0,
+        "strikes_left": 1,
+        "retry_after": 0,
+        "key": "rate_limit:{secret}:ip:203.0.113.7:ban:600000",
+    }
+
+
+def test_check_tells_of_a_ban_and_reset_ends_it(on_server: Command, shop: FlaskClient) -> None:
+    assert ask_for_secrets(shop, 3) == [200, 429, 429]
+
+    check = on_server("check", "secret", "--ip", "203.0.113.7", columns=120)
+    told = on_server("check", "secret", "--ip", "203.0.113.7", "--json").json
+    reset = on_server("reset", "secret", "--ip", "203.0.113.7", "--yes")
+
+    assert "a request would be refused, for " in check.out
+    assert 3000 < told["retry_after"] <= 3600
+    assert told["requests"][0]["bans"][0]["holds"]
+    assert [rule["name"] for rule in told["requests"][0]["rules"]] == ["application-60s", "ip-60s"]
+    assert reset.out == "Reset: ip-60s, ip-ban.\n"
+    shop.application.extensions["multilimit.gate"].limiter.outermost.forget([told["requests"][0]["bans"][0]["key"]])
+    assert ask_for_secrets(shop, 1) == [200]
+
+
 def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 4) == [200, 200, 200, 429]
 
