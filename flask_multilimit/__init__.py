@@ -36,6 +36,7 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
+from .following import follow_control
 from .observe.events import Event
 from .serve.record import current_decision
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
@@ -109,6 +110,7 @@ __all__ = [
     "control_failed",
     "current_decision",
     "exempt",
+    "follow_control",
     "hits_for",
     "limit_event",
     "limits_checked",

@@ -134,6 +134,7 @@ class MultiLimit:
         self._apps.add(app)
         gate.install()
         app.extensions[STEERING] = steering = Steering(gate, lists)
+        gate.limiter.revise = steering.revise
         gate.startup.follow_changes = steering.start
         app.cli.add_command(Commands())
 

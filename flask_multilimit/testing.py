@@ -114,6 +114,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     frozen = gate.limiter = _NotingLimiter(
         layers, layers=limiter.layers, sleep=clock.advance, monotonic=lambda: clock.now
     )
+    frozen.revise = limiter.revise
     try:
         yield clock
     finally:

@@ -28,7 +28,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"plan"},
         {"serve"},
         {"operate"},
-        {"recording", "simulation", "testing"},
+        {"following", "recording", "simulation", "testing"},
         {"extension"},
         {"dashboard"},
         {"compat"},
@@ -56,7 +56,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"decorators", "schema"},
     ),
     "control": ({"controls", "store"}, {"preview", "watch"}, {"control"}),
-    "plan": ({"overrides", "sources", "views"}, {"endpoint"}, {"checks"}, {"plans"}, {"differences"}),
+    "plan": ({"overrides", "sources", "views"}, {"endpoint", "revised"}, {"checks"}, {"plans"}, {"differences"}),
     "observe": (
         {"beat", "boards", "events"},
         {"traffic"},

@@ -32,6 +32,14 @@ OnStorageError = Literal["local", "allow", "deny", "raise"]
 all (:class:`StorageError` is raised)."""
 
 
+class Origin(NamedTuple):
+    """What :func:`hits_for` has made hits for: who revises them goes by it."""
+
+    scope: str
+    type: str
+    subject: str
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One rule for one subject, with a cost: one key in storage."""
@@ -46,6 +54,8 @@ class Hit:
     """Whether it is evaluated and counted, but never refuses."""
     on_storage_error: OnStorageError | None = None
     """How to decide when the storage fails; ``None``: as the guard of the storage is set."""
+    origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """Where and whom it counts, if :func:`hits_for` has made it."""
 
     def __post_init__(self) -> None:
         check_cost(self.cost, self.rule)
@@ -89,10 +99,13 @@ class Hits(tuple[Hit, ...]):
             raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
         made.memory = {}
         made.leased = any(hit.rule.lease for hit in made)
+        made.revisable = any(hit.origin is not None for hit in made)
         return made
 
     leased: bool
     """Whether a rule has a lease."""
+    revisable: bool
+    """Whether :func:`hits_for` has made any of them."""
     memory: dict[Any, Any]
     """What :func:`memoized` keeps, by the function that worked it out."""
 
@@ -209,6 +222,7 @@ def hits_for(
         raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
+    origin = Origin(scope, type, subject)
     hits = [
         Hit(
             key_of(stem, rule.algorithm, rule.window_ms),
@@ -217,6 +231,7 @@ def hits_for(
             rule.name or f"{type}-{rule.window}",
             shadow,
             on_storage_error,
+            origin=origin,
         )
         for rule in rules_from(rules)
     ]
@@ -233,7 +248,13 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
     first, rule = watched[0], ban.rule
     keys = tuple([hit.key for hit in watched if hit.rule.count])
     return BanHit(
-        key_of(stem, rule.algorithm, rule.window_ms), rule, 0, name, first.shadow, first.on_storage_error, keys
+        key_of(stem, rule.algorithm, rule.window_ms),
+        rule,
+        name=name,
+        shadow=first.shadow,
+        on_storage_error=first.on_storage_error,
+        watches=keys,
+        origin=first.origin,
     )
 
 

@@ -21,6 +21,7 @@ from .storage import (
     GuardedStorage,
     Health,
     Layers,
+    MemoryStorage,
     Storage,
     is_storage,
     layers_of,
@@ -70,6 +71,9 @@ class Limiter:
         self._refunds = _Refunds()
         self._holding: Storage | None = None
         self._keeps_slots: Any = None
+        self.revise: Callable[[Hits], Hits | None] | None = None
+        """Changes the hits of :func:`hits_for` before they are asked; ``None`` from it: nothing is limited. For
+        :func:`.follow_control`."""
 
     @property
     def storage(self) -> Storage:
@@ -105,20 +109,33 @@ class Limiter:
             self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
+        if hits.revisable and self.revise is not None:
+            revised = self.revise(hits)
+            if revised is None:
+                return _unasked(hits)
+            hits = revised
         if hits.leased and self._may_add_leases:
             self._add_leases()
         return self._storage.check(hits, check_id)
 
     def peek(self, hits: Iterable[Hit]) -> Decision:
         """What :meth:`check` would answer now, without charging anything."""
-        return self._storage.peek(hits if isinstance(hits, Hits) else Hits(hits))
+        hits = hits if isinstance(hits, Hits) else Hits(hits)
+        revised = self._revised(hits)
+        return _unasked(hits) if revised is None else self._storage.peek(revised)
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
         each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
-        if self._may_add_leases and any(hits.leased for hits in each):
+        asked = [self._revised(hits) for hits in each]
+        limited = [hits for hits in asked if hits is not None]
+        if self._may_add_leases and any(hits.leased for hits in limited):
             self._add_leases()
-        return self._storage.check_many(each)
+        decided = iter(self._storage.check_many(limited) if limited else ())
+        return [_unasked(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
+
+    def _revised(self, hits: Hits) -> Hits | None:
+        return self.revise(hits) if hits.revisable and self.revise is not None else hits
 
     def _add_leases(self) -> None:
         self._may_add_leases = False
@@ -221,6 +238,11 @@ class _Block:
 
     def __exit__(self, *_: object) -> None:
         self._limiter.release(self._decision)
+
+
+def _unasked(hits: Hits) -> Decision:
+    """The decision where nothing is limited: everything passes, and no quota has been touched."""
+    return MemoryStorage().peek(hits)
 
 
 def _pauses() -> Iterator[float]:

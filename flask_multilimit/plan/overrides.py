@@ -29,6 +29,8 @@ class Overrides:
         self.entries: tuple[Override, ...] = tuple(entries)
         self.met: set[str] = set()
         """Ids of the overrides that apply to anything in the plans made so far."""
+        self.unfit: set[str] = set()
+        """Scopes whose hits could not be asked as these make them."""
         self._everywhere: list[int] = []
         self._named: dict[str, list[int]] = {}
         self._patterns: list[tuple[str, int]] = []

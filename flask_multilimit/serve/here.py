@@ -30,7 +30,11 @@ def check_here(
 
 def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
     """Decide on hits that no limiter of the app has made."""
-    applied = AppliedLimits.of_hits(hits, subjects, scope)
+    revise = gate.limiter.revise
+    revised = revise(hits) if hits.revisable and revise is not None else hits
+    applied = AppliedLimits.of_hits(revised or hits, subjects, scope)
+    if revised is None:
+        return _unasked(applied)
     asking = gate.settings.enabled and not gate.is_allowed()
     decision = gate.decide(scope, applied) if asking else None
     return decision or _unasked(applied)

@@ -15,10 +15,12 @@ from ..control.watch import Watcher
 from ..declare.data import InvalidData, Mistake
 from ..declare.networks import network_from
 from ..declare.who import Who
+from ..engine import Hits
 from ..observe.events import ControlState
 from ..plan.differences import differences, smallest_share
 from ..plan.overrides import Overrides
 from ..plan.plans import Plans
+from ..plan.revised import revised
 from ..signals import control_changed, control_failed, notify
 from .access import AccessLists, Listed
 from .gate import AppGate, gate_of
@@ -59,6 +61,12 @@ class Steering:
         """Put in force what holds now: for commands, which end soon."""
         if self.enabled:
             self.watcher.look()
+
+    def revise(self, hits: Hits) -> Hits | None:
+        """``hits`` that no plan has made as overrides of their scope make them; ``None``: all of them are off."""
+        self._gate.startup.keep_up()
+        overrides = self._gate.plans.overrides
+        return revised(hits, overrides) if overrides else hits
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
         """Each endpoint that has other limits in ``after``. Raises :class:`ConfigurationError`."""

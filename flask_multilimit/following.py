@@ -1,0 +1,62 @@
+"""Limits of tasks and scripts that are changed while they run, as those of views are."""
+
+from __future__ import annotations
+
+import logging
+
+from .control.controls import Document
+from .control.store import Store, store_for
+from .control.watch import Watcher
+from .engine import ConfigurationError, Hits, Limiter
+from .engine.forks import tell_child
+from .engine.keys import DEFAULT_PREFIX
+from .plan.overrides import Overrides
+from .plan.revised import revised
+
+
+def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger: logging.Logger | None = None) -> None:
+    """Let overrides of a scope hold for what ``limiter`` is asked with :func:`hits_for`, in any process without an app.
+
+    They are set by ``multilimit.control`` or ``flask multilimit set SCOPE ...``, and hold within a second. The first
+    check in a process asks once what holds; from then on a thread asks. ``key_prefix`` is the
+    ``MULTILIMIT_KEY_PREFIX`` of the app. Raises :class:`ConfigurationError` when the storage is in this process, where
+    nobody else can change anything. The limiter of an app follows already.
+    """
+    if limiter.revise is not None:
+        raise ConfigurationError("this limiter follows already")
+    store = store_for(limiter.storage, prefix=key_prefix)
+    if not store.shared:
+        raise ConfigurationError("memory:// is in this process, so nobody else can change its limits: share a storage")
+    limiter.revise = _Following(store, logger).revise
+
+
+class _Following:
+    """Fork-safe: a child asks anew, and has a thread of its own."""
+
+    def __init__(self, store: Store, logger: logging.Logger | None) -> None:
+        self._overrides = Overrides()
+        self._watching = False
+        self._watcher = Watcher(
+            store,
+            take=self._take,
+            report=_nothing,
+            logger=logger or logging.getLogger("flask_multilimit"),
+        )
+        tell_child(self)
+
+    def revise(self, hits: Hits) -> Hits | None:
+        if not self._watching:
+            self._watching = True
+            self._watcher.start()
+        return revised(hits, self._overrides) if self._overrides else hits
+
+    def _take(self, document: Document) -> None:
+        if document.overrides != self._overrides.entries:
+            self._overrides = Overrides(document.overrides)
+
+    def _after_fork_in_child(self) -> None:
+        self._watching = False
+
+
+def _nothing(error: Exception) -> None:
+    """The watcher has logged it."""

@@ -1,0 +1,97 @@
+"""Hits that no plan has made, as overrides of their scope make them: those of tasks, scripts and extensions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+
+from ..declare.limiter import Declaration
+from ..declare.subjects import Subject
+from ..engine import ConfigurationError
+from ..engine.bans import BanRule
+from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit
+from ..engine.keys import key_of
+from .overrides import NamedRule, Overrides, SpecialRules
+
+_log = logging.getLogger("flask_multilimit")
+
+
+def revised(hits: Hits, overrides: Overrides) -> Hits | None:
+    """``hits`` as ``overrides`` of the scopes that :func:`hits_for` was given make them; ``None``: all are off.
+
+    An override that adds a limit is about endpoints: who else would be counted is not known here. What could not be
+    asked, because two rules would share a key, is asked as declared, and logged once.
+    """
+    known = hits.memory.get(revised)
+    if known is not None and known[0] is overrides:
+        answer: Hits | None = known[1]
+        return answer
+    found: list[Hit] = []
+    for origin, group in groupby(hits, key=lambda hit: hit.origin):
+        same = list(group)
+        found += same if origin is None else _as_changed(same, origin, overrides)
+    answer = hits if tuple(found) == hits else Hits(found) if found else None
+    hits.memory[revised] = (overrides, answer)
+    return answer
+
+
+def _as_changed(hits: list[Hit], origin: Origin, overrides: Overrides) -> list[Hit]:
+    asked = [hit for hit in hits if not isinstance(hit, BanHit)]
+    if not asked:
+        return hits
+    try:
+        changed = _changed(asked, origin, overrides)
+        if changed is None:
+            return []
+        made = _hits(asked[0], *changed)
+        return list(Hits([*made, *_bans(hits, made)]))
+    except ConfigurationError as error:
+        if origin.scope not in overrides.unfit:
+            overrides.unfit.add(origin.scope)
+            _log.error('Rate limits: overrides of "%s" do not fit what is asked there: %s', origin.scope, error)
+        return hits
+
+
+def _changed(hits: Sequence[Hit], origin: Origin, overrides: Overrides) -> tuple[Sequence[NamedRule], bool] | None:
+    """The rules, and whether they only count; ``None``: there are none."""
+    before = tuple((hit.name, hit.rule) for hit in hits)
+    declared = Declaration(
+        where=origin.scope,
+        type=lambda: origin.subject,
+        name=origin.type,
+        rules=tuple(rule for _, rule in before),
+        shadow=hits[0].shadow,
+    )
+    changed = overrides.change(origin.scope, declared, before)
+    if changed is None:
+        return None
+    rules: Sequence[NamedRule] = changed.rules
+    if changed.special is not None:
+        found = changed.special.find(Subject(origin.type, origin.subject))
+        rules = rules if found is None else SpecialRules(changed.special, declared).of(found, rules)
+    return rules, changed.declaration.shadow
+
+
+def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
+    return [
+        Hit(
+            key_of(_stem_of(first), rule.algorithm, rule.window_ms),
+            rule,
+            first.cost,
+            name,
+            shadow,
+            first.on_storage_error,
+        )
+        for name, rule in rules
+    ]
+
+
+def _bans(hits: Sequence[Hit], watched: Sequence[Hit]) -> list[Hit]:
+    bans = [(hit.name, hit.rule.ban) for hit in hits if isinstance(hit, BanHit) and isinstance(hit.rule, BanRule)]
+    return [ban_hit(ban, _stem_of(watched[0]), watched, name) for name, ban in bans]
+
+
+def _stem_of(hit: Hit) -> str:
+    """What stands in its key before the algorithm."""
+    return hit.key.rsplit(":", 2)[0] + ":"

@@ -1,0 +1,156 @@
+"""Hits that no plan has made follow overrides of their scope: those of tasks and scripts, too."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from control.conftest import made
+from flask_multilimit import Ban, ConfigurationError, Hits, Limiter, follow_control, hits_for
+from flask_multilimit.serve.steer import steering_of
+from support.asking import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from control.conftest import Shop
+
+
+def mail(subject: str = "42", *, rules: str = "2/minute", **options: Any) -> Hits:
+    return hits_for(rules, scope="mail", subject=subject, type="user", **options)
+
+
+def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
+    return [limiter.check(hits).allowed for _ in range(times)].count(True)
+
+
+def soon(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("override", "admitted"),
+    [
+        ({"rule": "user-60s", "rules": "4/minute"}, 4),
+        ({"rule": "user-60s", "off": True}, 6),
+        ({"limiter": "user", "rules": "3/minute"}, 3),
+        ({"limiter": "user", "shadow": True}, 6),
+        ({"limiter": "user", "off": True}, 6),
+        ({"times": 2.0}, 4),
+        ({"who": "user:42", "times": 2.5}, 5),
+        ({"who": "user:42", "rules": "1/minute"}, 1),
+        ({"who": "user:43", "times": 2.5}, 2),
+        ({"limiter": "ip", "off": True}, 2),
+    ],
+)
+def test_the_limiter_of_an_app_follows_overrides_of_a_scope(
+    shop: Shop, override: dict[str, Any], admitted: int
+) -> None:
+    where = None if "who" in override else "mail"
+    shop.control.override(where, **override, lasting=True, force=True)
+
+    with shop.app.app_context():
+        assert passes(shop.multilimit.limiter, mail()) == admitted
+
+
+def test_so_do_hits_that_an_extension_has_checked(shop: Shop) -> None:
+    shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
+
+    with shop.app.test_request_context():
+        found = [shop.multilimit.check_hits(mail(), scope="mail", subjects={"user": "42"}) for _ in range(5)]
+
+    assert [each.allowed for each in found] == [True] * 4 + [False]
+
+
+def test_what_is_used_stays_used_and_taken_back_it_is_as_it_was(shop: Shop) -> None:
+    with shop.app.app_context():
+        limiter, hits = shop.multilimit.limiter, mail()
+        assert passes(limiter, hits) == 2
+        entry = shop.control.override("mail", rule="user-60s", rules="5/minute", lasting=True, force=True)
+        assert passes(limiter, hits) == 3
+        assert limiter.peek(hits).statuses[0].rule.count == 5
+        assert [each.allowed for each in limiter.check_many([hits, mail("43")])] == [False, True]
+        shop.control.undo(entry.id)
+        assert limiter.peek(hits).statuses[0].rule.count == 2
+
+
+def test_a_ban_watches_what_holds_instead(shop: Shop) -> None:
+    shop.control.override("mail", limiter="user", rules="1/minute", lasting=True, force=True)
+    hits = mail(ban=Ban(after=2, within=60, time=600))
+
+    with shop.app.app_context():
+        found = [shop.multilimit.limiter.check(hits) for _ in range(3)]
+
+    assert [each.allowed for each in found] == [True, False, False]
+    assert found[-1].retry_after > 500
+
+
+def test_a_limiter_without_an_app_follows_when_it_is_told_to(on_server: str) -> None:
+    limiter, control = Limiter(on_server), made(on_server).control
+    follow_control(limiter)
+    try:
+        assert passes(limiter, mail()) == 2
+        control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
+
+        soon(lambda: limiter.peek(mail()).statuses[0].rule.count == 4)
+        assert passes(limiter, mail()) == 2
+    finally:
+        limiter.close()
+
+
+def test_a_check_of_a_limiter_that_follows_is_one_command(on_server: str, redis_client: redis.Redis) -> None:
+    made(on_server).control.override("mail", times=3.0, lasting=True, force=True)
+    limiter = Limiter(on_server)
+    follow_control(limiter)
+    limiter.check(mail())
+
+    with commands(redis_client) as seen:
+        limiter.check(mail())
+    limiter.close()
+
+    assert [each for each in seen if each != "EVALSHA"] == []
+
+
+def test_memory_has_nothing_to_follow() -> None:
+    with pytest.raises(ConfigurationError, match="is in this process"):
+        follow_control(Limiter())
+
+
+def test_it_follows_once(shop: Shop) -> None:
+    with shop.app.app_context(), pytest.raises(ConfigurationError, match="follows already"):
+        follow_control(shop.multilimit.limiter)
+
+
+def test_a_revision_is_worked_out_once(shop: Shop) -> None:
+    shop.control.override("mail", times=3.0, lasting=True, force=True)
+    revise, hits = steering_of(shop.app).revise, mail()
+
+    assert revise(hits) is revise(hits)
+
+
+def test_parts_of_one_check_follow_each_their_scope(shop: Shop) -> None:
+    shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
+    shop.control.override("all-mail", limiter="default", off=True, lasting=True, force=True)
+    hits = [*hits_for("1/minute", scope="all-mail"), *mail(), *hits_for("3/minute", scope="other")]
+
+    with shop.app.app_context():
+        decision = shop.multilimit.limiter.check(hits)
+
+    assert [status.rule.count for status in decision.statuses] == [4, 3]
+
+
+def test_what_cannot_be_asked_is_asked_as_declared_and_told_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    shop.control.override("mail", rule="user-3600s", rules="9/minute", lasting=True, force=True)
+
+    with shop.app.app_context():
+        found = [shop.multilimit.limiter.check(mail(user, rules="2/minute; 3/hour")) for user in ("1", "2")]
+
+    assert [[status.rule.count for status in each.statuses] for each in found] == [[2, 3]] * 2
+    assert len([each for each in caplog.records if "do not fit" in each.getMessage()]) == 1
