@@ -15,7 +15,7 @@ from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
-from ..declare.subjects import LimitType, Resolve, Subject, SubjectType
+from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType
 from ..engine import Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
@@ -260,11 +260,20 @@ class Plan:
         """
         if not self.is_steady:
             return AppliedLimits(self._apply(resolve, conditions=conditions), self.scope)
-        subjects = tuple([resolve(type_, name) for type_, name in self._types])
+        types = self._types
+        # As nearly always there is one type, and a list of it would take longer than to resolve it.
+        subjects = (resolve(*types[0]),) if len(types) == 1 else tuple([resolve(*each) for each in types])
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
                 return AppliedLimits(self.apply_to(subjects), self.scope)
         return _remembered_limits(self, subjects)
+
+    @cached_property
+    def same_for_all(self) -> AppliedLimits | None:
+        """The limiters that apply to every request, where nothing depends on the request."""
+        if not self.is_steady or any(type_ is not LimitType.DEFAULT for type_, _ in self._types):
+            return None
+        return AppliedLimits(self.apply_to((EVERYONE,) * len(self._types)), self.scope)
 
     def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
         """The limiters of a steady plan for ``subjects``: one per type, in the order of the types."""

@@ -104,7 +104,7 @@ class AppGate(InForce):
         record = self._records.current()
         if record is None or record.plan is NO_PLAN:
             record = self._begun()
-        if record is None or not record.plan.is_reached_by(stack):
+        if record is None or (record.plan.stack is not stack and not record.plan.is_reached_by(stack)):
             self.startup.keep_up()
             asked = request_if_any()
             self.check(self.plans.of_service(stack, asked.method if asked else None))
@@ -152,7 +152,9 @@ class AppGate(InForce):
         decision = None
         if self.access is None or not self.is_allowed(record):
             try:
-                applied = plan.apply(self.subjects.resolve)
+                applied = plan.same_for_all
+                if applied is None:
+                    applied = plan.apply(self.subjects.resolve)
             except ConfigurationError as error:
                 raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
             decision = self.decide(plan.scope, applied, record)

@@ -20,7 +20,7 @@ from ..config import Settings
 from ..engine import Decision, Hit, RuleStatus
 from ..engine.algorithms import BAN
 from ..engine.hits import Hits, memoized
-from ..engine.reply import standings_of
+from ..engine.reply import ALLOWED, standings_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
@@ -37,7 +37,7 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends all the same
         response.headers = Headers(response.headers)
-    refusal = _latest_refusal(decisions)
+    refusal = None if len(decisions) == 1 and decisions[0].reply[ALLOWED] else _latest_refusal(decisions)
     if refusal is not None and response.status_code == 429:
         response.headers.set("Cache-Control", "no-store")
         _add_retry_after(response.headers, refusal, settings)
