@@ -1,4 +1,4 @@
-"""The page "Come from Flask-Limiter": both of its apps get the same requests, and differ in what the page says."""
+"""The page "Migrate from Flask-Limiter": both of its apps get the same requests, and differ in what the page says."""
 
 from __future__ import annotations
 

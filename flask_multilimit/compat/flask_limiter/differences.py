@@ -12,7 +12,7 @@ from .declared import Limit
 from .registry import Registry, view_name
 from .settings import Settings
 
-PAGE = "Come from Flask-Limiter"
+PAGE = "Migrate from Flask-Limiter"
 """Of the documentation."""
 
 

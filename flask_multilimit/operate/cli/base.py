@@ -18,7 +18,8 @@ from ...serve.gate import AppGate, gate_of
 from ...serve.steer import steering_of
 
 SCHEMA = 1
-"""The version of what ``--json`` writes (docs/reference/cli.md). It rises when a field changes its meaning or goes."""
+"""The version of what ``--json`` writes (docs/reference/cli.md). It is raised when a field changes its meaning or
+disappears."""
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -33,13 +34,13 @@ def command(name: str, *, short_help: str) -> Callable[[Callable[..., Any]], cli
 
 
 def current_gate() -> AppGate:
-    """The gate of the app, with what is changed while it runs."""
+    """The gate of the app, with the changes made while it runs."""
     steering_of(current_app).look()
     return gate_of(current_app)
 
 
 def bare_limiter(gate: AppGate) -> Limiter:
-    """Without layers: what this process decides by itself while the storage fails is of no use here."""
+    """A limiter without layers: what this process would decide while the storage fails is of no use here."""
     return Limiter(gate.limiter.storage)
 
 
@@ -65,7 +66,7 @@ as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help
 
 
 def require_shared_storage(gate: AppGate) -> None:
-    """Raise :class:`ConfigurationError` when the quotas lie in the memory of processes other than this one."""
+    """Raise :class:`ConfigurationError` if the quotas are in the memory of other processes."""
     if not gate.limiter.storage.shared and not gate.startup.checked:
         raise ConfigurationError(
             f"{PREFIX}STORAGE_URI={gate.settings.storage_uri} keeps quotas in the memory of each worker process, where "

@@ -41,7 +41,7 @@ def config_command(as_json: bool) -> None:
 
 
 def settings_of(settings: Settings, storage: Any) -> list[Setting]:
-    """In the order of the documentation; those of MultiLimit's own arguments as they are in force."""
+    """The settings in the order of the documentation, with the values that arguments of MultiLimit give them."""
     return [_setting(settings, field, storage) for field in type(settings).model_fields]
 
 

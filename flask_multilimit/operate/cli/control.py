@@ -28,7 +28,7 @@ _PER_PROCESS = (
 
 
 def _steering() -> Steering:
-    """Raise :class:`ConfigurationError` when the workers would not learn of a change."""
+    """Raise :class:`ConfigurationError` if a change would not reach the workers."""
     steering = steering_of(current_app)
     if not steering.control.shared:
         raise ConfigurationError(_PER_PROCESS)
@@ -38,15 +38,15 @@ def _steering() -> Steering:
 
 
 def change_options(command: C) -> C:
-    """What every change takes."""
+    """The options of every change."""
     options = (
-        click.option("--for", "for_", metavar="TIME", help="How long it holds: 90s, 15m, 2h, 1d."),
-        click.option("--lasting", is_flag=True, help="Until somebody takes it back."),
-        click.option("--reason", default="", help="Why: shown by entries and history."),
-        click.option("--author", default=None, help="Who; default: the name of the user who runs this."),
+        click.option("--for", "for_", metavar="TIME", help="How long the change holds: 90s, 15m, 2h, 1d."),
+        click.option("--lasting", is_flag=True, help="Hold until someone takes it back."),
+        click.option("--reason", default="", help="The reason, for entries and history."),
+        click.option("--author", default=None, help="The author; default: the user who runs this command."),
         click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--force", is_flag=True, help="Do it even if it would lock out nearly everyone."),
+        click.option("--force", is_flag=True, help="Change it even if that would lock out nearly everyone."),
         as_json,
     )
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
@@ -58,12 +58,12 @@ def change_options(command: C) -> C:
 @click.argument("rules", required=False)
 @click.option("--limiter", metavar="NAME", help="Limiters with this name or type, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="Limits that count a subject (user:42) or network, instead of a RULE.")
-@click.option("--rules", "given_rules", metavar="TEXT", help="What holds instead, for --limiter and --who.")
+@click.option("--rules", "given_rules", metavar="TEXT", help="The rules instead, for --limiter and --who.")
 @click.option("--times", type=float, help="Multiply the count and the burst.")
 @click.option("--shadow/--no-shadow", default=None, help="Count, but never refuse; or refuse again.")
-@click.option("--off", is_flag=True, help="As if it were not there.")
-@click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT, of --type.")
-@click.option("--type", "type_", metavar="TYPE", default="default", help="Of --limit: ip, user, default, ...")
+@click.option("--off", is_flag=True, help="Switch the limits off.")
+@click.option("--limit", metavar="TEXT", help="Add this limit to ENDPOINT; see --type.")
+@click.option("--type", "type_", metavar="TYPE", default="default", help="The type of --limit: ip, user, default, ...")
 @change_options
 def set_command(
     endpoint: str,
@@ -79,10 +79,10 @@ def set_command(
     type_: str,
     **options: Any,
 ) -> None:
-    """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", "*" for all.
+    """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
-    RULE is the name that header fields show, and RULES what holds instead: set api.search ip-60s 200/minute --for 2h.
-    What is used stays used.
+    RULE is its name in header fields, and RULES are the rules instead: set api.search ip-60s 200/minute --for 2h.
+    What is used remains used.
     """
     given = {
         "kind": "override",
@@ -103,16 +103,18 @@ def set_command(
 @click.argument("who")
 @change_options
 def allow_command(who: str, **options: Any) -> None:
-    """Never limit WHO: an address, a network, or a subject behind the name of its type (user:42)."""
+    """Never limit WHO: an address, a network, or a subject with its type, such as user:42."""
     _change({"kind": "allow", "who": who}, **options)
 
 
 @command("deny", short_help="Refuse a network or a subject before any limit.")
 @click.argument("who")
-@click.option("--status", type=click.Choice(["403", "429"]), help=f"Of the refusal; default: {PREFIX}DENY_STATUS.")
+@click.option(
+    "--status", type=click.Choice(["403", "429"]), help=f"The status of refusals; default: {PREFIX}DENY_STATUS."
+)
 @change_options
 def deny_command(who: str, status: str | None, **options: Any) -> None:
-    """Refuse WHO before any limit: an address, a network, or a subject behind the name of its type (user:42)."""
+    """Refuse WHO before any limit is checked: an address, a network, or a subject with its type, such as user:42."""
     _change({"kind": "deny", "who": who, "status": None if status is None else int(status)}, **options)
 
 
@@ -120,7 +122,7 @@ def deny_command(who: str, status: str | None, **options: Any) -> None:
 @click.argument("who")
 @change_options
 def ban_command(who: str, **options: Any) -> None:
-    """Refuse WHO for a time, with 429 and Retry-After: an address, a network, or a subject (user:42)."""
+    """Refuse WHO for a time, with 429 and Retry-After: an address, a network, or a subject such as user:42."""
     _change({"kind": "ban", "who": who}, **options)
 
 
@@ -155,7 +157,7 @@ def _change(
 
 
 def _confirm(warning: str, *, yes: bool, force: bool) -> None:
-    """Ask, and ask again where nearly everyone would be locked out: a script says so by --force."""
+    """Ask for confirmation, twice if nearly everyone would be locked out. A script needs --force then."""
     if warning and yes and not force:
         raise ConfigurationError(f"{warning}; if that is meant: --force")
     if not yes:
@@ -166,13 +168,13 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 
 @command("unset", short_help="Take a change back.")
 @click.argument("id_", metavar="ID")
-@click.option("--reason", default="", help="Why: shown by history.")
-@click.option("--author", default=None, help="Who; default: the name of the user who runs this.")
+@click.option("--reason", default="", help="The reason, for history.")
+@click.option("--author", default=None, help="The author; default: the user who runs this command.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Take back the change with this ID, which `entries` shows: what was declared holds again."""
+    """Take back the change with this ID, which `entries` shows. What was declared applies again."""
     with for_people():
         steering = _steering()
         preview = steering.control.preview_undo(id_)
@@ -189,7 +191,7 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
         click.echo("Taken back in every worker within a second.")
 
 
-@command("entries", short_help="List what is changed now.")
+@command("entries", short_help="List the changes in force.")
 @as_json
 def entries_command(as_json: bool) -> None:
     """List the overrides, allow and deny entries and bans in force."""
@@ -221,7 +223,7 @@ def entries_command(as_json: bool) -> None:
 )
 @as_json
 def history_command(most: int, as_json: bool) -> None:
-    """List the latest changes, the newest first: when, who, what, why."""
+    """List the latest changes, the newest first, with who made them and why."""
     with for_people():
         changes = _steering().control.history(most)
     if as_json:

@@ -13,7 +13,7 @@ _namespace_option = click.option(
     default=NAMESPACE,
     show_default=True,
     metavar="NAME",
-    help="What the names of the metrics begin with: PrometheusMetrics(namespace=NAME).",
+    help="The prefix of the metrics: PrometheusMetrics(namespace=NAME).",
 )
 
 

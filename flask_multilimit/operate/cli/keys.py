@@ -1,4 +1,4 @@
-"""``flask multilimit keys``: what lies in storage."""
+"""``flask multilimit keys``: the keys in storage."""
 
 from __future__ import annotations
 

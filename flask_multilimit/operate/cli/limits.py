@@ -17,7 +17,7 @@ from .base import as_json, command, current_gate, for_people, write, write_json
 
 
 @command("limits", short_help="List endpoints with their limits.")
-@click.option("--endpoint", metavar="PATTERN", help="Only endpoints with such a name, such as api.*")
+@click.option("--endpoint", metavar="PATTERN", help="Only endpoints with a name such as api.*")
 @click.option("--path", metavar="PATTERN", help="Only endpoints with a route such as /api/*")
 @click.option("--blueprint", metavar="NAME", help="Only endpoints of this blueprint and of those nested in it.")
 @click.option("--type", "type_name", metavar="TYPE", help="Only limiters of this type: ip, user, default or your own.")
@@ -66,13 +66,13 @@ class _Wanted:
         return not (self.endpoint or self.path or self.blueprint or self.unlimited)
 
     def require_blueprint(self, gate: AppGate) -> None:
-        """Raise :class:`ConfigurationError` when the app has none of this name."""
+        """Raise :class:`ConfigurationError` if the app has no blueprint of this name."""
         if self.blueprint is not None and self.blueprint not in gate.app.blueprints:
             known = ", ".join(sorted(gate.app.blueprints)) or "none"
             raise ConfigurationError(f'no blueprint is called "{self.blueprint}"; the app has {known}')
 
     def part_of(self, listed: ListedEndpoint) -> ListedEndpoint | None:
-        """The endpoint with the limiters that are wanted; ``None`` when it is not."""
+        """The endpoint with only the wanted limiters; ``None`` if it is not wanted."""
         if self.endpoint is not None and not fnmatchcase(listed.name, self.endpoint):
             return None
         if self.path is not None and not any(fnmatchcase(route.path, self.path) for route in listed.routes):

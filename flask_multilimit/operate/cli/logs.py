@@ -1,4 +1,4 @@
-"""What the commands that read logs share: their options, and how numbers of a log are told."""
+"""What the commands that read logs share: their options, and how they show numbers."""
 
 from __future__ import annotations
 
@@ -73,14 +73,21 @@ def writing() -> Iterator[None]:
 
 
 def log_options(command: C) -> C:
-    """Those that say which log, and how to read it."""
+    """The options that say which log to read, and how."""
     options = (
         click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(allow_dash=True)),
-        click.option("--format", "format_", metavar="FORMAT", help="Name or format string; default: recognised."),
+        click.option(
+            "--format",
+            "format_",
+            metavar="FORMAT",
+            help="The name of a format, or a format string; default: detect it.",
+        ),
         click.option("--regex", metavar="PATTERN", help="The format as a regular expression with named groups."),
-        click.option("--timezone", "zone", callback=_zone, metavar="NAME", help="Of times without an offset."),
-        click.option("--since", metavar="TIME", help="Only what came at this time or later."),
-        click.option("--until", metavar="TIME", help="Only what came before this time."),
+        click.option(
+            "--timezone", "zone", callback=_zone, metavar="NAME", help="The time zone of times without an offset."
+        ),
+        click.option("--since", metavar="TIME", help="Only requests at this time or later."),
+        click.option("--until", metavar="TIME", help="Only requests before this time."),
         pairs_option("--subject", "TYPE=FIELD", "The field of the log that tells a type: api_key=X-Api-Key."),
         click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
         click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
@@ -114,7 +121,7 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> int | None:
 
 
 def require_requests(files: Sequence[LogFile]) -> None:
-    """Fail when nothing could be read at all, though there was something."""
+    """Fail if the log is not empty, but nothing in it could be read."""
     if any(file.lines for file in files) and not any(file.requests or file.outside for file in files):
         names = ", ".join(file.name for file in files)
         raise click.ClickException(
@@ -127,7 +134,7 @@ def told(at: int, zone: tzinfo) -> str:
 
 
 def shown(text: str) -> str:
-    """What came from outside, without anything that could steer a terminal."""
+    """Text from outside, without control characters for a terminal."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
@@ -143,7 +150,7 @@ def percent(share: float) -> str:
 
 
 def file_lines(files: Sequence[LogFile]) -> list[str]:
-    """What could not be read, and what was read otherwise than it stands; nothing where all is well."""
+    """What could not be read, and what was read differently; nothing if all is well."""
     lines = []
     for file in files:
         told_of = [f"{getattr(file, name):,} {reason}" for name, reason in _REASONS.items() if getattr(file, name)]
@@ -159,7 +166,7 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
 
 
 def for_json(value: Any) -> Any:
-    """Without infinity, which JSON does not know."""
+    """``value`` without infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {str(name): for_json(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

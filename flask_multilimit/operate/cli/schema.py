@@ -11,5 +11,5 @@ from ...declare.schema import json_schema
 
 @click.command("schema", short_help="Print the JSON Schema of a file of limits.")
 def schema_command() -> None:
-    """Print the JSON Schema (draft 2020-12) of the file that MULTILIMIT_FILE names, for editors to complete it by."""
+    """Print the JSON Schema (draft 2020-12) of the file that MULTILIMIT_FILE names, for completion in editors."""
     click.echo(json.dumps(json_schema(), indent=2))

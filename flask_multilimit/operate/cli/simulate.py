@@ -48,7 +48,7 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @command("simulate", short_help="Replay a log: who would have been refused?")
 @log_options
 @click.option(
-    "--limits", "limits", type=click.Path(path_type=Path), metavar="FILE", help="What if these were in force."
+    "--limits", "limits", type=click.Path(path_type=Path), metavar="FILE", help="Replay with these limits instead."
 )
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Compare with these limits.")
 @pairs_option("--cost", "NAME=UNITS", "In place of a callable cost, by endpoint or limiter.")

@@ -56,7 +56,7 @@ def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[s
 
 
 def subject_options(command: C) -> C:
-    """The options that say where, and who."""
+    """The options that name the endpoint and the subject."""
     return click.argument("endpoint")(who_options(command))
 
 
@@ -110,7 +110,7 @@ def check_command(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a request would be told."""
+    """What a request would be answered."""
 
     methods: tuple[str, ...]
     applied: Sequence[Applied]
@@ -135,7 +135,7 @@ def _asked(gate: AppGate, standing: Standing) -> _Answer:
 
 
 def _is_of_interest(standing: Standing, standings: list[Standing]) -> bool:
-    """Whether somebody limited it, or nothing else is there: Flask itself adds OPTIONS to every route."""
+    """Whether it has limits, or is the only one: Flask itself adds OPTIONS to every route."""
     return bool(standing.types) or set(standing.methods) != {"OPTIONS"} or len(standings) == 1
 
 
@@ -392,7 +392,7 @@ class _Reset:
 
 
 def _used_and_full(decision: Decision) -> tuple[list[Hit], list[Hit]]:
-    """The quotas of which something was used, and those of which nothing was."""
+    """The quotas that were used, and those that were not."""
     statuses = decision.statuses
     used: list[Hit] = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]
     used += [ban.hit for ban in decision.bans if ban.reset_after and ban.hit not in used]

@@ -1,4 +1,4 @@
-"""``flask multilimit suggest``: the smallest counts that refuse no more than so much of a log."""
+"""``flask multilimit suggest``: the smallest counts that refuse at most a given part of a log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ from .logs import (
 
 @command("suggest", short_help="Let a log choose the counts of limits.")
 @log_options
-@click.option("--type", "type_", default="ip", show_default=True, metavar="TYPE", help="Whose requests are counted.")
+@click.option(
+    "--type", "type_", default="ip", show_default=True, metavar="TYPE", help="Whose requests are counted together."
+)
 @click.option(
     "--window",
     "windows",
@@ -43,10 +45,14 @@ from .logs import (
     default=("60",),
     show_default=True,
     metavar="SECONDS",
-    help="Several: together.",
+    help="Give several to choose their counts together.",
 )
 @click.option(
-    "--refuse-at-most", default="0.1%", show_default=True, metavar="SHARE", help="Of requests, and of subjects."
+    "--refuse-at-most",
+    default="0.1%",
+    show_default=True,
+    metavar="SHARE",
+    help="The part of requests, and of subjects.",
 )
 @html_option("Write a page with a slider, for any browser.")
 @png_option
@@ -68,8 +74,8 @@ def suggest_command(
     png: Path | None,
     as_json: bool,
 ) -> None:
-    """Find how many requests each subject makes at most in any window, and the smallest counts that refuse at most so
-    many.
+    """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the
+    given part.
 
     LOG is a file, packed (.gz, .zst) or not, or - for the standard input.
     """

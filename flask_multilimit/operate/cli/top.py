@@ -27,10 +27,10 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @command("top", short_help="Show live who is refused, where, and by which rule.")
 @click.option("--minutes", type=click.IntRange(1, 60), default=5, show_default=True, help="The time to look back.")
-@click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option("--once", is_flag=True, help="Show one screen, and end.")
 @as_json
 def top_command(minutes: int, once: bool, as_json: bool) -> None:
-    """Show live who is refused, where, and by which rule. q ends it.
+    """Show live who is refused, where, and by which rule. Press q to quit.
 
     What all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule, checks that left less
     than 20 % of a quota (NEAR), and the subjects that are refused most.
@@ -67,7 +67,7 @@ def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTra
 
 
 def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
-    """Until q, or Ctrl-C. While the storage is away, the last screen stays, with the error above it."""
+    """Refresh until q or Ctrl-C. While the storage is away, the last screen stays, with the error above it."""
     latest: RecentTraffic | None = None
     with _raw_keys():
         while True:
@@ -86,14 +86,14 @@ def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
 
 
 def _pressed() -> str:
-    """The key that is pressed until it is time to refresh, if any."""
+    """The key that is pressed before the next refresh, if any."""
     readable, _, _ = select.select([sys.stdin], [], [], REFRESH_SECONDS)
     return sys.stdin.read(1) if readable else ""
 
 
 @contextlib.contextmanager
 def _raw_keys() -> Iterator[None]:
-    """A screen of its own, and keys as they are pressed; both as before at the end."""
+    """Switch to a separate screen and read single keys; restore both at the end."""
     import termios  # noqa: PLC0415 - not on Windows
     import tty  # noqa: PLC0415
 
