@@ -85,7 +85,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"command_line"},
     ),
     "operate/dashboard": (
-        {"bodies", "drawing", "hour", "messages", "numbers", "paging", "who"},
+        {"bodies", "chinese", "drawing", "hour", "numbers", "paging", "who"},
+        {"messages"},
         {"visit"},
         {"security"},
         {"desk", "shell"},

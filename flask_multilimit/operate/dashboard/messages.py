@@ -6,14 +6,13 @@ from typing import Literal, cast
 
 from flask import Request
 
+from .chinese import CHINESE
+
 Language = Literal["en", "zh"]
 LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
 """What each calls itself."""
 COOKIE = "multilimit_language"
 """Keeps the language that somebody has chosen."""
-
-CHINESE: dict[str, str] = {}
-"""By the English."""
 
 
 def language_of(asked: Request, locale: str) -> Language:

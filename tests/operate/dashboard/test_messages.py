@@ -1,0 +1,96 @@
+"""Every text is there in both languages, with the same places for values."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from jinja2 import Environment, nodes
+
+from flask_multilimit.operate import dashboard
+from flask_multilimit.operate.dashboard import evidence
+from flask_multilimit.operate.dashboard.chinese import CHINESE
+
+from .conftest import ROOT
+from .test_now import asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask import Flask
+    from flask.testing import FlaskClient
+
+FOLDER = Path(next(iter(dashboard.__path__)))
+TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
+PLACES = re.compile(r"\{\w+(?::,)?\}")
+
+
+def texts_in(template: Path) -> Iterator[str]:
+    """What is given to ``t(...)``: by itself, chosen from a mapping, or from a list of pairs."""
+    tree = Environment(autoescape=True).parse(template.read_text(encoding="utf-8"))
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Name) and call.node.name == "t":
+            yield from _constants(call.args[0])
+    for mapping in tree.find_all(nodes.Dict):
+        yield from (each for pair in mapping.items for each in _constants(pair.value))
+    for loop in tree.find_all(nodes.For):
+        if isinstance(loop.iter, nodes.List):
+            pairs = [each.items for each in loop.iter.items if isinstance(each, nodes.Tuple)]
+            yield from (each for _, title in pairs for each in _constants(title))
+
+
+def _constants(node: nodes.Node) -> Iterator[str]:
+    if isinstance(node, nodes.Const) and isinstance(node.value, str):
+        yield node.value
+
+
+def texts_of_rooms() -> Iterator[str]:
+    """Sentences that rooms hold in constants."""
+    for path in sorted(FOLDER.glob("*.py")):
+        if path.stem in {"chinese", "whatif"}:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                text = str(node.value.value)
+                if " " in text.strip() and text == text.strip():
+                    yield text
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+def test_every_text_of_a_template_is_there_in_chinese(template: Path) -> None:
+    assert [text for text in texts_in(template) if text and text not in CHINESE] == []
+
+
+def test_every_sentence_of_a_room_is_there_in_chinese() -> None:
+    texts = set(texts_of_rooms())
+
+    assert evidence.MORE_PASS in texts
+    assert sorted(texts - set(CHINESE)) == []
+
+
+def test_no_translation_is_left_over() -> None:
+    written = {text for template in TEMPLATES for text in texts_in(template)} | set(texts_of_rooms())
+    source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py") if path.stem != "chinese")
+    units = {"s", "ms", "min", "h", "d", "never", "closed", "open", "half-open"}
+
+    assert [text for text in CHINESE if text not in written | units and text.partition(":")[0] not in source] == []
+
+
+@pytest.mark.parametrize("text", CHINESE)
+def test_values_have_the_same_places(text: str) -> None:
+    assert sorted(PLACES.findall(text)) == sorted(PLACES.findall(CHINESE[text]))
+
+
+@pytest.mark.parametrize(
+    "page", ["", "limits", "lists", "history", "subject?who=203.0.113.7", "change?endpoint=show", "what-if"]
+)
+def test_pages_are_made_in_chinese(app: Flask, ada: FlaskClient, page: str) -> None:
+    asked(app)
+
+    text = ada.get(ROOT + page, headers={"Accept-Language": "zh-CN"}).text
+
+    assert 'lang="zh-Hans"' in text
+    assert "限额" in text
