@@ -50,17 +50,7 @@ class Shop:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
             connection.request("GET", path, headers=given)
             response = connection.getresponse()
-            return Answer(response.status, response.read().decode())
-
-    def ask_each_worker(self, path: str, *, tries: int = 400, **options: Any) -> dict[str, int]:
-        """The last status of each worker, by its process id; only of views that admit."""
-        found: dict[str, int] = {}
-        for _ in range(tries):
-            status, worker = self.ask(path, **options)
-            found[worker] = status
-            if len(found) == WORKERS:
-                break
-        return found
+            return Answer(response.status, str(response.headers["X-Worker"]))
 
 
 @pytest.fixture(scope="module")

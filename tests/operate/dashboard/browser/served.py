@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from flask import Flask, Response, abort, request
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -11,6 +10,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.recording import Recorder
+from support.asking import view
 
 EVIL = "\"><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}'"
 PEOPLE = ("ada", "eve", EVIL)
@@ -35,9 +35,10 @@ def authorize() -> str:
 app.register_blueprint(Dashboard(multilimit, authorize=authorize, may_change=lambda author: author == "ada"))
 
 
-def view() -> Callable[[], str]:
-    """Tells which worker answers."""
-    return lambda: str(os.getpid())
+@app.after_request
+def tell_worker(response: Response) -> Response:
+    response.headers["X-Worker"] = str(os.getpid())
+    return response
 
 
 app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="3/minute")(view()))

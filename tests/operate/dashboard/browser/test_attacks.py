@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from contextlib import closing
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -100,6 +101,57 @@ def test_no_other_origin_can_read_what_a_page_shows(visit: Visit, shop: Shop, el
         )
 
         assert read == ["TypeError", "TypeError"], "not even an opaque answer is handed over"
+        tab.wrong.clear()
+
+
+BAN = {"kind": "ban", "who": "203.0.113.66", "for": "15m", "reason": "forged"}
+
+
+def form_of(shop: Shop, token: str = "", *, path: str = "change") -> str:
+    """A page of the attacker, which sends a form as soon as it is open."""
+    fields = "".join(f'<input name="{name}" value="{escape(text)}">' for name, text in {**BAN, "token": token}.items())
+    return (
+        f'<!doctype html><title>win</title><form method="post" action="{shop.url}{path}">{fields}<button>win</button>'
+        "</form><script>document.forms[0].submit()</script>"
+    )
+
+
+@pytest.mark.parametrize("path", ["change", "undo", "what-if"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"], ids=["same site", "other site"])
+def test_no_other_origin_can_send_a_form(visit: Visit, shop: Shop, elsewhere: Elsewhere, host: str, path: str) -> None:
+    with visit("eve") as tab:  # a token that is good, but somebody else's
+        tab.page.goto(shop.url + "what-if")
+        token = tab.page.locator("input[name=token]").get_attribute("value") or ""
+        assert token
+    elsewhere.pages["/form"] = form_of(shop, token, path=path)
+    with visit() as tab:
+        tab.page.goto(shop.url + "change?kind=ban")
+        with tab.page.expect_response(shop.url + path) as answered:
+            tab.page.goto(elsewhere.address("/form", host))
+
+        assert answered.value.status == 403
+        tab.page.goto(shop.url + "lists")
+        assert tab.page.get_by_text("203.0.113.66").count() == 0
+        assert all("403" in each for each in tab.wrong)
+        tab.wrong.clear()
+
+
+@pytest.mark.parametrize("stolen", ["", "forged", "eve's"])
+def test_a_form_needs_the_token_of_who_sends_it(visit: Visit, shop: Shop, stolen: str) -> None:
+    with visit("eve") as tab:
+        tab.page.goto(shop.url + "what-if")
+        token = tab.page.locator("input[name=token]").get_attribute("value")
+    with visit() as tab:
+        tab.page.goto(shop.url + "change?kind=ban&who=203.0.113.66&for=15m&reason=r")
+        tab.page.locator("input[name=token]").evaluate(
+            "(field, token) => { field.value = token }", token if stolen == "eve's" else stolen
+        )
+        with tab.page.expect_response(shop.url + "change") as answered:
+            tab.page.get_by_role("button", name="Change it").click()
+
+        assert answered.value.status == 403
+        tab.page.goto(shop.url + "lists")
+        assert tab.page.get_by_text("203.0.113.66").count() == 0
         tab.wrong.clear()
 
 
