@@ -37,7 +37,8 @@ def test_ci_runs_every_session_of_nox() -> None:
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
-    command = re.search(r"^\$ (pip install '.\[test\]' && pytest)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^\$ (pip install '.\[test\]' && pytest -n auto)$", readme, re.MULTILINE)
 
     assert command is not None
     assert command[1] in CI
