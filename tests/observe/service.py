@@ -7,11 +7,14 @@ import os
 from flask import Flask, request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, multiprocess
 
-from flask_multilimit import MultiLimit, exempt, rate_limiter
+from flask_multilimit import Ban, MultiLimit, exempt, rate_limiter
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 
 app = Flask("service")
-app.config.update(MULTILIMIT_STORAGE_URI=os.environ["STORAGE_URI"], MULTILIMIT_STORAGE_TIMEOUT=10)
+app.config.update(
+    MULTILIMIT_STORAGE_URI=os.environ["STORAGE_URI"],
+    MULTILIMIT_STORAGE_TIMEOUT=float(os.environ.get("STORAGE_TIMEOUT", "10")),
+)
 MultiLimit(app, observers=[PrometheusMetrics()])
 
 
@@ -19,6 +22,12 @@ MultiLimit(app, observers=[PrometheusMetrics()])
 @rate_limiter(type=lambda: request.args["who"], name="who", rules="20/hour")
 def search() -> str:
     return "found"
+
+
+@app.get("/login")
+@rate_limiter(type=lambda: request.args["who"], name="who", rules="2/hour", ban=Ban(after=3, within=600, time=600))
+def login() -> str:
+    return "welcome"
 
 
 @app.get("/pid")

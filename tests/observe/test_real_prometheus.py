@@ -116,18 +116,27 @@ def test_its_answers_are_what_was_sent(served: Program, redis_client: redis.Redi
         assert _sum(prometheus, "multilimit_near_limit_total") == 40
         assert _sum(prometheus, "multilimit_check_seconds_count") == 1200
         assert _sum(prometheus, "multilimit_storage_up") == 1
+        _check_bans(served, prometheus)
 
-        recent = until(lambda: _traffic(redis_client), lambda counts: sum(counts.values()) >= 1200)
-        assert recent == {"allowed": 200, "refused": 1000}
+        recent = until(lambda: _traffic(redis_client), lambda counts: sum(counts.values()) >= 1250)
+        assert recent == {"allowed": 210, "refused": 1010, "banned": 30}
 
         until(prometheus.firing, lambda firing: "MultiLimitEndpointRefuses" in firing)
         for query in (query for panel in PANELS for query in panel.queries):
             ready = query.expression.replace("$endpoint", ".*").replace("$__rate_interval", "1m")
-            assert prometheus.query(ready) or "shadow" in ready or "banned" in ready, ready
+            assert "shadow" in ready or until(lambda ready=ready: prometheus.query(ready), bool), ready
         _check_the_page(served)
     finally:
         prometheus.process.terminate()
         prometheus.process.wait(20)
+
+
+def _check_bans(served: Program, prometheus: Prometheus) -> None:
+    """Of ten logins of each of five clients, two pass, and the third refusal is the first of the ban."""
+    replies = served.get_all([f"/login?who=client-{number % 5}" for number in range(50)])
+    assert Counter(reply.status for reply in replies) == {200: 10, 429: 40}
+    assert until(lambda: _sum(prometheus, 'multilimit_checks_total{outcome="banned"}'), lambda n: n >= 30) == 30
+    assert _sum(prometheus, "multilimit_bans_total") == 5
 
 
 def _check_the_page(served: Program) -> None:

@@ -1,0 +1,105 @@
+"""What was sent is what was counted, to the unit, also by leases, and by several processes while the storage is away.
+
+Who else decides is counted in `traffic/test_in_flask.py`, forks in `traffic/test_counting.py`, and gevent in
+`test_real_prometheus.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import LimitType, MultiLimit, RedisStorage, Rule, rate_limiter
+from flask_multilimit.observe.traffic import Counts, TrafficReader
+from flask_multilimit.serve.gate import gate_of
+from support.processes import Program
+from support.servers import Server, find_binaries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+HERE = Path(__file__).parent
+PATIENCE = 60.0
+
+
+def counted(client: redis.Redis, *, most: int) -> Counts:
+    """What lies in storage when ``most`` checks do, or time is up."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        total = TrafficReader(RedisStorage(client), "rate_limit:").read(600).total
+        if sum(total.checks.values()) >= most or time.monotonic() > deadline:
+            return total
+        time.sleep(0.1)
+
+
+def by(counts: Counts, label: str) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for check, amount in counts.checks.items():
+        found[getattr(check, label)] += amount
+    return dict(found)
+
+
+def test_what_leases_decide_is_counted(server: Server, redis_client: redis.Redis) -> None:
+    app = Flask("shop")
+    app.config.update(MULTILIMIT_STORAGE_URI=server.url, MULTILIMIT_STORAGE_TIMEOUT=10)
+    multilimit = MultiLimit(app)
+    rule = Rule(3600, 300, lease=20)
+    app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=rule)(lambda: "ok"))
+
+    with ThreadPoolExecutor(4) as pool:
+        sent = Counter(pool.map(lambda _: app.test_client().get("/").status_code, range(500)))
+    traffic = gate_of(app).audience.traffic
+    assert traffic is not None
+    traffic.flush()
+
+    total = counted(redis_client, most=500)
+    assert by(total, "outcome") == {"allowed": sent[200], "refused": sent[429]}
+    assert by(total, "decided_by")["lease"] > 0
+    assert sum(amount for each, amount in total.rules.items() if each.did == "refuses") == sent[429]
+    multilimit.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """One that may be stalled."""
+    with Server(next(iter(find_binaries().values()))) as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_gunicorn_counts_through_an_outage(own_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    arguments = ("--bind", "127.0.0.1:0", "--workers", "3", "--chdir", str(HERE))
+    environment = {
+        "STORAGE_URI": own_server.url,
+        "STORAGE_TIMEOUT": "2",
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics"),
+    }
+    with (
+        Program("gunicorn", *arguments, "service:app", environment=environment) as served,
+        own_server.client() as client,
+    ):
+        sent = send(served)
+        own_server.suspend()
+        during = send(served)
+        own_server.resume()
+        sent += during + send(served)
+
+        total = counted(client, most=sum(sent.values()))
+
+    assert by(total, "outcome") == {"allowed": sent[200], "refused": sent[429]}
+    assert sent[200] + sent[429] == 450, "no request failed"
+    assert by(total, "decided_by")["local"] > 0
+
+
+def send(served: Program) -> Counter[int]:
+    replies = served.get_all([f"/search?who=client-{number % 3}" for number in range(150)])
+    return Counter(reply.status for reply in replies)
