@@ -8,8 +8,9 @@ from collections.abc import Callable
 from threading import Lock
 
 from ..declare.subjects import LimitType
-from ..engine import ConfigurationWarning
+from ..engine import ConfigurationError, ConfigurationWarning
 from ..engine.forks import tell_child
+from ..engine.slots import that_keeps_slots
 from .in_force import InForce
 from .workers import warn_of_several_processes, warn_where_no_threads_run
 
@@ -60,8 +61,19 @@ class Startup:
     def _check_declarations(self) -> None:
         on = self._in_force
         on.plans.build()
+        self._require_slots()
         if on.access is not None and LimitType.USER.value in on.access.type_names:
             on.subjects.require_users("allow and deny")
+
+    def _require_slots(self) -> None:
+        """Raise :class:`ConfigurationError` where Concurrent rules are asked of a storage that keeps no slots."""
+        on = self._in_force
+        for plan in on.plans.planned.values():
+            if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
+                try:
+                    that_keeps_slots(on.limiter.outermost)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
     def _report_unknown_names(self) -> None:
         """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that is meant

@@ -10,6 +10,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ def test_its_answers_are_what_was_sent(served: Program, redis_client: redis.Redi
         until(prometheus.firing, lambda firing: "MultiLimitEndpointRefuses" in firing)
         for query in (query for panel in PANELS for query in panel.queries):
             ready = query.expression.replace("$endpoint", ".*").replace("$__rate_interval", "1m")
-            assert "shadow" in ready or until(lambda ready=ready: prometheus.query(ready), bool), ready
+            assert "shadow" in ready or until(partial(prometheus.query, ready), bool)
         _check_the_page(served)
     finally:
         prometheus.process.terminate()
