@@ -103,17 +103,17 @@ def _threads_of(process: int | None) -> list[int]:
 
 
 def _block(call: Call, calls: int, server: int | None) -> Sample:
-    server_before = _cpu_of(server)
+    server_before = cpu_of(server)
     wall, cpu = time.perf_counter_ns(), time.process_time_ns()
     for _ in range(calls):
         call()
     cpu, wall = time.process_time_ns() - cpu, time.perf_counter_ns() - wall
     scale = calls * 1000
-    return Sample(wall / scale, cpu / scale, (_cpu_of(server) - server_before) / scale)
+    return Sample(wall / scale, cpu / scale, (cpu_of(server) - server_before) / scale)
 
 
-def _cpu_of(process: int | None) -> int:
-    """Nanoseconds."""
+def cpu_of(process: int | None) -> int:
+    """Nanoseconds of CPU time that ``process`` has taken; 0 where the system does not tell."""
     try:
         times = [Path(f"/proc/{process}/task/{each}/schedstat").read_text() for each in _threads_of(process)]
         return sum(int(text.split()[0]) for text in times)

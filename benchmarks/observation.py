@@ -1,11 +1,13 @@
 """What observing costs: `python -m benchmarks.observation`.
 
 Each figure is what is added to one request's check in memory by three rules of one address, interleaved in blocks with
-the same check that nobody observes; medians. Then the memory and the recall of the most refused subjects.
+the same check that nobody observes; medians. Then what a flush takes, and the memory and the recall of the most refused
+subjects.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import statistics
 import time
@@ -13,16 +15,35 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from itertools import accumulate
+from typing import NamedTuple
 
 from flask import Flask, request
 from prometheus_client import CollectorRegistry
 
-from flask_multilimit import IP, DenyCache, MemoryStorage, MultiLimit, Rule, rate_limiter
+from flask_multilimit import (
+    IP,
+    DenyCache,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    MultiLimit,
+    RedisStorage,
+    Rule,
+    hits_for,
+    rate_limiter,
+)
+from flask_multilimit.observe.events import outcome_of
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.observe.traffic.counting import Counter as EventCounter
+from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.observe.traffic.heaviest import Heaviest
 from flask_multilimit.serve.gate import gate_of
 
+from .measure import cpu_of
+from .setting import Setting
+
 BLOCKS, IN_BLOCK = 400, 200
+FLUSHES = 100
 SUBJECTS = 1_000_000
 EVENTS = 1_000_000
 COUNTERS = 1024
@@ -71,6 +92,38 @@ def added(count: int, *, traffic: bool, prometheus: bool) -> tuple[float, float]
     return statistics.median(one for one, _ in pairs), statistics.median(two - one for one, two in pairs)
 
 
+def flush() -> tuple[float, float]:
+    """Milliseconds of CPU, of a process and of the server, to hand on what was counted in a second at 50 endpoints: all
+    outcomes, and as many refused subjects as are sent."""
+    with Setting().server() as server:
+        outbox = Outbox(
+            RedisStorage.from_url(server.tcp_url, timeout=10), "rate_limit:", logger=logging.getLogger("benchmark")
+        )
+        counter, limiter = EventCounter(subjects=True), Limiter(MemoryStorage())
+        samples = []
+        for _ in range(FLUSHES):
+            for number in range(500):
+                hits = hits_for("1/hour", scope=f"view-{number % 50}", subject=str(number))
+                for _ in range(2):
+                    decision = limiter.check(hits)
+                    outcome = outcome_of(decision, 0.0)
+                    applied = (Subject(("default", str(number)), hits),)
+                    counter.count(f"view-{number % 50}", outcome, "storage", decision, applied)
+            before, at_server = time.process_time_ns(), cpu_of(server.pid)
+            outbox.put(counter.take())
+            outbox.send()
+            samples.append((time.process_time_ns() - before, cpu_of(server.pid) - at_server))
+    ours, of_server = zip(*samples, strict=True)
+    return statistics.median(ours) / 1e6, statistics.median(of_server) / 1e6
+
+
+class Subject(NamedTuple):
+    """One limiter that was asked."""
+
+    subject: tuple[str, str]
+    hits: tuple[Hit, ...]
+
+
 def recall(exponent: float) -> float:
     """Of the 20 most frequent of a Zipf stream, the share that is found."""
     weights = list(accumulate(1 / rank**exponent for rank in range(1, SUBJECTS + 1)))
@@ -98,6 +151,8 @@ def main() -> None:
         for what, traffic, prometheus in (("traffic", True, False), ("Prometheus", False, True)):
             bare, more = added(count, traffic=traffic, prometheus=prometheus)
             print(f"{name}: a check takes {bare:.2f} us; {what} adds {more:.2f} us")
+    ours, of_server = flush()
+    print(f"a flush, once a second: {ours:.2f} ms of a process, {of_server:.2f} ms of the server")
     print(f"memory with {SUBJECTS:,} subjects: {memory():.2f} MB")
     for exponent in (0.9, 1.0, 1.1):
         print(f"recall of the top 20, Zipf {exponent}: {recall(exponent):.2f}")

@@ -1,0 +1,36 @@
+"""A websocket of flask-sock with a slot for each connection."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from flask import Flask
+from flask_sock import Sock  # type: ignore[import-untyped]
+
+from flask_multilimit import MultiLimit, rate_limiter
+
+app = Flask(__name__)
+multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])
+sock = Sock(app)
+
+
+@sock.route("/echo")  # type: ignore[untyped-decorator]
+@rate_limiter(rules="1 at once")
+def echo(ws: Any) -> None:
+    while True:
+        ws.send(ws.receive())
+
+
+@sock.route("/raises")  # type: ignore[untyped-decorator]
+@rate_limiter(rules="1 at once", scope="echo")
+def raises(ws: Any) -> None:
+    ws.send("hello")
+    raise RuntimeError("broken")
+
+
+@app.get("/in-use")
+def in_use() -> str:
+    decision = multilimit.peek("echo", everyone=True)
+    assert decision is not None
+    return str(1 - decision.remaining)
