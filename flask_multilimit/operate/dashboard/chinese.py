@@ -102,6 +102,8 @@ CHINESE: dict[str, str] = {
     "refuses": "拒绝",
     "near": "接近",
     "would, as a shadow": "若非影子则拒绝",
+    "bans begun": "开始的封禁",
+    "bans begun by limits, in the hour": "一小时内由限额开始的封禁",
     "Checks of the last hour. Near: the check passed, and more than 80 % of the quota is used.": (
         "过去一小时的检查。接近:检查通过,且配额已用超过 80 %。"
     ),

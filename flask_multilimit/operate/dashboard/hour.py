@@ -25,9 +25,10 @@ FRESH_SECONDS = 1.0
 PAUSE_SLICES = 6
 """A series of refusals has no longer pause."""
 
-Kind = Literal["passed", "refused", "other", "near", "shadowed"]
-"""What is drawn: ``other`` is banned, denied and unanswered; ``near`` and ``shadowed`` are counted by rule."""
-_OF_RULES: Mapping[str, Kind] = {"near": "near", "shadows": "shadowed"}
+Kind = Literal["passed", "refused", "other", "near", "shadowed", "bans"]
+"""What is drawn: ``other`` is banned, denied and unanswered; ``near``, ``shadowed`` and ``bans``, those that began, are
+counted by rule."""
+_OF_RULES: Mapping[str, Kind] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
 ALL = ""
 """In place of an endpoint: all of them."""
 

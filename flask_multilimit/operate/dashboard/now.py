@@ -22,7 +22,7 @@ from .hour import ALL, SLICES, Hour, Kind
 from .paging import part_of
 from .who import named
 
-KINDS: tuple[Kind, ...] = ("passed", "refused", "other", "near", "shadowed")
+KINDS: tuple[Kind, ...] = ("passed", "refused", "other", "near", "shadowed", "bans")
 MOST_RULES = 10
 MOST_SUBJECTS = 10
 SORTS = ("refused", "passed", "near", "name")
@@ -150,7 +150,7 @@ def _rules(hour: Hour, endpoint: str | None) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for name in hour.names():
         if len(name) == 3 and endpoint in {None, name[0]}:
-            empty = {"endpoint": name[0], "rule": name[1], "refuses": 0, "near": 0, "shadows": 0}
+            empty = {"endpoint": name[0], "rule": name[1], "refuses": 0, "near": 0, "shadows": 0, "bans": 0}
             found.setdefault(name[:2], empty)[name[2]] = hour.total(*name)
     ranked = sorted(
         found.items(), key=lambda each: (-each[1]["refuses"], -each[1]["near"], -each[1]["shadows"], each[0])

@@ -36,9 +36,12 @@ def forms_of(page: str) -> list[dict[str, Any]]:
     return parser.forms
 
 
-def send(browser: FlaskClient, page: TestResponse, *, ending: str, **fields: str) -> TestResponse:
+def send(
+    browser: FlaskClient, page: TestResponse, *, ending: str, method: str | None = None, **fields: str
+) -> TestResponse:
     """Send the first form of ``page`` whose action ends so, with what it has and ``fields``."""
-    form = next(each for each in forms_of(page.text) if each["action"].split("?")[0].endswith(ending))
+    forms = [each for each in forms_of(page.text) if method in {None, each["method"]}]
+    form = next(each for each in forms if each["action"].split("?")[0].endswith(ending))
     data = {**form["fields"], **fields}
     if form["method"] == "post":
         return browser.post(form["action"], data=data)
