@@ -1,4 +1,4 @@
-"""Ban: who is refused again and again is refused for a time. Here data of the outside enters the engine."""
+"""Ban: a subject that is refused repeatedly is refused for a time. Validates data from outside."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_FACTOR = 1000
 class Ban(BaseModel):
     """``after`` refusals within ``within`` seconds, and the subject is refused for ``time`` seconds: longer each time.
 
-    A refusal by a rule of the limiter that has the ban is a strike. The refusal that completes ``after`` tells of the
-    ban already. While the ban holds, nothing is a strike: asking does not lengthen it.
+    A refusal by a rule of the limiter that has the ban is a strike. The refusal that completes ``after`` already
+    reports the ban. While the ban holds, nothing is a strike: further requests do not lengthen it.
 
     A ban that begins within ``most`` seconds after the last one has ended repeats it, and lasts ``factor`` times as
     long, at most ``most``. With a ``factor`` of 1 every ban lasts ``time``.
@@ -29,7 +29,7 @@ class Ban(BaseModel):
     ``after`` is 1 to 1000. ``within``, ``time`` and ``most`` are an ``int`` or ``float`` of seconds or a
     ``timedelta``, 1 ms to 400 days, in whole milliseconds; ``most`` is ``time`` or more. ``factor`` is 1 to 1000.
 
-    Frozen and hashable. Raises :class:`ConfigurationError` for anything else than the above.
+    Frozen and hashable. Raises :class:`ConfigurationError` for anything else.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""What is answered: a Decision, whatever the storage."""
+"""The answer to a check, whatever the storage: a Decision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DecidedBy = Literal["storage", "deny_cache", "lease", "memory", "local", "allow"
 
 - ``storage``: a server that processes share.
 - ``deny_cache``: this process, because the storage has just refused the same check.
-- ``lease``: this process, out of units that the storage has charged in advance.
+- ``lease``: this process, with units that the storage has charged in advance.
 - ``memory``: the memory of this process, which is the storage.
 - ``local``: this process in place of a storage that failed, within its share of the limit.
 - ``allow``: nobody; the storage failed and ``on_storage_error`` lets such checks pass.
@@ -32,20 +32,20 @@ FALLBACKS: frozenset[DecidedBy] = frozenset({"local", "allow"})
 """The values of ``decided_by`` that say that the storage failed."""
 
 
-class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as long to make, several a request
-    """How one rule stands after the check. Durations are seconds."""
+class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as long to create, several times a request
+    """The state of one rule after the check. Durations are seconds."""
 
     hit: Hit
     allowed: bool
     """Whether this rule alone would have let the check pass."""
     remaining: int
-    """Units left now: after the charge when the check was allowed, as they were when it was not."""
+    """Units that are left: after the charge if the check was allowed; unchanged if it was not."""
     retry_after: float
-    """Until this hit would be allowed if nobody else comes: refused at any instant before, allowed at it.
-    0 when allowed, ``inf`` when no time can be named: its cost is more than the rule ever admits, or
+    """Time until this hit would be allowed if there are no other requests: refused before that instant, allowed at it.
+    0 if it is allowed. ``inf`` if the time is not known: its cost is more than the rule ever admits, or
     :attr:`waits_for_slot`."""
     reset_after: float
-    """Until the quota is whole again if nobody comes; of a :class:`.Concurrent` rule, at most."""
+    """Time until the quota is full again if there are no requests; for a :class:`.Concurrent` rule, at most this."""
 
     @property
     def name(self) -> str:
@@ -57,12 +57,12 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether a :class:`.Concurrent` rule refuses until somebody's work is done, which nobody can know."""
+        """Whether a :class:`.Concurrent` rule refuses until other work ends, at a time that is not known."""
         return not self.allowed and self.rule.holds_slots and self.hit.cost <= self.rule.count
 
 
 class BanStatus(NamedTuple):
-    """How one ban stands after the check. Durations are seconds."""
+    """The state of one ban after the check. Durations are seconds."""
 
     hit: BanHit
     holds: bool
@@ -70,13 +70,13 @@ class BanStatus(NamedTuple):
     begun: bool
     """Whether this check was the last strike, so that the ban began with it."""
     level: int
-    """How many bans it repeats, while it holds; else 0."""
+    """How many bans it repeats while it holds; otherwise 0."""
     strikes_left: int
     """Refusals until it begins; 0 while it holds."""
     retry_after: float
-    """Until it ends; 0 when it does not hold."""
+    """Time until it ends; 0 if it does not hold."""
     reset_after: float
-    """Until neither strikes nor a ban are remembered."""
+    """Time until neither strikes nor a ban are remembered."""
 
     @property
     def name(self) -> str:
@@ -89,24 +89,25 @@ class Charge:
 
     hit: Hit
     until: int
-    """The instant when the quota is whole again, by the clock of the server that keeps it: as :attr:`Decision.at`,
-    unless several servers have answered."""
+    """The instant at which the quota is full again, by the clock of the server that keeps it. This is the clock of
+    :attr:`Decision.at` unless several servers have answered."""
 
 
 class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 us, a third of a decision in memory
-    """The answer to one check. Headers, signals and the exception all read this; none asks storage again.
+    """The answer to one check. Header fields, signals and the exception all read it; none of them asks the storage
+    again.
 
     Immutable: :meth:`Limiter.refund` returns another one.
     """
 
     check_id: bytes
-    """Of this check, as :attr:`id`, in 16 bytes."""
+    """The :attr:`id` of this check, as 16 bytes."""
     hits: tuple[Hit, ...]
     reply: Reply
     """The answer in integers, as ``engine/reply.py`` describes it."""
     decided_by: DecidedBy = "storage"
     refunded: frozenset[str] = frozenset()
-    """Keys whose charge :meth:`Limiter.refund` has taken back."""
+    """Keys whose charge :meth:`Limiter.refund` has refunded."""
     ahead: Sequence[int] | None = None
     """Microseconds from :attr:`at` to the instant of each hit, by the clock of its server; ``None``: one for all."""
 
@@ -118,30 +119,31 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def allowed(self) -> bool:
-        """Whether every hit allows; then, and only then, all were charged.
+        """Whether every hit allows. Only then all were charged.
 
-        A shadow's own refusal does not count: it is then not charged itself.
+        The refusal of a shadow does not count, but a shadow that refuses is not charged itself.
         """
         return self.reply[ALLOWED] > 0
 
     @property
     def id(self) -> UUID:
-        """Of this check; what :meth:`Limiter.refund` goes by. Nil for a peek, which charges nothing."""
+        """The id of this check, by which :meth:`Limiter.refund` finds its charges. Nil for a peek, which charges
+        nothing."""
         return UUID(bytes=self.check_id)
 
     @property
     def at(self) -> int:
-        """The instant of the check in microseconds of the storage's clock, which may count from anywhere."""
+        """The instant of the check in microseconds of the storage's clock, which may have any origin."""
         return self.reply[NOW]
 
     @property
     def delay(self) -> float:
-        """Seconds until the turn of this request in the queue of a ``leaky_bucket``; else 0."""
+        """Seconds until the turn of this request in the queue of a ``leaky_bucket``; otherwise 0."""
         return self.reply[DELAY] / _MICROSECONDS if self.allowed else 0.0
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """What was charged, and has not been refunded."""
+        """What was charged and has not been refunded."""
         if not self.allowed or self.check_id == PEEKED:
             return ()
         ahead = self.ahead or [0] * len(self.hits)
@@ -154,7 +156,7 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
-        """One a hit, in the order of the hits; of a ban only while it holds."""
+        """One status per hit, in the order of the hits; for a ban only while it holds."""
         return tuple(
             [
                 RuleStatus(
@@ -171,15 +173,15 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def bans(self) -> tuple[BanStatus, ...]:
-        """One a limiter that has a ban, also where it does not hold."""
+        """One status per limiter with a ban, even if the ban does not hold."""
         return tuple(
             _ban_status(hit, standing_of(self.reply, place)) for place, hit, _ in memoized(self.hits, bans_among)
         )
 
     @property
     def ban(self) -> BanStatus | None:
-        """The ban that refuses for the longest time; ``None``: none does."""
-        if not memoized(self.hits, bans_among):  # nearly always
+        """The ban that refuses for the longest time; ``None`` if none does."""
+        if not memoized(self.hits, bans_among):  # usually
             return None
         holding = [ban for ban in self.bans if ban.holds and not ban.hit.shadow]
         return max(holding, key=lambda ban: ban.retry_after, default=None)
@@ -189,8 +191,8 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
         return map(self._after_refund, standings) if self.refunded else standings
 
     def _after_refund(self, standing: tuple[Hit, Standing]) -> tuple[Hit, Standing]:
-        """What was charged is there again. If nothing else was, the quota is whole now; else it is whole when it would
-        have been, at the latest."""
+        """The charged units are back. If nothing else was charged, the quota is full now; otherwise it is full at the
+        latest when it would have been before."""
         hit, (remaining, retry_after, reset_after) = standing
         if hit.key not in self.refunded:
             return standing
@@ -199,7 +201,7 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
-        """The statuses that refuse; every one of them, not the first only."""
+        """All statuses that refuse, not only the first."""
         if not any(retry_afters(self.reply)):
             return ()
         return tuple(status for status in self.statuses if not status.allowed and not status.hit.shadow)
@@ -218,23 +220,24 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def retry_after(self) -> float:
-        """The largest of all rules, seconds: refused at any instant before, allowed at it, if nobody else comes.
+        """The largest of all rules, in seconds: the check is refused before that instant and allowed at it if there are
+        no other requests.
 
-        ``inf`` when no time can be named: a cost is more than a rule ever admits, or :attr:`waits_for_slot`.
+        ``inf`` if the time is not known: a cost is more than a rule ever admits, or :attr:`waits_for_slot`.
         """
         waits = self._waits
         return math.inf if waits and min(waits) < 0 else max(waits, default=0) / _MICROSECONDS
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether a :class:`.Concurrent` rule refuses, and waiting helps: as soon as somebody's work is done and
+        """Whether a :class:`.Concurrent` rule refuses and waiting helps: until other work has ended and
         :attr:`refused_for` is over."""
         waits = self._waits
         return UNKNOWN in waits and NEVER not in waits
 
     @property
     def refused_for(self) -> float:
-        """Seconds for which the check is certain to be refused again: those of the rules that can name a time."""
+        """Seconds for which the check is certain to be refused again, by the rules that know a time."""
         return max(0, *self._waits, 0) / _MICROSECONDS
 
     @property
@@ -244,13 +247,13 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def reset_after(self) -> float:
-        """Seconds until every quota is whole again if nobody comes."""
+        """Seconds until every quota is full again if there are no requests."""
         if not self.refunded and not memoized(self.hits, bans_among):
             return max(reset_afters(self.reply)) / _MICROSECONDS
         return max(status.reset_after for status in self.statuses)
 
     def after_refund(self, keys: frozenset[str]) -> Decision:
-        """The same decision when what it charged to ``keys`` has been given back."""
+        """The same decision after its charges to ``keys`` were refunded."""
         return self._replace(refunded=self.refunded | keys)
 
 
@@ -265,7 +268,7 @@ def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
 _Fields = tuple[bytes, tuple[Hit, ...], Reply, DecidedBy, frozenset[str], Sequence[int] | None]
 
 decision_of: Callable[[_Fields], Decision] = cast("Callable[[_Fields], Decision]", partial(tuple.__new__, Decision))
-"""A decision of all its fields, in half the time that ``Decision(...)`` takes: for the way of every request."""
+"""A decision of all its fields, in half the time that ``Decision(...)`` takes: every request makes one."""
 
 NOTHING: frozenset[str] = frozenset()
 """No keys: what was refunded of a new decision."""

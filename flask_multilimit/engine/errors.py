@@ -1,4 +1,4 @@
-"""What can go wrong, as few classes as a caller can tell apart."""
+"""The errors: no more classes than a caller can tell apart."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ class MultiLimitError(Exception):
 
 
 class ConfigurationError(MultiLimitError, ValueError):
-    """A rule, a declaration, a setting or a call is wrong; the message names the place, the value and the remedy.
+    """A rule, a declaration, a setting or a call is wrong. The message names the place, the value and the remedy.
 
-    Raised as early as the mistake can be known: at import for a decorator, at start-up for a setting.
+    It is raised as early as possible: at import for a decorator, at start-up for a setting.
     """
 
 
 class StorageError(MultiLimitError):
-    """The storage gave no answer, or none that can be understood; ``__cause__`` keeps the client's error.
+    """The storage gave no answer, or one that makes no sense. ``__cause__`` is the error of the client library.
 
-    Whether the check was charged is unknown: a request that got no reply may still have been counted.
+    It is not known whether the check was charged: a request without a reply may still have been counted.
     """
 
     remedy: str = ""
-    """What the operator can do about it, where that is known."""
+    """What the operator can do about it, if that is known."""
     key_specific: bool = False
-    """Whether only checks of these keys fail, for instance because a key holds a value of another type. The storage as
-    a whole works, so the guard does not open its breaker."""
+    """Whether only checks of these keys fail, for example because a key holds a value of another type. The storage
+    works otherwise, so the guard does not open its breaker."""
     no_reply: bool = False
     """Whether the storage did not reply at all, or not in time. Then the guard asks once more before it opens its
     breaker."""
     check_id: UUID | None = None
-    """The id of the check that may have been charged; a check that is repeated with it is charged once."""
+    """The id of the check that may have been charged. A check that is repeated with this id is charged once."""
 
 
 def with_remedy(error: StorageError) -> str:
-    """What ``error`` says, and behind it what can be done about it."""
+    """The message of ``error``, followed by its remedy."""
     text = str(error).rstrip(".")
     return f"{text} ({error.remedy})" if error.remedy else text
 
@@ -51,7 +51,7 @@ class StorageDenied(StorageError):  # noqa: N818 - an answer, after the error th
 
 
 class ConfigurationWarning(UserWarning):
-    """A declaration that works, but hardly as it was meant: for instance a rule that can never refuse."""
+    """A declaration that works, but probably not as intended, such as a rule that can never refuse."""
 
 
 def brief(value: object, *, without_secrets: Callable[[str], str] = str) -> str:

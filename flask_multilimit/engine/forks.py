@@ -1,8 +1,8 @@
-"""Forks: a process is copied while no thread is in the middle of anything, and no lock stays locked in the child.
+"""Forks: copy a process while no thread is in the middle of a change, and leave no lock locked in the child.
 
-A lock that another thread holds at that instant would never be released in the child, because the thread is not there,
-and what it was writing would stay half written. So a fork takes all locks first, one fork at a time. A server that
-forks by itself, as uWSGI does, tells Python only afterwards; then the child gets new locks.
+A lock that another thread holds during the fork would never be released in the child, which does not have that thread,
+and what the thread was changing would stay half changed. So a fork takes all locks first, one fork at a time. A server
+that forks in C, such as uWSGI, informs Python only afterwards; then the child gets new locks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class Copied(Protocol):
-    """What is told when it is the copy in a child."""
+    """An object that is informed in a forked child."""
 
     def _after_fork_in_child(self) -> None:
-        """Leave to the parent what is its, and make new locks."""
+        """Give up what belongs to the parent, and make new locks."""
 
 
 class Locked(Copied, Protocol):
-    """What is not to be copied while another thread is in the middle of it."""
+    """An object that must not be copied while another thread is changing it."""
 
     _lock: Any
 
@@ -37,13 +37,13 @@ _held: list[Any] = []
 
 
 def mind_forks(one: Locked, *, inner: bool = False) -> None:
-    """Copy it in one piece, from now on until it is collected. ``inner``: who takes its lock may hold an outer one
-    already."""
+    """Fork only while no thread holds the lock of ``one``, until it is garbage. ``inner``: a thread that takes its lock
+    may already hold an outer one."""
     (_inner if inner else _outer).add(one)
 
 
 def tell_child(one: Copied) -> None:
-    """That it is a copy, and no more: where each step leaves it sound, or the child begins anew."""
+    """Inform ``one`` in a forked child, without its lock: any state of it is sound, or the child starts over."""
     _told.add(one)
 
 
@@ -76,7 +76,7 @@ def _after_in_child() -> None:
     global _one_at_a_time  # noqa: PLW0603 - the old one is locked
     _one_at_a_time = Lock()
     _held.clear()
-    with ExitStack() as each:  # also those that come after one that fails
+    with ExitStack() as each:  # all of them, even if one raises
         for one in _locked() + _listed(_told):
             each.callback(one._after_fork_in_child)
 

@@ -1,4 +1,4 @@
-"""What is asked: a hit is one rule for one subject, and a check asks about several."""
+"""What a check asks: a hit is one rule for one subject, and a check has several."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Hit:
     cost: int = 1
     """Units to charge, 0 or more; 0 asks without charging."""
     name: str = ""
-    """What header fields call the rule; unique within a plan."""
+    """The name of the rule in header fields; unique within a plan."""
     shadow: bool = False
     """Whether it is evaluated and counted, but never refuses."""
     on_storage_error: OnStorageError | None = None
-    """How to decide when the storage fails; ``None``: as the guard of the storage is set."""
+    """How to decide when the storage fails; ``None``: by the setting of the storage's guard."""
     origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
-    """Where and whom it counts, if :func:`hits_for` has made it."""
+    """Its scope and subject, if :func:`hits_for` has made it."""
 
     def __post_init__(self) -> None:
         check_cost(self.cost, self.rule)
@@ -64,13 +64,13 @@ class Hit:
 
     @property
     def packed(self) -> bytes:
-        """Quota, cost and algorithm as the scripts read them."""
+        """Quota, cost and algorithm in the form that scripts read."""
         return _pack(self.rule, self.cost, self.shadow)
 
 
 @dataclass(frozen=True, slots=True)
 class BanHit(Hit):
-    """A ban of one subject: refuses while it holds, and else only notes when a hit that it watches refuses."""
+    """A ban of one subject: refuses while it holds, and otherwise only counts refusals of the hits that it watches."""
 
     cost: int = 0
     """Always 0: it charges nothing."""
@@ -86,7 +86,7 @@ class BanHit(Hit):
 class Hits(tuple[Hit, ...]):
     """The hits of one check: at least one, no two with the same key. Raises :class:`ConfigurationError`.
 
-    Keep it when you ask the same again and again: storages keep in it what they work out from it (:func:`memoized`).
+    Reuse it for repeated checks of the same hits: storages cache in it what they compute from it (:func:`memoized`).
     """
 
     def __new__(cls, hits: Iterable[Hit]) -> Hits:
@@ -107,7 +107,7 @@ class Hits(tuple[Hit, ...]):
     revisable: bool
     """Whether :func:`hits_for` has made any of them."""
     memory: dict[Any, Any]
-    """What :func:`memoized` keeps, by the function that worked it out."""
+    """The cache of :func:`memoized`, by the function that computed the value."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hits, (tuple(self),)
@@ -116,7 +116,7 @@ class Hits(tuple[Hit, ...]):
 def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
     """``work(hits)``, done once for each :class:`Hits`."""
     try:
-        return hits.memory[work]  # type: ignore[attr-defined,no-any-return]  # as nearly always
+        return hits.memory[work]  # type: ignore[attr-defined,no-any-return]  # usually
     except KeyError:
         kept: dict[Any, Any] = hits.memory  # type: ignore[attr-defined]
     except AttributeError:  # a plain tuple keeps nothing
@@ -157,7 +157,7 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
 
 
 def packed_ban(ban: Watching) -> bytes:
-    """What scripts read of a ban besides; places are counted from 1 there."""
+    """What scripts also read of a ban. There, places are counted from 1."""
     quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
     assert isinstance(quota, BanQuota)
     numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places
@@ -174,14 +174,14 @@ def check_cost(cost: object, rule: Rule) -> None:
 
 
 def check_policy(policy: object, name: str = "on_storage_error") -> None:
-    """Raise :class:`ConfigurationError` unless a check can be decided so when the storage fails."""
+    """Raise :class:`ConfigurationError` unless ``policy`` says how to decide when the storage fails."""
     known = get_args(OnStorageError)
     if not isinstance(policy, str) or policy not in known:
         raise ConfigurationError(f"{name}={brief(policy)}: give one of {', '.join(map(repr, known))}")
 
 
 def check_hash_tag(hash_tag: object) -> None:
-    """Raise :class:`ConfigurationError` unless a key can have it."""
+    """Raise :class:`ConfigurationError` unless ``hash_tag`` is one that a key can have."""
     known = get_args(HashTag)
     if hash_tag not in known:
         raise ConfigurationError(f"hash_tag={brief(hash_tag)}: give {' or '.join(map(repr, known))}")
@@ -207,10 +207,10 @@ def hits_for(
     hash_tag: HashTag = "scope",
     ban: Ban | None = None,
 ) -> Hits:
-    """One hit a rule, for use without Flask; one more for a ``ban``.
+    """One hit per rule, for use without Flask, and one more for a ``ban``.
 
     ``scope`` names what is limited, ``subject`` who is limited, and ``type`` what kind of subject that is. Scope and
-    subject may be any text; ``type`` is a short identifier. ``hash_tag`` says which of them decides about the slot in
+    subject may be any text; ``type`` is a short identifier. ``hash_tag`` says which of them determines the slot in
     a cluster.
     """
     for name, text in (("scope", scope), ("subject", subject)):
@@ -264,7 +264,7 @@ _VERSION_BITS = int.from_bytes(bytes.fromhex("ffffffffffff0fff3fffffffffffffff")
 _VERSION_4 = int.from_bytes(bytes.fromhex("00000000000040008000000000000000") * _IDS_AT_ONCE, "big")
 
 _ids: list[bytes] = []
-if hasattr(os, "register_at_fork"):  # else parent and child would use the same ids
+if hasattr(os, "register_at_fork"):  # otherwise parent and child would use the same ids
     os.register_at_fork(after_in_child=_ids.clear)
 
 

@@ -1,4 +1,4 @@
-"""Limiter: the engine's face. Check, peek, refund, reset, without Flask."""
+"""Limiter, the entry point of the engine: check, peek, refund and reset, without Flask."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from .storage import (
 )
 
 MOST_REFUNDS = 10_000
-"""Checks whose refunds a limiter remembers; beyond, it forgets the oldest."""
+"""The most checks whose refunds a limiter remembers. Beyond that, it forgets the oldest."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
-"""Seconds between two questions whether a slot is free, at first and at last."""
+"""Seconds between two attempts to get a slot, at first and later."""
 
 
 class Limiter:
     """Asks a storage whether hits may pass, all or nothing.
 
     ``storage`` is a URI (``memory://``, ``redis://localhost``), a client object of ``redis``, or a
-    :class:`Storage`. Around a URI's or a client's storage the limiter puts the same layers that views have: a guard for
-    when the storage fails, a deny cache, and leases; ``layers`` are their options. A :class:`Storage` is taken as it
-    is, unless ``layers`` are given. ``sleep`` and ``monotonic`` serve :meth:`acquire`. Thread-safe.
+    :class:`Storage`. For a URI or a client, the limiter adds the layers that views have: a guard for failures of the
+    storage, a deny cache, and leases; ``layers`` are their options. A :class:`Storage` is used as it is unless
+    ``layers`` are given. :meth:`acquire` uses ``sleep`` and ``monotonic``. Thread-safe.
 
     .. code-block:: python
 
@@ -77,18 +77,18 @@ class Limiter:
 
     @property
     def storage(self) -> Storage:
-        """What keeps the quotas, without its layers."""
+        """The storage that keeps the quotas, without its layers."""
         *_, innermost = layers_of(self._storage)
         return innermost
 
     @property
     def outermost(self) -> Storage:
-        """The storage with its layers, as checks ask it."""
+        """The storage with its layers, which checks ask."""
         return self._storage
 
     def health(self) -> Health:
-        """How the storage stands as far as this process knows, without asking it. Raises :class:`ConfigurationError`
-        when it is shared and nothing guards it: then nobody keeps count of its failures."""
+        """The state of the storage as far as this process knows, without asking it. Raises :class:`ConfigurationError`
+        if the storage is shared and has no guard, which would count its failures."""
         for layer in layers_of(self._storage):
             if isinstance(layer, GuardedStorage):
                 return layer.health()
@@ -99,11 +99,11 @@ class Limiter:
         )
 
     def check(self, hits: Iterable[Hit], *, check_id: UUID | None = None) -> Decision:
-        """Charge every hit if all of them allow, else none; one round trip.
+        """Charge every hit if all of them allow, otherwise none, in one round trip.
 
-        Repeating a check with the ``check_id`` it had (``decision.id``, or one of your own) charges once, as
-        long as one of its rules is a ``sliding_window``, which remembers ids for the length of its window.
-        Raises :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
+        A check that is repeated with its ``check_id`` (``decision.id``, or one of your own) is charged once if one of
+        its rules is a ``sliding_window``, which remembers ids for the length of its window. Raises
+        :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
         """
         if check_id is not None:
             self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
@@ -125,7 +125,7 @@ class Limiter:
         return _unasked(hits) if revised is None else self._storage.peek(revised)
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
-        """Decide several checks, each all or nothing for itself, in one round trip: for batch jobs."""
+        """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
         each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
         asked = [self._revised(hits) for hits in each]
         limited = [hits for hits in asked if hits is not None]
@@ -144,9 +144,9 @@ class Limiter:
     def acquire(self, hits: Iterable[Hit], *, timeout: float) -> Decision:
         """:meth:`check`, and if refused sleep until it can pass, at most ``timeout`` seconds in all.
 
-        For scripts, and for those who would rather wait than be refused. Each try is a round trip; while others
-        take what has become free, there may be several. A queue's ``delay`` is slept as well. Returns the last
-        decision: refused, or with a ``delay`` left over, when the time would not have been enough.
+        For scripts and other callers that prefer waiting to a refusal. Each attempt is a round trip. There may be
+        several if others take the units that become free. It also sleeps for the ``delay`` of a queue. Returns the last
+        decision, which is refused or has a ``delay`` left if the time was not enough.
         """
         return self.wait(self.check(hits), timeout=timeout)
 
@@ -156,7 +156,7 @@ class Limiter:
         pauses = _pauses()
         while not decision.allowed:
             left, pause = deadline - self._monotonic(), decision.retry_after
-            if decision.waits_for_slot:  # whoever asks first when it is free has it
+            if decision.waits_for_slot:  # the first request that asks when it is free gets it
                 pause = max(decision.refused_for, min(next(pauses), left))
             if not isfinite(pause) or pause > left or left <= 0:
                 break
@@ -167,13 +167,13 @@ class Limiter:
         return decision
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """Take back what the check behind ``decision`` has charged, all of it or ``hits``; one round trip.
+        """Refund what the check behind ``decision`` has charged, all of it or ``hits``, in one round trip.
 
         Exact for ``sliding_window`` and, within the windows they count, ``fixed_window`` and
-        ``sliding_window_counter``. The other algorithms do not know whose units they are: they take back what of
-        the charge has not come back by itself since, which is exact when nobody came in between and else less.
-        A refused check has charged nothing, and what this limiter has refunded it does not refund again (of the last
-        10,000 checks). Returns the decision as it stands now.
+        ``sliding_window_counter``. The other algorithms do not know which units belong to which check: they refund
+        the part of the charge that has not come back since, which is exact without requests in between and less
+        otherwise. A refused check has charged nothing, and this limiter never refunds a charge twice (of the last
+        10,000 checks). Returns the decision after the refund.
         """
         wanted = {hit.key for hit in (decision.hits if hits is None else hits)}
         charges = [charge for charge in decision.charges if charge.hit.key in wanted]
@@ -187,43 +187,42 @@ class Limiter:
     def slot(self, hits: Iterable[Hit]) -> AbstractContextManager[Decision]:
         """:meth:`check` at the beginning of a block, :meth:`hold`, and :meth:`release` at its end.
 
-        The block runs in any case: look whether the decision is ``allowed``.
+        The block runs in any case: check whether the decision is ``allowed``.
         """
         return _Block(self, hits)
 
     def hold(self, decision: Decision) -> None:
         """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
-        :meth:`release`; without, they expire after their ``timeout``. Raises :class:`ConfigurationError` where the
+        :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
         if self._holding is not self._storage:  # looked up once, for it takes longer than all the rest
             self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
         KEEPER.hold(self._keeps_slots, decision)
 
     def release(self, decision: Decision) -> None:
-        """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules; what other rules were charged
-        stays. One round trip; none where it has taken none. What cannot be given back is tried again in the background,
-        and expires after its ``timeout``."""
+        """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules, in at most one round trip.
+        Charges of other rules stay. Slots that cannot be given back now are tried again in the background, and expire
+        after their ``timeout``."""
         if not KEEPER.release(decision) and (slots := slots_of(decision)):
             that_keeps_slots(self._storage).release(slots)
 
     def reset(self, hits: Iterable[Hit]) -> None:
-        """Make the quotas of ``hits`` whole again, at once and for everyone who shares them."""
+        """Reset the quotas of ``hits``, at once and for everyone who shares them."""
         self.reset_keys([hit.key for hit in hits])
 
     def reset_keys(self, keys: Sequence[str]) -> None:
-        """:meth:`reset` by the keys alone, as they lie in storage; on a cluster, of one slot."""
+        """As :meth:`reset`, by the keys in the storage; on a cluster, all in one slot."""
         self._storage.reset(keys)
 
     def close(self) -> None:
-        """Give back units of leases, end the thread that asks whether the storage is back, and close the connections
-        that were opened here; those of a client object stay its owner's. Slots that are still held
-        expire."""
+        """Give back units of leases, end the thread that probes a failed storage, and close the connections that were
+        opened here, but not those of a client object. Slots that are still held expire."""
         self._storage.close()
         KEEPER.forget_all(self._storage)
 
 
 class _Block:
-    """What :meth:`Limiter.slot` gives: in a third of the time that a generator would take."""
+    """What :meth:`Limiter.slot` returns; a generator would take three times as long."""
 
     __slots__ = ("_decision", "_hits", "_limiter")
 
@@ -241,12 +240,13 @@ class _Block:
 
 
 def _unasked(hits: Hits) -> Decision:
-    """The decision where nothing is limited: everything passes, and no quota has been touched."""
+    """The decision if nothing is limited: everything passes, and no quota was touched."""
     return MemoryStorage().peek(hits)
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between two questions whether a slot is free: ever longer, and not the same for all who wait."""
+    """Seconds between two attempts to get a slot: increasing, and random, so that waiting requests do not ask
+    together."""
     pause = SHORTEST_PAUSE
     while True:
         yield pause * random.uniform(0.5, 1)
@@ -254,7 +254,7 @@ def _pauses() -> Iterator[float]:
 
 
 class _Refunds:
-    """What has been refunded, so that nothing is refunded twice. Thread-safe, fork-safe."""
+    """The refunds that were made, so that nothing is refunded twice. Thread-safe, fork-safe."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, frozenset[str]] = OrderedDict()
@@ -262,7 +262,7 @@ class _Refunds:
         tell_child(self)
 
     def add(self, check_id: bytes, keys: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Note a refund of ``keys``; return all keys of the check that were refunded before, and that are now."""
+        """Note a refund of ``keys``. Return all keys of the check that were refunded before, and those that are now."""
         with self._lock:
             before = self._keys.get(check_id, NOTHING)
             after = before.union(keys)

@@ -1,4 +1,4 @@
-"""How a reply is laid out: the only room that knows.
+"""The layout of a reply. No other module knows it.
 
 A reply is a flat list of integers, as the scripts return it; times are microseconds:
 
@@ -6,7 +6,7 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
 
 ``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
 ``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help, :data:`.UNKNOWN` that
-nobody can know how long it takes.
+the time is not known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EACH = 3
 
 
 def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:
-    """The beginning of a reply, for the standings of the hits to be added."""
+    """The beginning of a reply, to which the standings of the hits are appended."""
     return [now, int(allowed), delay]
 
 

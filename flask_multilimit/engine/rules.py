@@ -1,4 +1,4 @@
-"""Rule: how many units in how much time, by which algorithm. Here data of the outside enters the engine."""
+"""Rule: how many units in how much time, by which algorithm. Validates data from outside."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class Rule(BaseModel):
 
     ``burst``, for the last three, is how many units may pass at once, 1 to 10**9: the capacity of a bucket
     (default ``count``), the tolerance of ``gcra`` (default 1, evenly spaced). ``max_delay``, for ``leaky_bucket``,
-    makes a queue of it: requests are admitted with a ``delay`` of at most so many seconds.
+    makes it a queue: requests are admitted with a ``delay`` of at most this many seconds.
 
     ``lease``, for ``sliding_window`` and ``fixed_window`` of at least 1 s, is how many units a process may take at
     once, 2 to ``count`` (``sliding_window``: at most 10,000), to spend them without asking the storage
     (:class:`.LeasingStorage`): for limits of very high traffic.
 
-    ``name`` is what header fields and errors call the rule; by default it is made of the limiter's type and the
+    ``name`` is the name of the rule in header fields and errors. By default it consists of the limiter's type and the
     window, such as ``ip-50s``.
 
-    Frozen and hashable. Raises :class:`ConfigurationError` for anything else than the above.
+    Frozen and hashable. Raises :class:`ConfigurationError` for anything else.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -193,7 +193,7 @@ class Rule(BaseModel):
 
     @cached_property
     def longest_quota(self) -> Quota:
-        """What :attr:`quota` is with a lease: another rule for the same key may have one, and counts what is there."""
+        """The :attr:`quota` with a lease: another rule for the same key may have one."""
         return self._quota(self._longest_lease_ms)
 
     def _quota(self, lease_ms: int) -> Quota:
@@ -204,7 +204,7 @@ class Rule(BaseModel):
     def lease_ms(self) -> int:
         """Milliseconds for which the units of a lease may be spent: a tenth of ``time``, at most 1 s.
 
-        So much longer they are counted: those that are spent late are then still counted for a whole ``time``. 0
+        They are counted for that much longer, so that those that are spent late still count for a whole ``time``. 0
         without a lease, and for a ``fixed_window``, whose units are spent before their window ends.
         """
         return 0 if self.lease is None else self._longest_lease_ms
@@ -221,7 +221,7 @@ class Rule(BaseModel):
 
     @property
     def window_ms(self) -> int:
-        """The window in milliseconds, as it stands in a key."""
+        """The window in milliseconds, as in keys."""
         return round(self.time * 1000)
 
     @property
@@ -231,7 +231,7 @@ class Rule(BaseModel):
 
     @cached_property
     def holds_slots(self) -> bool:
-        """Whether its units are in use until they are released: :class:`Concurrent`."""
+        """Whether its units are slots, which are in use until they are released: :class:`Concurrent`."""
         return hasattr(self.implementation, "renew")
 
     def __str__(self) -> str:
@@ -249,10 +249,10 @@ class Rule(BaseModel):
         return f"{self.time}s" if isinstance(self.time, int) else f"{self.window_ms}ms"
 
 
-_REMEDY_FOR_MAPPING = 'a rule is no mapping here; give Rule(time=60, count=5), or text such as "5/minute"'
+_REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5), or text such as "5/minute"'
 
 NOTHING = Rule.model_construct(time=60, count=0)
-"""The rule by which nothing passes. It is only ever meant: a count of 0 that somebody writes is an error."""
+"""The rule by which nothing passes. Only code makes it: a count of 0 in a declaration is an error."""
 
 
 class Concurrent(Rule):
@@ -261,10 +261,10 @@ class Concurrent(Rule):
 
     A view's work is done when its response is closed, after the last byte of a stream or when the client hangs up; a
     function's, or that of ``with multilimit.limit(...)``, when it ends. ``timeout`` seconds (1 s to a day) after a
-    worker died its slots are free again; work that lasts longer renews its slots in the background.
+    worker dies, its slots are free again. Work that lasts longer renews its slots in the background.
 
-    ``count`` is 1 to 10**9. In text: ``"5 at once"``. When it refuses, nobody can know for how long: ``retry_after`` is
-    ``inf``, and ``waits_for_slot`` true. Raises :class:`ConfigurationError`.
+    ``count`` is 1 to 10**9. In text: ``"5 at once"``. When it refuses, it is not known for how long: ``retry_after`` is
+    ``inf``, and ``waits_for_slot`` is true. Raises :class:`ConfigurationError`.
     """
 
     def __init__(self, count: int, timeout: float | timedelta = 60, *, name: str | None = None) -> None:
@@ -280,7 +280,7 @@ class Concurrent(Rule):
 
 
 Rules = Rule | str | Iterable[Rule | str]
-"""Wherever rules are taken: one, several, or text with several joined by ``;`` or ``,``."""
+"""One rule or several, as objects or as text; in text, several are joined by ``;`` or ``,``."""
 
 
 def rules_from(rules: Rules) -> tuple[Rule, ...]:
@@ -337,7 +337,7 @@ def duration_of(value: Any) -> int | float:
 
 
 def reason_of(problem: Any) -> str:
-    """What pydantic found, in our words."""
+    """The reason of an error that pydantic found, in our words."""
     reason = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return str(reason)

@@ -1,9 +1,9 @@
 """The slots of ``Concurrent`` rules that this process holds: renewed while their work goes on, then released.
 
-One thread a process renews whatever is held for long, of each storage in one command; it runs while slots are held.
-Slots that are released at the same time leave together: while one thread gives back, others put theirs into a queue,
-and the next one takes all of them along. Nobody waits for the answer of a storage that need not be waited for: the next
-check reads it, or the thread a second later, and what turns out to be lost is released again.
+One thread per process renews slots that are held for long, those of each storage in one command. It runs while slots
+are held. Slots that are released at the same time go back together: while one thread releases, others put theirs into a
+queue, and the next thread takes all of them. If the storage supports it, no thread waits for the answer to a release:
+the next check reads it, or the background thread a second later, and slots that were not released are released again.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from .hits import PEEKED, Hit, memoized
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 
 RENEWALS = 3
-"""Times that a slot is renewed within its timeout: two of them may fail."""
+"""How often a slot is renewed within its timeout: two renewals may fail."""
 RETRY_SECONDS = 1.0
-"""After which a release that failed is tried again, until the slots expire by themselves."""
+"""Time between two attempts of a release that fails, until the slots expire."""
 CONFIRM_SECONDS = 1.0
-"""After which the answer to a release is looked at, if no check has done so."""
+"""Time after which the answer to a release is read, if no check has done so."""
 LINGER_SECONDS = 10.0
-"""For which the thread waits for more to do."""
+"""How long the idle thread waits for more work."""
 
 _log = logging.getLogger("flask_multilimit")
 
 
 @dataclass(slots=True)
 class _Held:
-    """What one check holds."""
+    """The slots that one check holds."""
 
     storage: KeepsSlots
     slots: tuple[Slot, ...]
     timeout: float
     due: float
-    """When it is renewed; of one whose release failed, released."""
+    """When the slots are renewed, or released if that failed before."""
     expires: float
     releasing: bool = False
-    """Whether a release has failed, and is tried again."""
+    """Whether a release has failed and is tried again."""
     failing: bool = False
     """Whether the last renewal has failed."""
 
@@ -104,7 +104,7 @@ class Keeper:
         self._held.pop(decision.check_id, None)
 
     def forget_all(self, storage: Storage) -> None:
-        """Nobody uses ``storage`` any more."""
+        """``storage`` is no longer used."""
         self._unconfirmed.pop(id(storage), None)
         for check_id, held in list(self._held.items()):
             if held.storage is cast("KeepsSlots", storage):
@@ -180,10 +180,10 @@ class Keeper:
                 was_idle, idle = idle, self._is_idle()
                 if was_idle and idle:
                     self._thread = None
-                    if self._is_idle():  # whoever comes later starts another
+                    if self._is_idle():  # the next slot starts another thread
                         return
                     self._thread = threading.current_thread()
-                self._wakes_at = inf  # whoever comes now and is not seen here waits for the lock
+                self._wakes_at = inf  # a slot that is added now waits for the lock
                 dues = [each.due for each in list(self._held.values())]
                 self._wakes_at = min(dues, default=self._clock() + LINGER_SECONDS)
             self.renew_due()
@@ -192,7 +192,7 @@ class Keeper:
         return not (self._held or self._late or self._unconfirmed)
 
     def renew_due(self) -> None:
-        """Renew, or try again to release, what is due."""
+        """Renew the slots that are due, or try again to release them."""
         while self._late:
             self._late.popleft()()
         now = self._clock()
@@ -204,7 +204,7 @@ class Keeper:
             self._release_queued()
         for storage, together in _by_storage(held for held in due if not held.releasing):
             self._renew(storage, together, now)
-        while self._unconfirmed:  # last, for a storage that stalls is waited for
+        while self._unconfirmed:  # last, because it waits for a storage that stalls
             _, unconfirmed = self._unconfirmed.popitem()
             _confirm(cast("Storage", unconfirmed))
 

@@ -55,7 +55,7 @@ PLACE = r'^limiter on ".*test_startup:view": '
         ({"rules": [100]}, "rules: 100 is not a rule; give a Rule or text"),
         ({"rules": [(60, 100)]}, "rules: (60, 100) is not a rule"),
         ({"rules": [None]}, "rules: None is not a rule"),
-        ({"rules": {"time": 60, "count": 100}}, "a rule is no mapping here"),
+        ({"rules": {"time": 60, "count": 100}}, "a rule is not a mapping here"),
         (
             {"rules": "5/minute; 9/minute"},
             "Rule(9 per 60s) of the default limiter (5 per 60s; 9 per 60s) and a rule of the default limiter",

@@ -105,7 +105,7 @@ class Algorithm(Protocol):
         """Charge ``cost`` units (at least 1); return the new state and its ``reset_after``."""
 
     def reset_after(self, state: Any, quota: Quota, now: int, seen: Any, /) -> int:
-        """Microseconds until the quota is whole again if nobody comes."""
+        """Microseconds until the quota is full again if there are no requests."""
 
     def drop_future(self, state: Any, quota: Quota, now: int, /) -> Any:
         """Drop what lies more than ``AHEAD`` in the future (the clock stepped back), so that it does not count when its
@@ -113,7 +113,8 @@ class Algorithm(Protocol):
         itself."""
 
     def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: bytes, /) -> Any:
-        """Take back ``cost`` units, charged by ``check_id`` and whole again at ``until``; return the new state."""
+        """Refund ``cost`` units, charged by ``check_id`` to a quota that is full again at ``until``; return the new
+        state."""
 
     def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
         """Whether ``check_id`` was charged here, and still counts. Asked only where ``REMEMBERS_IDS``."""

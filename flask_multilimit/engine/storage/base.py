@@ -1,4 +1,4 @@
-"""What a storage is: whatever answers a check atomically."""
+"""The protocol of a storage, which answers checks atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoredKey:
 
     key: str
     ttl: float | None
-    """Seconds until it is forgotten if nobody comes; ``None``: never."""
+    """Seconds until it expires if there are no requests; ``None``: never."""
 
 
 @runtime_checkable
@@ -30,22 +30,22 @@ class Storage(Protocol):
     Every failure is a :class:`StorageError`, whatever the storage is made of, with the original error as its cause. Its
     attributes tell the guard what to do:
 
-    - ``no_reply``: nothing came back, or too late. The guard asks once more before it opens its breaker.
+    - ``no_reply``: no answer came, or too late. The guard asks once more before it opens its breaker.
     - ``key_specific``: only checks of these keys fail. The breaker stays closed.
     - ``check_id``: the id of the check that may have been charged, when the storage has chosen it. The guard repeats
       the check with this id, so that it is charged once.
     - ``remedy``: what the operator can do.
 
-    A storage that is wrapped around another one has it as its attribute ``wrapped``.
+    A storage that wraps another one has it as its attribute ``wrapped``.
     """
 
     shared: bool
     """Whether all processes that use this address see the same quotas."""
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
-        """Evaluate all hits at one instant; charge all if all allow, else none. One round trip.
+        """Evaluate all hits at one instant; charge all if all allow, otherwise none. One round trip.
 
-        ``check_id`` is given when an earlier try may have been charged already: then it is not charged again. Only
+        ``check_id`` is given if an earlier attempt may have been charged: then it is not charged again. Only
         algorithms that keep ids recognise it; one of them among the hits is enough (in a cluster, among those of each
         slot).
         """
@@ -54,19 +54,19 @@ class Storage(Protocol):
         """What :meth:`check` would answer, without charging."""
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
-        """One check after the other, each all or nothing for itself, with as few round trips as can be.
+        """One check after the other, each of them all or nothing, with as few round trips as possible.
 
-        ``ids`` are given, one a check, when they may have been charged already, as for :meth:`check`.
+        ``ids``, one per check, are given if the checks may have been charged already, as for :meth:`check`.
         """
 
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """Take back what the check ``check_id`` has charged (``charges`` is not empty); late, nothing."""
+        """Refund ``charges``, at least one, of the check ``check_id``. Charges that no longer count are ignored."""
 
     def reset(self, keys: Sequence[str]) -> None:
-        """Forget ``keys``: their quotas are whole again."""
+        """Forget ``keys``: their quotas are full again."""
 
     def close(self) -> None:
-        """Give back connections this storage has opened itself."""
+        """Close the connections that this storage has opened."""
 
 
 class Slot(NamedTuple):
@@ -81,15 +81,15 @@ class KeepsSlots(Protocol):
     """A storage that :class:`.Concurrent` rules can be asked of."""
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        """Give back slots, of any number of checks, in one round trip; those that are gone already, too. With ``lost``
-        the storage need not wait for the answer: it calls ``lost`` if the slots may still be taken."""
+        """Give back slots of any number of checks in one round trip. Slots that are gone already are ignored. With
+        ``lost`` the storage need not wait for the answer: it calls ``lost`` if the slots may still be taken."""
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        """Let slots count from now on, if they still do, in one round trip."""
+        """Restart the timeout of slots that still count, in one round trip."""
 
 
 Lost = Callable[[StorageError], object]
-"""Called, in whatever thread and at most once, with why slots may not have been given back."""
+"""Called, in any thread and at most once, with the reason why slots may not have been given back."""
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class Confirms(Protocol):
     """A storage that gives back slots without waiting for the answer."""
 
     def confirm(self) -> None:
-        """Look at the answers that nobody has waited for."""
+        """Read the answers for which no thread has waited."""
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class Inspectable(Protocol):
 
 @runtime_checkable
 class Scripted(Protocol):
-    """A storage that runs scripts in the server that processes share: off the way of requests."""
+    """A storage that runs scripts in the shared server, off the request path."""
 
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         """The reply to a Lua ``script``, whose ``keys`` lie in one slot. Raises :class:`StorageError`."""
@@ -136,9 +136,9 @@ class HoldsUnits(Protocol):
 
 
 def layers_of(storage: Storage) -> Iterator[Storage]:
-    """``storage``, and what it is wrapped around, down to what keeps the quotas.
+    """``storage`` and all storages that it wraps, down to the one that keeps the quotas.
 
-    A storage around a storage is one that has an attribute ``wrapped``.
+    A storage wraps the one in its attribute ``wrapped``.
     """
     layer: Storage | None = storage
     while layer is not None:

@@ -24,7 +24,7 @@ from .evaluate import decide, evaluated, take_back
 from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
-"""Due keys looked at for each hit of a check: more than a hit can add, so the dead never pile up."""
+"""Due keys that are looked at for each hit of a check: more than a hit can add, so expired keys do not pile up."""
 NOTHING_DUE = sys.maxsize
 """In place of the instant when to look again, as long as there are no keys."""
 
@@ -32,9 +32,8 @@ NOTHING_DUE = sys.maxsize
 class MemoryStorage:
     """Gives the reply that Redis would give to the same history, and keeps nothing beyond its window.
 
-    ``clock`` returns microseconds, from any origin; ``None``: that of the process, which cannot step back. A key whose
-    quota is whole again, by a rule with a lease or without, is forgotten by the checks that follow, a few each; no
-    thread, no timer.
+    ``clock`` returns microseconds, from any origin; ``None``: that of the process, which cannot step back. Later checks
+    forget keys whose quota is full again, a few each, without a thread or timer.
     """
 
     shared = False
@@ -132,12 +131,12 @@ class MemoryStorage:
         return self._tallies.tallies(keys)
 
     def sweep(self, most: int) -> None:
-        """Forget keys whose quota is whole again, at most ``most``, as every check does for itself."""
+        """Forget at most ``most`` keys whose quota is full again, as every check does."""
         with self._lock:
             self._sweep(self._now(), most)
 
     def forget_soonest(self, most: int) -> None:
-        """Keep at most ``most`` keys. Those go first that may be whole again soonest, though they still count."""
+        """Keep at most ``most`` keys. Those whose quotas may be full again soonest are forgotten first."""
         if len(self._states) <= most:
             return
         with self._lock:
@@ -147,7 +146,7 @@ class MemoryStorage:
             self._first_due = self._due[0][0] if self._due else NOTHING_DUE
 
     def usage(self) -> list[tuple[str, int]]:
-        """Of each key the algorithm, and how many entries it keeps: for estimates."""
+        """The algorithm and the number of entries of each key: for estimates."""
         with self._lock:
             known = [(self._rules[key], state) for key, state in self._states.items() if state is not None]
         return [(rule.algorithm, len(state) if isinstance(state, Log) else 1) for rule, state in known]
