@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,10 @@ STRATEGIES = {"fixed_window": FIXED_WINDOW, "sliding_window_counter": COUNTER}
 ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
+MOST_STRIKES = 1000
+"""That a ban waits for."""
+DAY = 86_400
+"""The longest that a ban lasts, unless it says else."""
 SAME_UNITS = frozenset(("second", "minute", "hour", "day", "month"))
 
 
@@ -58,7 +62,7 @@ def migrate(app: Flask) -> None:
 
 
 def report(app: Flask, limiter: Limiter, state: InForce) -> list[str]:
-    lines = ["from flask_multilimit import DEFAULT, IP, MultiLimit, Rule, exempt, rate_limiter", ""]
+    lines = ["from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter", ""]
     for each in moves(app, limiter, state):
         lines += [f"{each.where}", f"    - {each.before}", *(f"    + {line}" for line in each.after)]
         lines += [f"      # {note}" for note in each.notes] + [""]
@@ -82,7 +86,9 @@ def moves(app: Flask, limiter: Limiter, state: InForce) -> Iterator[Move]:
             move.after = [line.removeprefix("@") for line in move.after]
             yield move
     for meta in state.settings.meta_limits:
-        yield Move("meta_limits", _shown(meta.limit_provider), [], [_meta_note()])
+        notes: list[str] = []
+        bans = list(_ban((meta,), notes))
+        yield Move("meta_limits", _shown(meta.limit_provider), bans, ["for each limiter whose refusals count", *notes])
     for function in limiter.filters:
         note = (
             f"exempt_when={_called(function)} of each limiter: limit = functools.partial(rate_limiter, exempt_when=...)"
@@ -130,8 +136,9 @@ def _options(limiter: Limiter, limit: Limit, endpoints: list[str], notes: list[s
         )
     if limit.role == "limit" and not limit.override_defaults:
         yield "with_defaults=True"
-    if limit.meta_limits:
-        notes.append(_meta_note())
+    meta = tuple(limit.meta_limits or ())
+    if meta:
+        yield from _ban(meta, notes)
 
 
 def _type(key_func: Any, notes: list[str]) -> Iterator[str]:
@@ -189,8 +196,21 @@ def _before(limit: Limit) -> str:
     return f'@limiter.shared_limit({text}, scope="{limit.scope}")' if limit.shared else f"@limiter.limit({text})"
 
 
-def _meta_note() -> str:
-    return "meta limits stay on the bridge for now; often a second, longer rule does the same"
+def _ban(meta: Sequence[object], notes: list[str]) -> Iterator[str]:
+    """So many refusals within a time, and the client is refused for that time: what a meta limit is."""
+    texts = [getattr(each, "limit_provider", each) for each in meta]
+    items = [item for text in texts if isinstance(text, str) for item in parse_many(text)]
+    fitting = [item for item in items if item.amount <= MOST_STRIKES]
+    if len(fitting) != 1 or any(callable(text) for text in texts):
+        notes.append("meta limits are a ban: one a limiter, not from a callable, after at most 1000 refusals")
+    for item in fitting[:1]:
+        seconds = item.get_expiry()
+        most = f", most={seconds}" if seconds > DAY else ""
+        yield f"ban=Ban(after={item.amount}, within={seconds}, time={seconds}, factor=1{most})"
+        notes.append(
+            "the ban holds for its whole time from the refusal that completes it; a meta limit ended with its window. "
+            "Limiters with one type, scope and ban share it"
+        )
 
 
 def _endpoints_by_name(app: Flask) -> dict[str, list[str]]:

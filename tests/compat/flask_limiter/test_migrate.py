@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask, request
 
-from flask_multilimit import IP, Rule, rate_limiter
+from flask_multilimit import IP, Ban, Rule, rate_limiter
 from flask_multilimit.compat.flask_limiter import ApplicationLimit, ExemptionScope, Limit, Limiter, get_remote_address
 from flask_multilimit.compat.flask_limiter.contrib.util import get_remote_address_cloudflare
 
@@ -68,6 +68,14 @@ def limited(limit: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> 
         ),
         (lambda it: it.limit("3/minute", deduct_when=failed), 'type=IP, rules="3/minute", charge_when=failed'),
         (lambda it: it.limit("3/minute", error_message="wait"), 'type=IP, rules="3/minute", message="wait"'),
+        (
+            lambda it: it.limit("3/minute", meta_limits=["5/hour"]),
+            'type=IP, rules="3/minute", ban=Ban(after=5, within=3600, time=3600, factor=1)',
+        ),
+        (
+            lambda it: it.limit("3/minute", meta_limits=["5/month"]),
+            'type=IP, rules="3/minute", ban=Ban(after=5, within=2592000, time=2592000, factor=1, most=2592000)',
+        ),
         (lambda it: it.limit("3/minute", on_breach=tell), 'type=IP, rules="3/minute", on_rejected=tell'),
         (lambda it: it.limit("3/minute", override_defaults=False), 'type=IP, rules="3/minute", with_defaults=True'),
         (lambda it: it.limit("3/minute", key_func=by_plan), 'type=by_plan, name="by_plan", rules="3/minute"'),
@@ -81,7 +89,7 @@ def test_a_declaration_that_runs(limit: Any, declaration: str) -> None:
     text = printed(limited(limit))
 
     assert f"    + @rate_limiter({declaration})\n" in text
-    limiter: Any = eval(f"rate_limiter({declaration})", {**globals(), "Rule": Rule, "IP": IP})
+    limiter: Any = eval(f"rate_limiter({declaration})", {**globals(), "Rule": Rule, "IP": IP, "Ban": Ban})
     assert callable(limiter(search))
     assert rate_limiter is not None
 
@@ -120,7 +128,13 @@ def test_all_that_is_not_on_a_view() -> None:
         "fixed-window admits up to twice the count",
     ):
         assert line in text, text
-    assert re.search('meta_limits\n    - "5/day"', text)
+    assert re.search(r'meta_limits\n    - "5/day"\n    \+ ban=Ban\(after=5, within=86400, time=86400, factor=1\)', text)
+
+
+def test_meta_limits_that_are_no_single_ban_are_told() -> None:
+    text = printed(limited(lambda it: it.limit("3/minute", meta_limits=["5/hour", lambda: "9/day"])))
+
+    assert "meta limits are a ban: one a limiter, not from a callable" in text
 
 
 def test_an_app_without_limiter() -> None:
