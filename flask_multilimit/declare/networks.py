@@ -136,19 +136,32 @@ class Networks(Generic[T]):
         return self._size
 
     def find(self, address: str) -> T | None:
-        """The value of the smallest network around ``address``; ``None`` if there is none, or it is not an address."""
-        try:
-            if ":" not in address:
-                return self._v4.find(int.from_bytes(inet_pton(AF_INET, address), "big"))
-            if len(address) > LONGEST_ADDRESS:
-                return None
-            number = int.from_bytes(inet_pton(AF_INET6, address.partition("%")[0]), "big")
-        except (OSError, ValueError):  # such as the peer of a unix socket; ValueError: it contains a NUL or a surrogate
-            bare = without_port(address)
-            return None if bare == address else self.find(bare)
-        if _MAPPED <= number < _MAPPED + _ALL_V4:
-            return self._v4.find(number - _MAPPED)
-        return self._v6.find(number)
+        """What belongs to the smallest network around ``address``; ``None``: it lies in none, or is no address."""
+        place = place_of(address)
+        return None if place is None else self.at(place)
+
+    def at(self, place: Place) -> T | None:
+        """As :meth:`find`, of an address that has been read."""
+        version, number = place
+        return (self._v4 if version == 4 else self._v6).find(number)
+
+
+Place = tuple[int, int]
+"""An address: its version and its number. One of IPv6 that stands for one of IPv4 is that."""
+
+
+def place_of(address: str) -> Place | None:
+    """``None``: it is no address."""
+    try:
+        if ":" not in address:
+            return 4, int.from_bytes(inet_pton(AF_INET, address), "big")
+        if len(address) > LONGEST_ADDRESS:
+            return None
+        number = int.from_bytes(inet_pton(AF_INET6, address.partition("%")[0]), "big")
+    except (OSError, ValueError):  # the peer of a unix socket, say; ValueError: a NUL or a surrogate in it
+        bare = without_port(address)
+        return None if bare == address else place_of(bare)
+    return (4, number - _MAPPED) if _MAPPED <= number < _MAPPED + _ALL_V4 else (6, number)
 
 
 def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from ..control.controls import Listing
-from ..declare.networks import Network, Networks
+from ..declare.networks import Network, Networks, Place, place_of
 from ..declare.subjects import Subject
 from ..declare.who import Who
 from ..engine import ConfigurationError
@@ -87,7 +87,10 @@ class AccessLists:
 
     def of_address(self, address: str) -> Listed | None:
         """What holds for the address of a client, as far as networks tell."""
-        return self._allowed.of_address(address) or self._denied.of_address(address)
+        place = place_of(address)
+        if place is None:
+            return None
+        return self._allowed.at(place) or self._denied.at(place)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         """What holds for the subjects of a request."""
@@ -118,8 +121,8 @@ class _Found:
             else:
                 yield who.network, entry
 
-    def of_address(self, address: str) -> Listed | None:
-        found = self._networks.find(address)
+    def at(self, place: Place) -> Listed | None:
+        found = self._networks.at(place)
         return None if found is None else self._shown(found)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
