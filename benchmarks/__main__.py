@@ -16,7 +16,7 @@ from pathlib import Path
 from .environment import go_where_the_peers_are
 
 PARTS = (
-    *("server", "leases", "refusals", "memory", "flask", "web"),
+    *("server", "capacity", "leases", "refusals", "memory", "flask", "web"),
     *("threads", "startup", "growth", "footprint", "connections", "local"),
 )
 

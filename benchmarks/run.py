@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import (
+    capacity,
     connections,
     footprint,
     growth,
@@ -32,7 +33,7 @@ from .tables import TABLES, markdown
 PARTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     part.PART: part.measure
     for part in (
-        *(server, leases, refusals, in_memory, in_flask, web),
+        *(server, capacity, leases, refusals, in_memory, in_flask, web),
         *(threads, startup, growth, footprint, connections, local),
     )
 }

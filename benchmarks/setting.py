@@ -6,8 +6,9 @@ import contextlib
 import datetime
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +19,7 @@ from .measure import pinned
 
 sys.path.append(str(ROOT / "tests"))
 
-from support.servers import Server, find_binaries
+from support.servers import Binary, Server, find_binaries
 
 SHOWN = (
     *("flask", "redis", "hiredis", "pydantic", "gunicorn"),
@@ -61,6 +62,19 @@ class Setting:
             "load": round(os.getloadavg()[0], 1),
             "versions": {name: _version(name) for name in SHOWN},
         }
+
+
+def servers(kinds: Sequence[str]) -> dict[str, Server]:
+    """One of each of ``kinds``, such as "Redis 7", not started yet; what is not on this machine is left out."""
+    system = shutil.which("redis-server")
+    there = [*find_binaries().values(), *([Binary.at(Path(system))] if system else [])]
+    named = {_kind_of(binary.name): binary for binary in reversed(there)}
+    return {kind: Server(named[kind], tcp=True) for kind in kinds if kind in named}
+
+
+def _kind_of(name: str) -> str:
+    kind, _, version = name.partition("-")
+    return f"{kind.capitalize()} {version.partition('.')[0]}"
 
 
 def _version(name: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from . import (
+    capacity,
     connections,
     footprint,
     growth,
@@ -73,6 +74,34 @@ TABLES = (
         best="",
     ),
     Table(
+        "capacity",
+        capacity.PART,
+        "Decisions a second that keep one core of the server busy",
+        {
+            case: Cell(case, "decisions a second")
+            for case in (capacity.case_on(kind, rules) for kind in capacity.SERVERS for rules in RULES)
+        },
+        best="most",
+    ),
+    Table(
+        "server-time",
+        capacity.PART,
+        "Microseconds that the server spends in the commands of one decision",
+        {
+            case: Cell(case, "server µs")
+            for case in (capacity.case_on(kind, rules) for kind in capacity.SERVERS for rules in ("no rule", *RULES))
+        },
+    ),
+    Table(
+        "round-trip",
+        capacity.PART,
+        "The same as the client sees it, microseconds",
+        {
+            case: Cell(case, "µs")
+            for case in (capacity.case_on(kind, rules) for kind in capacity.SERVERS for rules in ("no rule", *RULES))
+        },
+    ),
+    Table(
         "leases",
         leases.PART,
         "A check under rules with a lease, as a part of the same check without one",
@@ -108,9 +137,18 @@ TABLES = (
     Table(
         "memory-faster",
         in_memory.PART,
-        "How many times as long limits takes for it, moving window",
+        f"How many times as long limits takes for it, moving window, while the window fills up to "
+        f"{in_memory.units_after(in_memory.MANY):,} units",
         {case: Cell(case, "times faster", spread=True) for case in RULES}
         | {f"CPU, {case}": Cell(case, "times faster, CPU") for case in RULES},
+        best="",
+    ),
+    Table(
+        "memory-few",
+        in_memory.PART,
+        f"The same, up to {in_memory.units_after(in_memory.FEW):,} units",
+        {case: Cell(in_memory.few(case), "times faster", spread=True) for case in RULES}
+        | {f"CPU, {case}": Cell(in_memory.few(case), "times faster, CPU") for case in RULES},
         best="",
     ),
     Table(

@@ -86,8 +86,30 @@ def test_who_is_better_is_said(benchmarks: Any) -> None:
 def test_a_part_gives_figures(benchmarks: Any) -> None:
     figures = list(benchmarks("in_memory").measure(benchmarks("setting").Setting(quick=True)))
 
-    assert {figure.case for figure in figures} == {"1 rule", "3 rules", "10 rules"}
+    cases = ("1 rule", "3 rules", "10 rules")
+    assert {figure.case for figure in figures} == {*cases, *(f"{case}, few units" for case in cases)}
     assert all(0 < figure.low <= figure.value <= figure.high for figure in figures)
+
+
+def test_the_server_time_of_a_decision_is_that_of_its_commands(
+    benchmarks: Any, server: Server, redis_client: redis.Redis
+) -> None:
+    capacity, contenders = benchmarks("capacity"), benchmarks("contenders")
+    limiter = contenders.guarded(server.url)
+    ten = contenders.ours_of(limiter)[contenders.OURS, "10 rules"]
+
+    of_ping, of_ten = (capacity._time_of_commands(redis_client, call) for call in (redis_client.ping, ten))
+
+    assert 0 <= of_ping < of_ten
+    limiter.close()
+    redis_client.flushall()
+
+
+def test_the_servers_of_the_machine_are_found_by_kind(benchmarks: Any) -> None:
+    found = benchmarks("setting").servers(benchmarks("capacity").SERVERS)
+
+    assert found
+    assert all(server.binary.name.startswith(kind.lower().replace(" ", "-")) for kind, server in found.items())
 
 
 def test_commands_and_bytes_are_counted(benchmarks: Any, server: Server, redis_client: redis.Redis) -> None:
