@@ -85,7 +85,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"command_line"},
     ),
     "operate/dashboard": (
-        {"bodies", "chinese", "drawing", "hour", "numbers", "paging", "who"},
+        {"answers", "bodies", "chinese", "drawing", "hour", "numbers", "paging", "who"},
         {"messages"},
         {"visit"},
         {"security"},

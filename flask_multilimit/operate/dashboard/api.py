@@ -1,30 +1,161 @@
-"""The same as JSON: what each page shows, under ``/api/``."""
+"""The same as JSON: what each page shows, under ``/api/``, and the OpenAPI document of it. Nothing is changed there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from flask import Response, jsonify
+from pydantic import TypeAdapter
 
-from . import pages
+from . import answers, changes, entries, limits, now, pages, whatif, whatif_page
 from .shell import url
 
-FACTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "now": pages.now_facts,
-    "limits": pages.limits_facts,
-    "subject": pages.subject_facts,
-    "change": pages.proposed_facts,
-    "lists": pages.lists_facts,
-    "history": pages.history_facts,
+
+@dataclass(frozen=True)
+class Parameter:
+    """Of a query."""
+
+    name: str
+    text: str
+    one_of: tuple[str, ...] = ()
+    is_number: bool = False
+
+    def document(self) -> dict[str, Any]:
+        kind: dict[str, Any] = {"type": "integer", "minimum": 1} if self.is_number else {"type": "string"}
+        if self.one_of:
+            kind["enum"] = list(self.one_of)
+        return {"name": self.name, "in": "query", "description": self.text, "schema": kind}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One question."""
+
+    name: str
+    text: str
+    answer: Any
+    """The type that its JSON is of."""
+    ask: Callable[[], Any]
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def view(self) -> Callable[[], Response]:
+        return lambda: jsonify(self.ask())
+
+    @property
+    def endpoint(self) -> str:
+        return f"api_{self.name.replace('-', '_')}"
+
+
+PAGE = Parameter("page", "Which part of the list, from 1 on.", is_number=True)
+Q = Parameter("q", "What rows have to contain.")
+ENDPOINT = Parameter("endpoint", "Only of this endpoint.")
+
+OPERATIONS = (
+    Operation(
+        "now",
+        "What happens now, and what happened in the last hour",
+        answers.Now,
+        pages.now_facts,
+        (ENDPOINT, Q, Parameter("sort", "The order of endpoints.", now.SORTS), PAGE),
+    ),
+    Operation(
+        "limits",
+        "Which limits apply where, and what has changed them",
+        answers.Limits,
+        pages.limits_facts,
+        (Q, Parameter("show", "Which endpoints.", limits.SHOWS), PAGE),
+    ),
+    Operation(
+        "subject",
+        "Where one subject stands at every endpoint",
+        answers.Subject,
+        pages.subject_facts,
+        (
+            Parameter("who", "An address, a network, or a subject behind the name of its type: user:42"),
+            Parameter("type", "The type of a subject, in place of who."),
+            Parameter("value", "The subject, with type."),
+            PAGE,
+        ),
+    ),
+    Operation(
+        "change",
+        "What a change would do; the form on the page makes it",
+        answers.Change,
+        pages.proposed_facts,
+        tuple(Parameter(name, "A field of the form.") for name in changes.FIELDS),
+    ),
+    Operation(
+        "lists",
+        "What is changed while the app runs",
+        answers.Lists,
+        pages.lists_facts,
+        (Parameter("kind", "Only entries of this kind.", entries.KINDS), Q, PAGE),
+    ),
+    Operation("history", "What was changed, by whom, when and why", answers.History, pages.history_facts, (Q, PAGE)),
+    Operation(
+        "what-if",
+        "What counts would have refused of the traffic that was recorded; null where nothing is recorded",
+        whatif.Answer | None,
+        whatif_page.what_if_facts,
+        (
+            ENDPOINT,
+            Parameter("type", "By what requests are counted.", whatif.TYPES),
+            Parameter("window", "Seconds."),
+            Parameter("count", "A count to look at."),
+            Parameter("refuse_at_most", "The part of requests, and of clients, that may be refused: 0.1%"),
+        ),
+    ),
+)
+"""All there are: routes, document and index are made of this table."""
+
+_REFUSALS = {
+    "400": "What is asked cannot be answered.",
+    "403": "authorize lets nobody in.",
+    "429": "Too many visits of this address were not let in.",
 }
-"""By the name of the page."""
+_JSON = "application/json"
 
 
 def index() -> Response:
     """Where what is."""
-    return jsonify({name: url(f"api_{name}") for name in (*FACTS, "what_if")})
+    return jsonify(
+        {"openapi": url("api_document"), **{each.name.replace("-", "_"): url(each.endpoint) for each in OPERATIONS}}
+    )
 
 
-def view_of(facts: Callable[[], dict[str, Any]]) -> Callable[[], Response]:
-    return lambda: jsonify(facts())
+def api_document() -> Response:
+    """The OpenAPI document."""
+    asked: list[tuple[str, Any, TypeAdapter[Any]]] = [
+        (each.name, "serialization", TypeAdapter(each.answer)) for each in OPERATIONS
+    ]
+    asked.append(("problem", "serialization", TypeAdapter(answers.Problem)))
+    schemas, models = TypeAdapter.json_schemas(asked, ref_template="#/components/schemas/{model}")
+    problem = {_JSON: {"schema": schemas["problem", "serialization"]}}
+    return jsonify(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Limits", "summary": "What the dashboard of flask-multilimit shows", "version": "1"},
+            "servers": [{"url": url("api").rstrip("/")}],
+            "paths": {
+                f"/{each.name}": {
+                    "get": {
+                        "operationId": each.endpoint.removeprefix("api_"),
+                        "summary": each.text,
+                        "parameters": [parameter.document() for parameter in each.parameters],
+                        "responses": {
+                            "200": {
+                                "description": "The answer.",
+                                "content": {_JSON: {"schema": schemas[each.name, "serialization"]}},
+                            },
+                            **{code: {"description": why, "content": problem} for code, why in _REFUSALS.items()},
+                        },
+                    }
+                }
+                for each in OPERATIONS
+            },
+            "components": {"schemas": models["$defs"]},
+        }
+    )

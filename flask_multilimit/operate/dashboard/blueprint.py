@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from flask import Blueprint, request
-from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests
+from werkzeug.exceptions import BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests
 
 from . import api, pages, whatif
 from .bodies import MOST_OF_A_FORM, require_small_body
 from .desk import Desk
 from .shell import harden, is_file, refused
-from .whatif_page import slider_file, what_if_facts, what_if_page
+from .whatif_page import slider_file, what_if_page
 
 
 def install(blueprint: Blueprint, desk: Desk) -> None:
     """Put the pages on ``blueprint``."""
     blueprint.before_request(lambda: _receive(desk))
     blueprint.after_request(harden)
-    for error in (Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests):
+    for error in (BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests):
         blueprint.register_error_handler(error, refused)
     blueprint.add_url_rule("/", "now", pages.now_page)
     blueprint.add_url_rule("/limits", "limits", pages.limits_page)
@@ -31,9 +31,9 @@ def install(blueprint: Blueprint, desk: Desk) -> None:
     blueprint.add_url_rule("/static/slider.css", "slider_css", lambda: slider_file("slider.css", "text/css"))
     blueprint.add_url_rule("/static/slider.js", "slider_js", lambda: slider_file("slider.js", "text/javascript"))
     blueprint.add_url_rule("/api/", "api", api.index)
-    for name, facts in api.FACTS.items():
-        blueprint.add_url_rule(f"/api/{name}", f"api_{name}", api.view_of(facts))
-    blueprint.add_url_rule("/api/what-if", "api_what_if", what_if_facts)
+    blueprint.add_url_rule("/api/openapi.json", "api_document", api.api_document)
+    for operation in api.OPERATIONS:
+        blueprint.add_url_rule(f"/api/{operation.name}", operation.endpoint, operation.view)
 
 
 def _receive(desk: Desk) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from dataclasses import asdict
+from typing import Any
 
-from flask import Response, jsonify, request
+from flask import Response, request
 from markupsafe import Markup
+from werkzeug.exceptions import BadRequest
 
 from ...engine import ConfigurationError
 from ..simulate.page.document import part
@@ -52,12 +53,12 @@ def _answer_of_upload(question: whatif.Question) -> whatif.Answer:
         return whatif.of_upload(question, log)
 
 
-def what_if_facts() -> Response:
+def what_if_facts() -> dict[str, Any] | None:
     try:
         answer = whatif.of_recorded(whatif.Question.of(request.args))
     except ConfigurationError as error:
-        return Response(json.dumps({"problem": str(error)}), 400, mimetype="application/json")
-    return jsonify(None if answer is None else asdict(answer))
+        raise BadRequest(str(error)) from error
+    return None if answer is None else asdict(answer)
 
 
 def slider_file(name: str, mimetype: str) -> Response:

@@ -88,7 +88,7 @@ def test_what_cannot_be_answered_is_said_as_json(app: Flask, ada: FlaskClient, t
     answer = asked(ada, "endpoint=opne")
 
     assert (answer.status_code, answer.mimetype) == (400, "application/json")
-    assert "did you mean" in answer.get_json()["problem"]
+    assert "did you mean" in answer.get_json()["error"]
 
 
 def test_a_log_is_text_in_the_page(ada: FlaskClient) -> None:
