@@ -261,7 +261,7 @@ def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
     remaining, retry_after, reset_after = standing
     wait, whole = retry_after / _MICROSECONDS, reset_after / _MICROSECONDS
     if not retry_after:
-        return BanStatus(hit, False, False, 0, remaining, wait, whole)
+        return BanStatus(hit, False, False, 0, max(remaining, 0), wait, whole)
     return BanStatus(hit, True, is_begun(remaining), level_of(remaining), 0, wait, whole)
 
 

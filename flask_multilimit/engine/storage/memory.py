@@ -60,7 +60,12 @@ class MemoryStorage:
                 quick, bans = hits.memory[_ways_of]  # type: ignore[attr-defined]  # `memoized`, written out: each check
             except (AttributeError, KeyError):
                 quick, bans = memoized(hits, _ways_of)
-            if quick is not None and check_id is None and now >= self._latest:
+            if (
+                quick is not None
+                and check_id is None
+                and now >= self._latest
+                and (not bans or self._states.keys().isdisjoint(quick.bans))
+            ):
                 new, reply = new_id(), quick.reply.copy()
                 reply[NOW] = now
                 begun = quick.charge(self._states, quick.units, now, new, reply)
@@ -207,19 +212,29 @@ class _QuickWay(NamedTuple):
     units: tuple[Unit, ...]
     reply: list[int]
     """When all are charged, except for the instant and what remains."""
+    bans: frozenset[str]
+    """Keys that must have no state: nobody has a strike."""
 
 
 def _ways_of(hits: tuple[Hit, ...]) -> tuple[_QuickWay | None, tuple[Watching, ...]]:
-    """The quick way, if there is one; and the bans, for which there is none."""
-    return _quick_way(hits), bans_among(hits)
+    """The quick way, if there is one; and the bans."""
+    bans = bans_among(hits)
+    return _quick_way(hits, frozenset(ban.place for ban in bans)), bans
 
 
-def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay | None:
+def _quick_way(hits: tuple[Hit, ...], bans: frozenset[int]) -> _QuickWay | None:
     algorithm = hits[0].rule.implementation
     if not hasattr(algorithm, "charge_units"):  # isinstance of a Protocol takes as long as a whole check
         return None
-    if any(hit.rule.implementation is not algorithm or hit.cost != 1 for hit in hits):
+    rules = [(place, hit) for place, hit in enumerate(hits) if place not in bans]
+    if any(hit.rule.implementation is not algorithm or hit.cost != 1 for _, hit in rules):
         return None
-    units = tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(i)) for i, hit in enumerate(hits))
-    reply = [*head(0), *chain.from_iterable((0, 0, hit.rule.quota.window) for hit in hits)]
-    return _QuickWay(cast("ChargesUnits", algorithm).charge_units, units, reply)
+    units = tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(place)) for place, hit in rules)
+    standings = (
+        (hit.rule.quota.count, 0, 0) if place in bans else (0, 0, hit.rule.quota.window)
+        for place, hit in enumerate(hits)
+    )
+    reply = [*head(0), *chain.from_iterable(standings)]
+    return _QuickWay(
+        cast("ChargesUnits", algorithm).charge_units, units, reply, frozenset(hits[place].key for place in bans)
+    )

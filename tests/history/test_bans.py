@@ -1,0 +1,101 @@
+"""Processes and threads that are refused at random: every strike is counted once, and every ban is told as it is."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from flask_multilimit.engine.storage.redis import scripts
+from history import bans
+from history.bans import Asked, violations
+from history.broken import Defect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from support.servers import Binary, Server, Servers
+
+pytestmark = pytest.mark.slow
+
+PROCESSES, THREADS, TIMES = 4, 3, 150
+PATIENCE = 120
+
+NAMES = frozenset({"sliding_window", "fixed_window", "ban"})
+DEFECTS = {
+    "needs one strike more": Defect("strikes - past + 1 >= hit.count", "strikes - past + 1 > hit.count", "wrong"),
+    "counts a repeated check again": Defect("string.find(state, id,", "string.find(state, 'nothing',", "wrong"),
+    "strikes while it holds": Defect(
+        "if left > 0 then\n          if", "if left > hit.most then\n          if", "wrong"
+    ),
+    "counts strikes for too long": Defect("> now - hit.window then", "> now - 2 * hit.window then", "wrong"),
+    "forgets a strike": Defect(
+        "string.sub(state or '', 24 * past + 33)", "string.sub(state or '', 24 * past + 57)", "wrong"
+    ),
+    "never repeats": Defect("level = math.min(level + 1, MOST_LEVEL)", "level = 0", "wrong"),
+    "counts what a peek is refused": Defect("if not repeated and mode ~= 'peek' then", "if not repeated then", "wrong"),
+    "counts what another limiter refuses, or nobody": Defect(
+        "struck = struck or reply[3 * place + 2] ~= 0", "struck = true", "wrong"
+    ),
+}
+"""Scripts that break the contract in one place."""
+
+
+class Processes:
+    """Several, which run together again and again."""
+
+    def __init__(self, pool: ProcessPoolExecutor, server: Server, client: redis.Redis) -> None:
+        self._pool, self._server, self._client = pool, server, client
+
+    def run(self, seed: int, times: int = TIMES, defect: Defect | None = None) -> list[Asked]:
+        self._client.flushall()
+        calls = [
+            self._pool.submit(bans.run, self._server.url, 100 * seed + n, THREADS, times, defect)
+            for n in range(PROCESSES)
+        ]
+        return [asked for call in calls for asked in call.result(PATIENCE)]
+
+
+@pytest.fixture(scope="module")
+def steady_server(server_binaries: dict[str, Binary], servers: Servers) -> Server:
+    """One whose clock does not step back on a busy machine, as that of Valkey 9.1 does: it puts replies in order."""
+    names = sorted(server_binaries, key=lambda name: not name.startswith("redis"))
+    return servers.running(server_binaries[names[0]])
+
+
+@pytest.fixture(scope="module")
+def processes(steady_server: Server) -> Iterator[Processes]:
+    context: Any = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES, timeout=PATIENCE)
+    with (
+        steady_server.client() as client,
+        ProcessPoolExecutor(PROCESSES, context, bans.meet_at, (barrier,)) as pool,
+    ):
+        yield Processes(pool, steady_server, client)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_reply_tells_of_the_ban_what_all_refusals_before_make_of_it(processes: Processes, seed: int) -> None:
+    history = processes.run(seed)
+
+    assert violations(history) == []
+    assert sum(asked.begun for asked in history) > 5
+    assert any(asked.level > 1 for asked in history)
+    assert any(asked.refused and not asked.holds for asked in history)
+    assert sum(not asked.refused and not asked.holds for asked in history) > 20
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_checker_finds_a_broken_script(processes: Processes, name: str) -> None:
+    assert violations(processes.run(1, defect=DEFECTS[name]))
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_broken_script_is_the_shipped_one_but_for_one_place(name: str) -> None:
+    defect = DEFECTS[name]
+
+    assert scripts.script(defect.driver, NAMES).text.count(defect.text) == 1
