@@ -159,7 +159,7 @@ def test_who_waits_in_vain_is_told_why(world: World, caplog: pytest.LogCaptureFi
     limiter = Limiter(GuardedStorage(storage, workers=1))
 
     assert limiter.check(hits()).decided_by == "local"
-    assert "Too many connections (as many checks are under way as max_connections" in caplog.text
+    assert "Too many connections (more checks run at once than max_connections" in caplog.text
     taken.close()
     until(lambda: is_working(limiter))
     limiter.close()

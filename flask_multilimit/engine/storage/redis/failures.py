@@ -43,16 +43,16 @@ REMEDIES = {
 """By the code that the server answers with, or the reason that TLS gives."""
 
 TOO_LATE = (
-    "see whether the server hangs, is too busy, or out of reach; MULTILIMIT_STORAGE_TIMEOUT is how long it may take"
+    "find out whether the server hangs, is too busy, or is out of reach; MULTILIMIT_STORAGE_TIMEOUT is the time it has"
 )
 NOBODY_THERE = "start the server, or correct the storage URI"
 
-ONLY_THIS = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
-"""Codes that tell of the check, not of the server."""
+KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
+"""Codes of errors that concern only the keys of the check, not the server."""
 
 _CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
 _NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|user executing the script can't")
-"""From Redis 7.2 and Valkey on; Redis 7.0. They give no code."""
+"""Of Redis 7.2 and Valkey; of Redis 7.0. They have no code."""
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -65,43 +65,42 @@ _CLASSES = {
     "MOVED": "MovedError",
     "ASK": "AskError",
 }
-"""Where redis-py takes the code off the text; by name, for not every version has all of them."""
+"""Errors from whose text redis-py removes the code; by name, because not every version has all of them."""
 
 NONE_FREE = "Too many connections"
-"""What redis-py says when a pool has given out all connections that it may."""
-_UNANSWERED = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
+"""What redis-py says when all connections of a pool are in use."""
+_NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
 
 def storage_error(error: Exception, server: str = "") -> StorageError:
     """What is raised from ``error``, which came from or on the way to ``server``."""
     if isinstance(error, MasterNotFoundError):
-        error.args = (str(error).partition(" : ")[0],)  # the rest is clients as they are printed: with passwords
-    error.__suppress_context__ = True  # how it came about inside of the client, which its text tells
+        error.args = (str(error).partition(" : ")[0],)  # the rest shows clients, with their passwords
+    error.__suppress_context__ = True  # its history inside the client adds nothing to its text
     code = code_of(error)
     where = f" ({server})" if server else ""
     made = StorageError(f"the rate limit storage gave no answer{where}: {type(error).__name__}: {error}")
-    made.key_specific = code in ONLY_THIS
-    made.no_reply = not code and isinstance(error, _UNANSWERED)
-    made.remedy = REMEDIES.get(code) or _remedy_of(error, unanswered=made.no_reply)
+    made.key_specific = code in KEY_SPECIFIC
+    made.no_reply = not code and isinstance(error, _NO_REPLY)
+    made.remedy = REMEDIES.get(code) or _remedy_of(error, no_reply=made.no_reply)
     return made
 
 
-def _remedy_of(error: Exception, *, unanswered: bool) -> str:
-    """Of an error for which the server gave no code."""
+def _remedy_of(error: Exception, *, no_reply: bool) -> str:
+    """The remedy for an error without a code of the server."""
     if str(error) == NONE_FREE:
-        return "as many checks are under way as max_connections of the storage URI allows: raise it"
+        return "more checks run at once than max_connections in the storage URI allows: raise it"
     known: str | None = getattr(error, "remedy", None)
-    if known is not None or not unanswered:
+    if known is not None or not no_reply:
         return known or ""
     late = isinstance(error, (exceptions.TimeoutError, TimeoutError))
     return TOO_LATE if late else NOBODY_THERE
 
 
 def code_of(error: Exception) -> str:
-    """The server's code for ``error``, or the reason that TLS gives; empty when there was none, for instance because
-    there was no answer at all.
+    """The server's code for ``error``, or the reason of TLS; empty if there is none, for example without any answer.
 
-    Also from inside of a script's error, where the servers put it in different places.
+    It is also found inside the error of a script, where servers put it in different places.
     """
     if isinstance(error, exceptions.AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"
