@@ -109,14 +109,20 @@ PANELS = (
 )
 
 
-def alerts(namespace: str = NAMESPACE) -> str:
-    """The alert rules, as a file of YAML."""
-    return _renamed(files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8"), namespace)
+def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
+    """The alert rules, as a file of YAML; with ``endpoints``, for those alone."""
+    text = files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8")
+    if endpoints:
+        names = "|".join(re.sub(r"([^\w/-])", r"\\\\\1", name) for name in endpoints)
+        matcher = f'endpoint=~"{names}"'
+        text = re.sub(r"(multilimit_(?:checks|bans)_total){", lambda found: f"{found[1]}{{{matcher}, ", text)
+        text = re.sub(r"(multilimit_(?:checks|bans)_total)\[", lambda found: f"{found[1]}{{{matcher}}}[", text)
+    return _renamed(text, namespace)
 
 
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
     """The dashboard, as JSON to import into Grafana. With ``endpoints``, those can be chosen; without, whatever
-    Prometheus knows."""
+    Prometheus knows, as in ``dashboard.json`` beside this file."""
     board = {
         "title": title,
         "uid": None,

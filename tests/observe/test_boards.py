@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,6 +142,22 @@ def test_the_dashboard_asks_for_every_metric() -> None:
     }
 
     assert {name for name in made if name not in text} == {"multilimit_refunds"}
+
+
+def test_alerts_for_some_endpoints_are_valid_and_for_no_others(tmp_path: Path) -> None:
+    text = alerts(endpoints=["search", "api.login", "(unmatched)"])
+    (tmp_path / "alerts.yml").write_text(text)
+    (tmp_path / "test.yml").write_text(RULES)
+
+    assert "6 rules found" in promtool("check", "rules", tmp_path / "alerts.yml")
+    expressions = [rule["expr"] for rule in yaml.safe_load(text)["groups"][0]["rules"]]
+    asked = re.findall(r"(?:checks|bans)_total\S*", "".join(expressions))
+    assert len(asked) > 5
+    assert all(r'endpoint=~"search|api\\.login|\\(unmatched\\)"' in each for each in asked)
+
+
+def test_the_dashboard_that_ships_is_the_one_that_is_printed() -> None:
+    assert files("flask_multilimit.observe").joinpath("dashboard.json").read_text(encoding="utf-8") == dashboard()
 
 
 def test_another_namespace_renames_every_metric() -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import click
 
 from ...observe.boards import alerts
-from .base import command
-from .grafana import _namespace_option
+from .base import command, current_gate, for_people
+from .grafana import limited_endpoints, namespace_option
 
 
 @command("alerts", short_help="Print alert rules for Prometheus.")
-@_namespace_option
-def alerts_command(namespace: str) -> None:
+@namespace_option
+@click.option("--own", is_flag=True, help="Only for the endpoints that this app limits now, and not for other apps'.")
+def alerts_command(namespace: str, own: bool) -> None:
     """Print alert rules for Prometheus: refusals rise, an endpoint refuses over 5 %, the storage is away, and more.
 
     Save them, and name the file under rule_files in prometheus.yml.
     """
-    click.echo(alerts(namespace), nl=False)
+    endpoints: list[str] = []
+    if own:
+        with for_people():
+            endpoints = limited_endpoints(current_gate())
+            if not endpoints:
+                raise click.ClickException("This app limits no endpoint.")
+    click.echo(alerts(namespace, endpoints), nl=False)

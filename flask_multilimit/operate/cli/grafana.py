@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from ...observe.boards import NAMESPACE, dashboard
+from ...serve.gate import AppGate
 from ..listing import endpoints_of
 from .base import command, current_gate, for_people
 
-_namespace_option = click.option(
+namespace_option = click.option(
     "--namespace",
     default=NAMESPACE,
     show_default=True,
@@ -18,7 +19,7 @@ _namespace_option = click.option(
 
 
 @command("grafana", short_help="Print a Grafana dashboard.")
-@_namespace_option
+@namespace_option
 def grafana_command(namespace: str) -> None:
     """Print a Grafana dashboard of the metrics of PrometheusMetrics, with the app's limited endpoints to choose from.
 
@@ -26,5 +27,10 @@ def grafana_command(namespace: str) -> None:
     """
     with for_people():
         gate = current_gate()
-        limited = [endpoint.name for endpoint in endpoints_of(gate) if endpoint.limiters]
+        limited = limited_endpoints(gate)
     click.echo(dashboard(limited, namespace=namespace, title=f"Rate limits of {gate.app.name}"), nl=False)
+
+
+def limited_endpoints(gate: AppGate) -> list[str]:
+    """Their names, each once."""
+    return list(dict.fromkeys(endpoint.name for endpoint in endpoints_of(gate) if endpoint.limiters))
