@@ -80,7 +80,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"console"},
         {"simulate"},
         {"listing", "standing", "top"},
-        {"doctor", "everywhere", "words"},
+        {"doctor", "everywhere", "slots", "words"},
         {"cli", "dashboard"},
         {"command_line"},
     ),

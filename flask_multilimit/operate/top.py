@@ -55,6 +55,16 @@ class RuleRates(NamedTuple):
     """That began in this time."""
 
 
+class SlotsInUse(NamedTuple):
+    """One line of the last table: a subject of a Concurrent rule."""
+
+    endpoint: str
+    used: int
+    limit: int
+    type: str
+    subject: str
+
+
 def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
     """Those with the most refusals first, then those with the most requests."""
     seconds, total = recent.seconds, recent.total
@@ -101,13 +111,16 @@ def rules_of(recent: RecentTraffic) -> list[RuleRates]:
     return sorted(rates, key=lambda rule: (-rule.refuses, -rule.near, -rule.shadows, rule))
 
 
-def screen(recent: RecentTraffic, storage: Storage, *, app: str, columns: int, rows: int) -> list[str]:
+def screen(
+    recent: RecentTraffic, storage: Storage, slots: Sequence[SlotsInUse] = (), *, app: str, columns: int, rows: int
+) -> list[str]:
     """Lines that fit ``columns`` and ``rows``."""
     endpoints, rules, subjects = endpoints_of(recent), rules_of(recent), recent.top_subjects(MOST_ROWS)
     lines = [_title(app, recent, columns), _totals(endpoints, columns), _storage_line(storage, columns), ""]
     if not endpoints:
         return [*lines, "No checks in this time."][:rows]
-    room = max((rows - len(lines) - 8) // 3, 1)
+    tables = 4 if slots else 3
+    room = max((rows - len(lines) - 2 * tables - 2) // tables, 1)
     spark = columns >= _WIDE
     bans = any(each.banned for each in endpoints)
     lines += _table(
@@ -128,6 +141,12 @@ def screen(recent: RecentTraffic, storage: Storage, *, app: str, columns: int, r
         room,
         columns,
     )
+    lines += _table(
+        ("SLOTS", "SUBJECT", "ENDPOINT"),
+        [(f"{each.used} of {each.limit}", _who(each.type, each.subject), each.endpoint) for each in slots],
+        room,
+        columns,
+    )
     return lines[:rows]
 
 
@@ -143,7 +162,7 @@ def sparkline(series: Sequence[int], columns: int = SPARKS) -> str:
     return "".join(BARS[-(-amount * (len(BARS) - 1) // most)] if most else BARS[0] for amount in sums)
 
 
-def as_json(recent: RecentTraffic, storage: Storage) -> dict[str, Any]:
+def as_json(recent: RecentTraffic, storage: Storage, slots: Sequence[SlotsInUse] = ()) -> dict[str, Any]:
     """The same for programs."""
     return {
         "at": recent.at,
@@ -152,6 +171,7 @@ def as_json(recent: RecentTraffic, storage: Storage) -> dict[str, Any]:
         "endpoints": [each._asdict() for each in endpoints_of(recent)],
         "rules": [each._asdict() for each in rules_of(recent)],
         "subjects": [each._asdict() for each in recent.top_subjects()],
+        "slots": [each._asdict() for each in slots],
     }
 
 
@@ -188,15 +208,18 @@ def _rule_row(each: RuleRates, *, bans: bool) -> tuple[str, ...]:
 
 
 def _subject_row(each: TopSubject, at: float) -> tuple[str, ...]:
-    who = each.subject or "everyone"
-    named = who if each.type in {"ip", "default"} else f"{each.type} {who}"
     return (
         str(each.refused),
-        named,
+        _who(each.type, each.subject),
         each.rule,
         each.endpoint,
         f"{console.duration(max(round(at - each.since), 1))} ago",
     )
+
+
+def _who(type_name: str, subject: str) -> str:
+    who = subject or "everyone"
+    return who if type_name in {"ip", "default"} else f"{type_name} {who}"
 
 
 def _rate(rate: float) -> str:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from flask_multilimit.observe.traffic import Check, Counts, RecentTraffic, Refused, RuleCount
-from flask_multilimit.operate.top import Storage, as_json, endpoints_of, rules_of, screen, sparkline
+from flask_multilimit.operate.top import SlotsInUse, Storage, as_json, endpoints_of, rules_of, screen, sparkline
 
 STORAGE = Storage("redis://localhost:6379/0", 0.42)
 
@@ -73,6 +73,18 @@ def test_bans_have_columns_where_there_are_any() -> None:
     assert ["login", "0", "0", "3.00", "0"] in shown
     assert ["ip-ban", "login", "3.00", "0", "0", "2"] in shown
     assert "BANNED/s" not in "".join(lines(120))
+
+
+def test_slots_in_use_have_a_table_where_there_are_any() -> None:
+    slots = [SlotsInUse("report", 4, 5, "user", "ada"), SlotsInUse("export", 1, 2, "default", "")]
+    text = screen(recent(), STORAGE, slots, app="shop", columns=80, rows=40)
+
+    shown = [line.split() for line in map(click.unstyle, text)]
+    assert ["SLOTS", "SUBJECT", "ENDPOINT"] in shown
+    assert ["4", "of", "5", "user", "ada", "report"] in shown
+    assert ["1", "of", "2", "everyone", "export"] in shown
+    assert "SLOTS" not in "".join(lines(80))
+    assert as_json(recent(), STORAGE, slots)["slots"][0]["used"] == 4
 
 
 def test_nothing_is_said() -> None:
