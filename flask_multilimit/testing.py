@@ -18,6 +18,7 @@ from flask.testing import FlaskClient
 
 from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
+from .engine.hits import BanHit
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
 from .operate.listing import prefixes_of, slot_of, stored_keys
 from .operate.standing import require_limiters, standings_of
@@ -221,7 +222,8 @@ def _of_test_client(address: str) -> dict[str, str]:
 
 
 def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """Without shadows; where all are shadows, these as if they were none."""
+    """Without shadows; where all are shadows, these as if they were none. Without bans, which nobody can use up."""
+    hits = tuple(hit for hit in hits if not isinstance(hit, BanHit))
     return tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
 
 

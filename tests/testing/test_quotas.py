@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import ConfigurationError
+from flask_multilimit import Ban, ConfigurationError, LimitType, rate_limiter
 from flask_multilimit.testing import enabled, exhaust, reset
 from testing.conftest import make_app
 
@@ -29,6 +29,20 @@ def test_only_as_much_is_used_as_the_tightest_rule_has_left(client: FlaskClient)
     refusal = exhaust(client, "by_ip")
 
     assert [status.remaining for status in refusal.statuses] == [0, 2]
+
+
+def test_a_limiter_with_a_ban_is_used_up_too_and_nobody_is_banned(app: Flask) -> None:
+    app.add_url_rule(
+        "/ban", "banning", rate_limiter(type=LimitType.IP, rules="3/minute", ban=Ban(after=1))(lambda: "ok")
+    )
+
+    refusal = exhaust(app, "banning", ip="127.0.0.1")
+
+    assert not refusal.allowed
+    response = app.test_client().get("/ban")
+    assert (response.status_code, response.headers["Retry-After"]) == (429, "3600")
+    reset(app, "banning", ip="127.0.0.1")
+    assert app.test_client().get("/ban").status_code == 200
 
 
 def test_another_address_is_not_concerned(app: Flask, client: FlaskClient) -> None:
