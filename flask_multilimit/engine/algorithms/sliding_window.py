@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 
 from .base import AHEAD, NEVER, Outcome, Quota, Unit, plain_quota
 
@@ -137,39 +137,44 @@ def charge(
 
 def charge_units(
     logs: MutableMapping[str, Log | None], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int]
-) -> list[str] | None:
+) -> Sequence[str] | None:
     """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
 
     What then remains of each is written into ``reply``; returned are the keys that had no log. ``None``, and nothing is
     charged, when one refuses, or has only what was charged by another window. No entry may lie in the future.
     """
-    found, stale, missing = [], [], []
+    found: list[Log] = []
+    stale: list[tuple[Log, int]] | None = None  # as nearly always
+    missing: list[tuple[str, int]] | None = None
     for key, window, count, place in asked:
         log = logs.get(key)
         if log is None:
             if count < 1:  # nothing passes
                 return None
+            missing = missing or []
             missing.append((key, window))
             reply[place] = count - 1
             continue
         if log.window != window:
             return None
-        used = len(log.times) - log.head
+        left = count - len(log.times) + log.head
         if log.lasts_until <= now:
             expired = bisect_right(log.times, now - window, log.head) - log.head
+            stale = stale or []
             stale.append((log, expired))
-            used -= expired
-        if used >= count:
+            left += expired
+        if left < 1:
             return None
         found.append(log)
-        reply[place] = count - used - 1
+        reply[place] = left - 1
     for log in found:
         log.times.append(now)
         log.ids += check_id
-    for log, expired in stale:
-        log.drop_first(min(expired, TRIM + 1))
-        log.lasts_until = log.times[log.head] + log.window
-    return [_begun(logs, key, window, now, check_id) for key, window in missing] if missing else []
+    if stale is not None:
+        for log, expired in stale:
+            log.drop_first(min(expired, TRIM + 1))
+            log.lasts_until = log.times[log.head] + log.window
+    return [_begun(logs, key, window, now, check_id) for key, window in missing] if missing else ()
 
 
 def _begun(logs: MutableMapping[str, Log | None], key: str, window: int, now: int, check_id: bytes) -> str:

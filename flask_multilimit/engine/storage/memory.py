@@ -66,9 +66,10 @@ class MemoryStorage:
                 and now >= self._latest
                 and (not bans or self._states.keys().isdisjoint(quick.bans))
             ):
-                new, reply = new_id(), quick.reply.copy()
+                (charge, units, blank, _), new = quick, new_id()
+                reply = blank.copy()
                 reply[NOW] = now
-                begun = quick.charge(self._states, quick.units, now, new, reply)
+                begun = charge(self._states, units, now, new, reply)
                 if begun is not None:
                     self._latest = now
                     if begun:
