@@ -1,10 +1,11 @@
 """How fast a log is replayed, and what memory that takes. Run ``python -m benchmarks.simulate``.
 
-Lines in the format ``combined`` go through three rules, in one process. 5,000 clients are there at once; after 50
-requests each makes room for one who was never there. Each length of log is replayed by a process of its own, whose
-time of CPU and largest memory are printed; making the log takes no part in the time.
+Lines in the format ``combined`` go through three rules, in one process. So many ``--clients`` are there at once; one of
+them makes room for one who was never there every ``--stay`` requests. Each length of log is replayed by a process of its
+own, whose time of CPU and largest memory are printed; making the log takes no part in the time.
 
     python -m benchmarks.simulate --lines 100000 1000000 10000000
+    python -m benchmarks.simulate --clients 500 --stay 1000
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.simulation import read_logs, simulate
 
 START = datetime(2026, 11, 22, tzinfo=timezone.utc)
-CLIENTS = 5000
-REQUESTS_OF_ONE = 50
 PER_SECOND = 500
 CHUNK = 10_000
 
@@ -46,11 +45,10 @@ def app() -> Flask:
     return app
 
 
-def lines(many: int) -> Iterator[str]:
+def lines(many: int, clients: int, stay: int) -> Iterator[str]:
     draw = random.Random(1)
     for number in range(many):
-        newest = number // REQUESTS_OF_ONE
-        client = newest + draw.randrange(CLIENTS)
+        client = number // stay + draw.randrange(clients)
         address = f"10.{client >> 16 & 255}.{client >> 8 & 255}.{client & 255}"
         when = START + timedelta(seconds=number // PER_SECOND)
         yield (
@@ -59,9 +57,9 @@ def lines(many: int) -> Iterator[str]:
         )
 
 
-def write(path: Path, many: int) -> None:
+def write(path: Path, many: int, clients: int = 5000, stay: int = 50) -> None:
     with path.open("w") as file:
-        file.writelines(lines(many))
+        file.writelines(lines(many, clients, stay))
 
 
 def replay(path: Path) -> None:
@@ -80,6 +78,8 @@ def replay(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, nargs="+", default=[100_000, 400_000], metavar="COUNT")
+    parser.add_argument("--clients", type=int, default=5000, metavar="COUNT")
+    parser.add_argument("--stay", type=int, default=50, metavar="REQUESTS")
     parser.add_argument("--replay", type=Path, metavar="LOG", help="replay this log here, and make none")
     given = parser.parse_args()
     if given.replay is not None:
@@ -88,7 +88,7 @@ def main() -> None:
     for many in given.lines:
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder, "access.log")
-            write(log, many)
+            write(log, many, given.clients, given.stay)
             subprocess.run([sys.executable, "-m", "benchmarks.simulate", "--replay", str(log)], check=True)
 
 

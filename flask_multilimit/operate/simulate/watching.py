@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from .logs.logged import LoggedRequest
 from .logs.reading import Logs
 
-COLLECTED_EACH = 50_000
+COLLECTED_EACH = 200_000
 """New objects between two runs of Python's garbage collector: a replay makes few cycles, and keeps many objects."""
 EACH = 1024
 """Requests between two looks at the clock."""
