@@ -1,0 +1,63 @@
+"""Who came, and how often: in full only of those who were refused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import IP, USER, MultiLimit, rate_limiter
+from flask_multilimit.operate.simulate import remembered
+from flask_multilimit.operate.simulate.clients import FIRST_SIZE, Counts
+from flask_multilimit.simulation import LoggedRequest, Report, simulate
+
+
+def test_counts_are_those_of_a_counter() -> None:
+    draw = random.Random(7)
+    counts, expected = Counts(), Counter[str]()
+    for _ in range(40 * FIRST_SIZE):
+        name, number = f"203.0.113.{draw.randrange(8 * FIRST_SIZE)}", draw.randrange(1, 1000)
+        counts.add(name, number)
+        expected[name] += number
+
+    assert len(counts) == len(expected)
+    assert {name: counts.of(name) for name in expected} == expected
+    assert counts.of("who never came") == 0
+
+
+def report_of(requests: list[LoggedRequest]) -> Report:
+    app = Flask("small")
+    MultiLimit(app, user_loader=lambda: None)
+    for name in ("a", "b"):
+        app.get(f"/{name}", endpoint=name)(
+            rate_limiter(type=IP, rules="3 per 5 seconds")(rate_limiter(type=USER, rules="5 per 7 seconds")(lambda: ""))
+        )
+    return simulate(app, requests)
+
+
+def test_who_is_forgotten_and_comes_again_is_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of clients changes no verdict and no count: also of a user who comes from several places."""
+    draw = random.Random(7)
+    requests = [
+        LoggedRequest.of(
+            1_795_305_600 + second // 8,
+            "GET",
+            draw.choice(["/a", "/b"]),
+            address=f"203.0.113.{draw.randrange(30)}",
+            status=200,
+            user=draw.choice([None, None, "ann", "bob"]),
+        )
+        for second in range(4000)
+    ]
+    whole = report_of(requests)
+    monkeypatch.setattr(remembered, "REMEMBERED", 3)
+
+    forgetful = report_of(requests)
+
+    assert forgetful == whole
+    assert whole.clients == 32
+    assert whole.clients_refused > 10
+    by_name = Counter(f"user {each.user}" if each.user else each.address for each in requests)
+    assert {each.name: each.requests for each in whole.worst}.items() <= by_name.items()
