@@ -53,7 +53,7 @@ def change_options(command: C) -> C:
 
 
 @command("set", short_help="Change a limit while the app runs.")
-@click.argument("endpoint")
+@click.argument("endpoint", required=False)
 @click.argument("rule", required=False)
 @click.argument("rules", required=False)
 @click.option("--limiter", metavar="NAME", help="Limiters with this name or type, instead of a RULE.")
@@ -66,7 +66,7 @@ def change_options(command: C) -> C:
 @click.option("--type", "type_", metavar="TYPE", default="default", help="The type of --limit: ip, user, default, ...")
 @change_options
 def set_command(
-    endpoint: str,
+    endpoint: str | None,
     rule: str | None,
     rules: str | None,
     limiter: str | None,
@@ -96,7 +96,10 @@ def set_command(
         "off": off,
         "limit": None if limit is None else {"type": type_, "rules": limit},
     }
-    _change({name: value for name, value in given.items() if value not in {None, False} or name == "shadow"}, **options)
+    said = {
+        name: value for name, value in given.items() if value is not None and (value is not False or name == "shadow")
+    }
+    _change(said, **options)
 
 
 @command("allow", short_help="Never limit a network or a subject.")
@@ -143,7 +146,7 @@ def _change(
     with for_people():
         steering = _steering()
         control = steering.control
-        author = getpass.getuser() if author is None else author
+        author = _user() if author is None else author
         preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
         if not as_json:
             click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
@@ -154,6 +157,14 @@ def _change(
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
         click.echo(f"In force within a second. To take it back: flask multilimit unset {preview.entry.id}")
+
+
+def _user() -> str:
+    """The name of the user who runs this; in a container there may be none."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
 
 
 def _confirm(warning: str, *, yes: bool, force: bool) -> None:
@@ -183,7 +194,7 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
         if not dry_run:
             if not yes:
                 click.confirm("Take this back?", abort=True, err=True)
-            author = getpass.getuser() if author is None else author
+            author = _user() if author is None else author
             steering.control.undo(id_, reason=reason, author=author)
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flask_multilimit.operate.cli.control import _user
+
 if TYPE_CHECKING:
     import redis
     from flask.testing import FlaskClient
@@ -38,6 +40,24 @@ def test_a_limit_is_changed_and_taken_back(on_server: Command, shop: FlaskClient
     assert on_server("unset", entry["id"], "--yes").code == 0
     soon_answers(shop, "/update", 429)
     assert [each["what"] for each in on_server("history", "--json").json["changes"]] == ["undo", "set"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["update", "--limiter", "ip", "--shadow", "--for", "30m"],
+        ["update", "--limiter", "ip", "--no-shadow", "--for", "30m"],
+        ["--who", "user:42", "--times", "10", "--lasting"],
+        ["update", "--limit", "11/second", "--type", "ip", "--for", "1h"],
+        ["update", "--limiter", "ip", "--rules", "50/minute", "--for", "1h"],
+        ["update", "--off", "--for", "1h"],
+    ],
+)
+def test_every_way_to_say_a_change(on_server: Command, arguments: list[str]) -> None:
+    run = on_server("set", *arguments, "--yes", "--force")
+
+    assert run.code == 0, run.err
+    assert len(on_server("entries", "--json").json["entries"]) == 1
 
 
 def test_a_dry_run_shows_and_changes_nothing(on_server: Command) -> None:
@@ -143,3 +163,19 @@ class TestDoctor:
         ((level, told),) = self.findings(on_server)
 
         assert (level, told[:11]) == ("hint", "200 entries")
+
+
+def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+
+    assert _user() == ""
+
+
+def test_text_that_is_no_text_is_an_error(on_server: Command) -> None:
+    run = on_server("deny", "203.0.113.9", "--lasting", "--yes", "--author", "\udc80")
+
+    assert run.code in {1, 2}
+    assert on_server("entries", "--json").json["entries"] == []
