@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Concurrent, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
+from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.plan.overrides import merged
 from support.asking import ask, policy, view
@@ -92,6 +92,36 @@ class TestLimiters:
 
         assert shop.statuses(2, "/open") == [200, 429]
         assert shop.statuses(1, "/open", ip="198.51.100.8") == [200]
+
+    def test_with_a_ban_at_night_and_the_ban_ends_with_it(self, shop: Shop) -> None:
+        limit = {"type": "ip", "rules": "1/minute", "ban": {"after": 1, "time": 600}}
+        entry = shop.control.override("open", limit=limit, for_=60)
+
+        assert shop.statuses(2, "/open") == [200, 429]
+        assert shop.ask("/open").headers["Retry-After"] == "600"
+        shop.control.undo(entry.id)
+        assert shop.statuses(1, "/open") == [200]
+
+    def test_of_other_rules_keep_the_ban_of_the_limiter(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "show", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=2))(view()))
+        with app.app_context():
+            multilimit.control.override("show", rule="ip-60s", rules="2/minute", lasting=True)
+
+        answers = [ask(app) for _ in range(4)]
+
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+        assert answers[-1].headers["Retry-After"] == "3600"
+
+    def test_to_shadow_takes_a_ban_along(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "show", rate_limiter(type=IP, rules="1/minute", ban=Ban(after=1))(view()))
+        assert [ask(app).status_code for _ in range(3)] == [200, 429, 429]
+
+        with app.app_context():
+            multilimit.control.override("show", limiter="ip", shadow=True, lasting=True)
+
+        assert ask(app).status_code == 200
 
 
 class TestSubjects:
