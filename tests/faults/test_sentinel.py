@@ -14,6 +14,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from flask_multilimit.engine import (
+    Concurrent,
     ConfigurationError,
     GuardedStorage,
     Health,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import redis
+    from typing_extensions import Self
 
     from support.servers import Binary
 
@@ -290,7 +292,7 @@ class Load:
         self.locally_decided_at = 0.0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -354,6 +356,54 @@ def test_a_fail_over_under_load(binary: Binary, fault: Callable[[Trio], None]) -
         assert fails == at_once == [True, True]
         for each in (limiter, *idle):
             each.close()
+
+
+class Work(Load):
+    """Threads that take slots and give them back."""
+
+    COUNT, TIMEOUT = 4, 5
+    SLOTS = hits([Concurrent(COUNT, TIMEOUT)], scope="slots")
+
+    def __init__(self, limiter: Limiter) -> None:
+        super().__init__(limiter)
+        self.done = self.in_progress = self.most = 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.005):
+            with self._limiter.slot(self.SLOTS) as decision:
+                if not decision.allowed:
+                    continue
+                with self._lock:
+                    self.in_progress += 1
+                    self.most = max(self.most, self.in_progress)
+                time.sleep(0.02)
+                with self._lock:
+                    self.in_progress -= 1
+                    self.done += 1
+
+
+@pytest.mark.parametrize("fault", [_kill, _freeze], ids=["killed", "frozen"])
+def test_a_fail_over_loses_no_slot(binary: Binary, fault: Callable[[Trio], None]) -> None:
+    """A replica may not have heard of the slots that were taken last: as many can be too many, for a moment."""
+    changes: list[Health] = []
+    with Trio(binary) as trio:
+        limiter = Limiter(GuardedStorage(storage_from_uri(trio.url, timeout=0.3), workers=1, on_change=changes.append))
+        with Work(limiter) as work:
+            until(lambda: work.done > 3 * THREADS)
+            trio.wait_for_good_replicas()
+            before = work.most
+            fault(trio)
+            until(lambda: changes)
+            trio.wait_for_another_primary()
+            until(lambda: limiter.health().state == "working" and len(changes) > 1)
+            back = work.done
+            until(lambda: work.done > back + 3 * THREADS)
+
+        assert before == Work.COUNT
+        assert work.most <= 2 * Work.COUNT
+        until(lambda: limiter.peek(Work.SLOTS).remaining == Work.COUNT)
+        assert limiter.peek(Work.SLOTS).decided_by == "storage"
+        limiter.close()
 
 
 def _by_uri(trio: Trio) -> Limiter:

@@ -92,6 +92,19 @@ class Trio(contextlib.ExitStack):
         until(is_told)
         return next(replica for replica in self.replicas if port_of(replica) in found)
 
+    def wait_for_good_replicas(self) -> None:
+        """Until each sentinel has heard that all replicas are in touch with the primary: it promotes no other."""
+
+        def are_good() -> bool:
+            for sentinel in self.sentinels:
+                with sentinel.client() as client:
+                    links = [each["master-link-status"] for each in client.sentinel_slaves(SERVICE)]
+                if links != ["ok"] * self._count:
+                    return False
+            return True
+
+        until(are_good)
+
     def _start(self) -> None:
         quick = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *self._options)
         self.primary = self.enter_context(Server(self._binary, tcp=True, options=quick))
