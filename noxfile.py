@@ -133,6 +133,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def pictures(session: nox.Session) -> None:
+    """Take the pictures of the dashboard anew, after ten minutes of traffic, or as many as are given: ``-- 3``."""
+    session.install(".[test]")
+    session.run("python", "docs/pictures.py", *session.posargs, env={"PYTHONPATH": str(Path("tests").resolve())})
+
+
+@nox.session
 def examples(session: nox.Session) -> None:
     """Run each example, ask for the page of each app, which builds its limits, and draw the picture of the docs."""
     session.install(".[test,plot]")
