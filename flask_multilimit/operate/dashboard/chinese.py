@@ -207,9 +207,8 @@ CHINESE: dict[str, str] = {
     "No limit of a view changes.": "没有视图的限额改变。",
     "That is meant": "确实如此",
     "Change it": "更改",
-    "In force in all workers within a second. The history keeps it under your name: {author}": (
-        "一秒内在所有工作进程中生效。历史将以您的名义记录:{author}"
-    ),
+    "In force in all workers within a second.": "一秒内在所有工作进程中生效。",
+    "The history keeps it under your name: {author}": "历史将以您的名义记录:{author}",
     "Fill in the form. Before anything changes, it shows here which limits would be others, and what is known of the "
     "last hour.": "请填写表单。更改之前,此处会显示哪些限额将改变,以及过去一小时的情况。",
     "This is your own address: you would be refused here too.": "这是您自己的地址:您在此也会被拒绝。",

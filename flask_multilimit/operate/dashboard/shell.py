@@ -113,6 +113,7 @@ def _frame() -> dict[str, Any]:
     page = (request.endpoint or "").rpartition(".")[2]
     return {
         "app_name": current_app.name,
+        "as_json": _as_json(page),
         "banners": [told(here.language, text) for text in _banners()],
         "has_page": lambda name: f"{request.blueprint}.{name}" in current_app.view_functions,
         "here": lambda **changed: url(page, **{**request.args.to_dict(), "lang": None, **changed}),
@@ -131,6 +132,14 @@ def _frame() -> dict[str, Any]:
         "url": url,
         "visit": here,
     }
+
+
+def _as_json(page: str) -> str:
+    """Where what the page shows is as JSON."""
+    name = f"api_{page}"
+    if f"{request.blueprint}.{name}" not in current_app.view_functions:
+        return url("api")
+    return url(name, **{**request.args.to_dict(), "lang": None, "done": None, "undone": None})
 
 
 def _remember(language: str, response: Response) -> None:

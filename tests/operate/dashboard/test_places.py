@@ -37,7 +37,7 @@ def test_behind_a_proxy_that_takes_a_prefix_away() -> None:
         environ["PATH_INFO"] = environ["PATH_INFO"].removeprefix("/shop")
         return served({**environ, "HTTP_X_FORWARDED_PREFIX": "/shop"}, start_response)
 
-    app.wsgi_app = proxy  # type: ignore[method-assign,assignment]
+    app.wsgi_app = proxy  # type: ignore[method-assign]
     ada = browser_of("ada", app)
 
     page = ada.get(f"/shop{ROOT}")
