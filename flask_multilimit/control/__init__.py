@@ -1,1 +1,1 @@
-"""What is changed while the app runs: overrides, allow and deny lists, bans."""
+"""Changes while the app runs: overrides, allow and deny lists, bans."""

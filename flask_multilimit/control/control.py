@@ -1,4 +1,4 @@
-"""Control: what a developer, a command or a page changes limits by while the app runs."""
+"""Control: code, commands and pages use it to change limits while the app runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Duration = float | str | timedelta
 
 
 class ControlConflict(ConfigurationError):  # noqa: N818 - says what it is
-    """Somebody else has changed the same at the same time. Nothing is stored: look at it, and try again."""
+    """Someone else changed the same thing at the same time. Nothing was stored: look at it, and try again."""
 
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - says what it needs
-    """It would lock out (nearly) everyone: say ``force=True`` if that is meant."""
+    """The change would lock out (nearly) everyone. Pass ``force=True`` if that is intended."""
 
 
 class Steered(Protocol):
@@ -40,20 +40,20 @@ class Steered(Protocol):
         """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
 
     def warning(self, document: Document, entry: Override | Listing) -> str:
-        """Why ``entry`` should not come into ``document`` by accident; empty: nothing speaks against it."""
+        """Why adding ``entry`` to ``document`` must be confirmed; empty if it need not."""
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
         """Each endpoint that has other limits in ``after``."""
 
     def idle(self, document: Document) -> set[str]:
-        """The ids of overrides that nothing in the app answers to."""
+        """The ids of overrides that apply to nothing in the app."""
 
 
 class Control:
-    """Changes that hold in all processes that share the storage, at most a second later.
+    """Makes changes that apply in all processes that share the storage, at most a second later.
 
     Each change says how long it holds: ``for_`` seconds (or text such as ``"2h"``, or a ``timedelta``), or
-    ``lasting=True``; and, for whoever reads it later, ``reason`` and ``author``. Whatever could not be declared raises
+    ``lasting=True``. ``reason`` and ``author`` are kept for the history. A change that could not be declared raises
     :class:`ConfigurationError`, and nothing is stored.
     """
 
@@ -80,17 +80,17 @@ class Control:
         author: str = "",
         force: bool = False,
     ) -> Override:
-        """Change limits. Counts go on: what is used stays used.
+        """Change limits. Counts continue: what is used remains used.
 
         :param endpoint: where: an endpoint, a blueprint, a pattern, or the scope of a check.
-        :param rule: the rule with this name, which is what header fields show.
+        :param rule: the rule with this name in header fields.
         :param limiter: the limiters with this name or type.
         :param who: the limits that count this subject (``"user:42"``) or network.
-        :param rules: what holds instead; of a ``rule``, text changes its count and time only.
-        :param times: so many times the count, and the burst.
+        :param rules: the rules instead. For a ``rule``, text changes only its count and time.
+        :param times: a factor for the count and the burst.
         :param shadow: whether it counts, but never refuses.
-        :param off: as if it were not there.
-        :param limit: a limiter more, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``.
+        :param off: switch the limits off.
+        :param limit: an additional limiter, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``.
         :param force: also to less than a hundredth of what is declared.
         """
         given = {
@@ -214,9 +214,7 @@ class Control:
                 return
             stamp, document = self._read()
             if _of_target(document, entry) != seen:
-                raise ControlConflict(
-                    f"{entry}: changed by somebody else meanwhile: look at the entries, and try again"
-                )
+                raise ControlConflict(f"{entry}: changed by someone else meanwhile: look at the entries, and try again")
         raise ControlConflict(_TOO_MANY)
 
     def _prepared(

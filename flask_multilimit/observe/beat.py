@@ -1,4 +1,4 @@
-"""What is done once a second, off the way of requests."""
+"""Runs tasks once a second, off the request path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Task(Protocol):
     """Something to do at each beat."""
 
     def __call__(self, *, ending: bool = False) -> bool:
-        """Do what is due, or all there is when the process is ``ending``; return whether there is more to come."""
+        """Do what is due, or everything if the process is ``ending``. Return whether there is more to do."""
 
 
 class Beat:
@@ -34,7 +34,7 @@ class Beat:
         self._tasks: list[Task] = []
         self._lock = Lock()
         self.idle: bool = False
-        """Whether there are tasks and no thread: look first, for :meth:`start` takes a lock."""
+        """Whether there are tasks but no thread. Look here first, because :meth:`start` takes a lock."""
         tell_child(self)
         _beats.add(self)
 
@@ -49,14 +49,14 @@ class Beat:
             self._tasks.append(task)
 
     def start(self) -> None:
-        """See to it that a thread runs."""
+        """Start the thread unless it runs."""
         with self._lock:
             if not self.idle:
                 return
             self.idle = False
         try:
             Thread(target=_run, args=(weakref.ref(self),), name="multilimit-beat", daemon=True).start()
-        except RuntimeError as error:  # no more threads, or the interpreter ends: the next event tries again
+        except RuntimeError as error:  # no thread left, or the interpreter is ending: the next event tries again
             self.idle = True
             self._logger.warning("Rate limits: traffic is not flushed, no thread can be started: %s", error)
 
@@ -66,7 +66,7 @@ class Beat:
         for task in self._tasks:
             try:
                 more = task(ending=ending) or more
-            except Exception:  # noqa: PERF203 - the other tasks are still to run
+            except Exception:  # noqa: PERF203 - the other tasks must run
                 self._logger.exception("Rate limits: %r raised in the background", task)
         return more
 
@@ -85,7 +85,7 @@ _beats: weakref.WeakSet[Beat] = weakref.WeakSet()
 
 def threads_run() -> bool:
     """Whether a thread runs beside requests: under uWSGI only if it was told so."""
-    uwsgi = sys.modules.get("uwsgi")  # made by the server; there is no such package
+    uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
     if uwsgi is None:
         return True
     given = {name.decode() if isinstance(name, bytes) else name for name in uwsgi.opt}
@@ -93,7 +93,7 @@ def threads_run() -> bool:
 
 
 def _run(beating: weakref.ref[Beat]) -> None:
-    """The thread keeps no app alive."""
+    """The thread. It keeps no app alive."""
     idle = 0
     while idle < IDLE_BEATS:
         time.sleep(SECONDS)

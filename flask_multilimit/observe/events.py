@@ -1,4 +1,4 @@
-"""One event an outcome, and who is told of it."""
+"""One event per outcome, and the observers that get it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
 Outcome = Literal[
     "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded"
 ]
-"""What became of one check:
+"""The outcome of one check:
 
 - ``allowed``: every limit allows.
-- ``waited``: allowed, after the request was kept asleep.
+- ``waited``: allowed, after the request slept.
 - ``shadowed``: allowed, and a limiter with ``shadow=True`` would have refused.
 - ``allow_listed``: an allow entry lets the subject pass a view with limits; none was asked.
 - ``refused``: at least one rule refuses.
 - ``banned``: a ban holds; also when it began with this check.
 - ``denied``: a deny entry refuses the subject; no limit was asked.
-- ``unanswered``: storage gave no answer, and the client got a 503, or the caller an exception.
-- ``refunded``: what an earlier check charged was given back. It follows that check's own outcome.
+- ``unanswered``: the storage did not answer, and the client got a 503 or the caller an exception.
+- ``refunded``: the charge of an earlier check was refunded. This follows that check's own outcome.
 """
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_listed"})
@@ -35,15 +35,15 @@ TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "una
 """Outcomes with which it does not."""
 
 NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", "refunded"})
-"""Outcomes for which no limit was asked."""
+"""Outcomes without a check of limits."""
 OTHERS = "(others)"
-"""In place of an endpoint or a rule that is not known, or where there are too many names to tell them apart."""
+"""Stands for endpoints and rules that are not known, or beyond the number of names that are kept apart."""
 SLEPT_SECONDS = 0.001
-"""Whoever was kept for less did not sleep."""
+"""A shorter wait does not count as sleep."""
 NEAR_LIMIT = 0.8
-"""Used share of a quota from which on a rule is near its limit."""
+"""A rule is near its limit if more than this part of its quota is used."""
 QUIET_SECONDS = 60.0
-"""Between two log lines about one thing."""
+"""The least between two log lines about the same thing."""
 
 
 class Counted(Protocol):
@@ -80,20 +80,20 @@ class Event(NamedTuple):
     """One outcome of one check. Its first three fields are labels: endpoints and names, never subjects."""
 
     endpoint: str
-    """The endpoint; for a service function its qualified name; for a check on the spot its scope."""
+    """The endpoint; for a service function its qualified name; for ``multilimit.check`` the scope."""
     outcome: Outcome
     decided_by: str
-    """``decision.decided_by``; ``list`` when an allow or deny entry decided, ``nobody`` when storage did not answer."""
+    """``decision.decided_by``; ``list`` if an allow or deny entry decided, ``nobody`` if the storage did not answer."""
     decision: Decision | None
-    """``None`` when no limit was asked, or storage did not answer."""
+    """``None`` if no limit was checked, or the storage did not answer."""
     seconds: float
-    """Seconds that the check took, without the time for which the request was kept asleep."""
+    """Seconds that the check took, without the time for which the request slept."""
     waited: float
-    """Seconds for which the request was kept asleep."""
+    """Seconds for which the request slept."""
     applied: Sequence[Counted]
-    """The limiters that were asked; where a list denies, whom, in place of them."""
+    """The limiters that were checked; if a list denies, the denied subject instead."""
     error: Exception | None
-    """Why storage gave no answer."""
+    """Why the storage did not answer."""
 
     @property
     def passed(self) -> bool:
@@ -126,21 +126,21 @@ _Fields = tuple[
     str, Outcome, str, "Decision | None", float, float, "Sequence[Counted]", "Exception | None"
 ]  # fmt: skip
 event_of: Callable[[_Fields], Event] = cast("Callable[[_Fields], Event]", partial(tuple.__new__, Event))
-"""An event of all its fields, in half the time that ``Event(...)`` takes: for the way of every request."""
+"""An event of all its fields, in half the time that ``Event(...)`` takes: every request may make one."""
 
 
 class Observer(Protocol):
-    """Whoever is told of events: any callable. It runs while the request waits, so it must be quick."""
+    """Any callable that takes an event. It runs while the request waits, so it must be fast."""
 
     def __call__(self, event: Event, /) -> object:
         """Take note of ``event``. What it raises is logged, at most once a minute; the request goes on."""
 
 
 class ControlState(NamedTuple):
-    """What a process knows of the changes made while the app runs."""
+    """What a process knows about the changes made while the app runs."""
 
     version: int
-    """Of the control document that this process has: how often it was changed; 0 for never."""
+    """The version of the control document in this process: the number of changes so far."""
     age: float
     """Seconds since this process has last looked for a newer one, and the storage has answered."""
 
@@ -152,24 +152,25 @@ class Watched(Protocol):
     def name(self) -> str: ...
 
     def health(self) -> Health:
-        """How the storage stands, as far as this process knows. Asks nobody."""
+        """The state of the storage as far as this process knows, without asking it."""
 
     def leases(self) -> int:
-        """Quotas of which this process has taken leases."""
+        """The number of quotas of which this process holds leases."""
 
     def control(self) -> ControlState | None:
-        """The changes made while it runs; ``None`` where none can be made."""
+        """The changes made while it runs; ``None`` if the app takes none."""
 
     def every_second(self, task: Callable[[], bool], /) -> None:
-        """Run ``task`` about once a second while events come, and while it returns that there is more to come."""
+        """Run ``task`` about once a second while there are events, and while it returns true because it has more to
+        do."""
 
 
 @runtime_checkable
 class Attached(Protocol):
-    """An observer that wants to know what it observes."""
+    """An observer that is told which app it observes."""
 
     def attach(self, watched: Watched, /) -> None:
-        """Called once an app, when the app is initialised. What it raises stops the start."""
+        """Called once per app, when the app is initialised. An exception stops the start."""
 
 
 class Audience:
@@ -200,11 +201,11 @@ class Audience:
 
 _REMAININGS = slice(REMAINING, None, EACH)
 _RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
-"""Made once, for they are used at every request."""
+"""Made once, because every request uses them."""
 
 
 def outcome_of(decision: Decision, waited: float) -> Outcome:
-    """What became of a check that storage, or this process in its place, has decided."""
+    """The outcome of a check that the storage, or this process in its place, has decided."""
     reply = decision.reply
     if not reply[ALLOWED]:
         return "refused" if decision.ban is None else "banned"

@@ -1,1 +1,1 @@
-"""What is done at each request: the check, and what a client is told."""
+"""Runs at each request: the check, and what the client is told."""

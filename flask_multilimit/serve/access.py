@@ -1,4 +1,4 @@
-"""Allow and deny, before any limit is asked: who passes, who is refused, and who is limited like everyone."""
+"""Allow and deny lists: which clients pass without limits, and which are refused before any limit is checked."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Listed:
     who: Who
     action: Action
     where: str
-    """What put it there: a setting, an argument, or the id of an entry of the control document."""
+    """Where it comes from: a setting, an argument, or the id of an entry of the control document."""
     status: Status = 403
-    """Of the refusal, for ``deny``."""
+    """The status of the refusal, for ``deny``."""
     banned: bool = False
-    """Whether it is a ban, and says so."""
+    """Whether it is a ban, and the client is told so."""
     ends_in: float | None = None
     """Seconds until its end, when it was found; ``None``: it lasts."""
 
 
 def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Status = 403) -> list[Listed]:
-    """The entries of a list that is written at ``where``. Raises :class:`ConfigurationError`."""
+    """The entries of the list at ``where``. Raises :class:`ConfigurationError`."""
     try:
         return [Listed(Who.parse(text), action, where, status) for text in texts]
     except ConfigurationError as error:
@@ -76,7 +76,7 @@ class AccessLists:
         return self._size
 
     def of_client(self, address: str, subject_of: SubjectOf) -> Listed | None:
-        """What holds for a client: who is allowed is not denied, whatever else lists say, and addresses come first."""
+        """The entry that applies to a client. Allow entries come before deny entries, and addresses before subjects."""
         by_address = self.of_address(address)
         if by_address is not None and by_address.action == "allow":
             return by_address
@@ -86,19 +86,19 @@ class AccessLists:
         return by_subjects
 
     def of_address(self, address: str) -> Listed | None:
-        """What holds for the address of a client, as far as networks tell."""
+        """The entry that applies to the address of a client."""
         place = place_of(address)
         if place is None:
             return None
         return self._allowed.at(place) or self._denied.at(place)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
-        """What holds for the subjects of a request."""
+        """The entry that applies to the subjects of a request."""
         return self._allowed.of_subjects(subject_of) or self._denied.of_subjects(subject_of)
 
     @property
     def allows_subjects(self) -> bool:
-        """Whether a subject may be allowed whose address is denied."""
+        """Whether any subject is allowed, which may come from a denied address."""
         return bool(self._allowed.type_names)
 
 

@@ -1,4 +1,4 @@
-"""What the lists of who is allowed and denied say of the current request."""
+"""Asks the allow and deny lists about the current request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .refusal import Refusals
 
 
 class AccessCheck:
-    """Asks the lists of one app, twice a request: about the address when it begins, and about the subjects, who may be
-    known only later, before its limits are checked."""
+    """Asks the lists of one app twice per request: about the address when the request begins, and about the subjects,
+    which may be known only later, before its limits are checked."""
 
     def __init__(self, in_force: InForce, refusals: Refusals) -> None:
         self._in_force = in_force

@@ -1,4 +1,4 @@
-"""Who is told of the outcomes of an app: traffic, unless it is switched off, and the observers of its developer."""
+"""Who learns of the outcomes of an app: traffic, unless it is switched off, and the developer's observers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..signals import limit_event, limits_checked, notify, request_rejected, sha
 
 
 def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
-    """Raises :class:`ConfigurationError` when an observer cannot observe, or a setting needs another."""
+    """Raises :class:`ConfigurationError` if an observer cannot be attached, or a setting requires another one."""
     watched = WatchedApp(app, limiter)
     for observer in observers:
         if isinstance(observer, Attached):
@@ -41,7 +41,7 @@ class AppAudience(Audience):
         self.watched = watched
         self.traffic = traffic
         self.present: bool = bool(observers) or traffic is not None
-        """Whether anybody but receivers of the signal is to be told."""
+        """Whether there is a listener besides receivers of the signal."""
         self._app = app
         self._beat = watched.beat
 
@@ -74,7 +74,7 @@ class AppAudience(Audience):
 
 
 def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
-    """Check, wait if the limits say so, and tell ``audience`` what became of it. Raises :class:`StorageError`."""
+    """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
     started, waited = perf_counter(), 0.0
     try:
         decision = limiter.check(applied.hits)
@@ -98,13 +98,13 @@ def tell_of(
     decision: Decision | None = None,
     who: Subject | None = None,
 ) -> None:
-    """Tell ``audience`` of an outcome for which no limit was asked."""
+    """Tell ``audience`` of an outcome without a check of limits."""
     if audience.present or limit_event.receivers:
         audience.hear(endpoint, outcome, decided_by, decision, applied=() if who is None else (ByList(who),))
 
 
 def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLimits) -> None:
-    """Send those of a check that was decided."""
+    """Send the signals of a decided check."""
     subjects = {each.subject.type: each.subject.value for each in applied}
     arguments = {"decision": decision, "endpoint": scope, "subjects": subjects}
     notify(limits_checked, app, **arguments)
@@ -160,7 +160,7 @@ def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:
 
 
 def _key_of(app: Flask, settings: Settings) -> bytes:
-    """What subjects are hashed with."""
+    """The key for hashes of subjects."""
     if settings.traffic_subjects != "hashed":
         return b""
     secret = app.secret_key

@@ -31,8 +31,8 @@ class AppGate(InForce):
     """Decides every request of one app.
 
     A request is checked once, in one command: by the decorator of its view, or else after all ``before_request``
-    functions, which may find out who the user is. When the request ends before that, because some function has answered
-    or raised, the limits that are not the view's own are checked at that end.
+    functions, which may find out who the user is. If the request ends before that, because a function answers or
+    raises, the limits that are not the view's own are checked then.
     """
 
     on_rejected: Reaction | None
@@ -49,8 +49,8 @@ class AppGate(InForce):
     def install(self) -> None:
         """Put the gate around what the app does for a request.
 
-        Hooks of Flask would not do: none runs after the ``before_request`` functions of blueprints, and what
-        ``after_request`` raises is a server error.
+        Hooks of Flask are not enough: none runs after the ``before_request`` functions of blueprints, and an exception
+        in ``after_request`` is a server error.
         """
         preprocess, dispatch = self.app.preprocess_request, self.app.dispatch_request
 
@@ -98,7 +98,7 @@ class AppGate(InForce):
         return self._records.open(asked, plan) if plan is not None else None
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
-        """Check what ``stack`` declares, with all else that applies; raise unless the call may pass."""
+        """Check what ``stack`` declares, together with all other limits that apply. Raise unless the call may pass."""
         if not self.settings.enabled:
             return stack.covered
         record = self._records.current()
@@ -110,19 +110,19 @@ class AppGate(InForce):
             self.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
         if stack.may_hold_slots:
-            held_by_this_call.set(None)  # what the view holds, the response does
-        if not record.admitted:  # a decorator that calls the view again does so for the same request
+            held_by_this_call.set(None)  # slots of the view are held until the response is closed
+        if not record.admitted:  # a decorator may call the view again for the same request
             self.check(record.plan, record)
-        # Also those that do not serve this method: that they do not apply is settled.
+        # Declarations for other methods are covered as well: they do not apply.
         return (record.plan.stack or stack).covered
 
     def _begun(self) -> Record | None:
-        """The record of a request that nobody has preprocessed; ``None`` outside of a request."""
+        """The record of a request that was not preprocessed; ``None`` outside of a request."""
         asked = request_if_any()
         return None if asked is None else self._records.open(asked, self.plans.of_request(asked) or NO_PLAN)
 
     def _leave(self, record: Record | None, answer: object = None) -> None:
-        """Check what has to be checked though the view was not reached."""
+        """Check the limits that apply even if the view is not reached."""
         if record is None or record.checked:
             return
         try:
@@ -143,7 +143,7 @@ class AppGate(InForce):
     # The verdict
 
     def check(self, plan: Plan, record: Record | None = None) -> Decision | None:
-        """Decide; ``None`` when no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`.
+        """Decide; ``None`` if no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`.
 
         ``record`` is that of the request whose ``plan`` this is.
         """
@@ -169,7 +169,7 @@ class AppGate(InForce):
         return self._lists.allows(record or self._records.current())
 
     def decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
-        """Ask the storage, keep the answer on record, and tell of it: every outcome of a check comes through here."""
+        """Ask the storage, record the answer, and report it. Every check comes through here."""
         hits = applied.hits
         if not hits:
             return None
@@ -196,7 +196,7 @@ class AppGate(InForce):
         return decision
 
     def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
-        """What to raise for a ``decision`` that refuses."""
+        """The exception to raise for a ``decision`` that refuses."""
         return self._refusals.too_many(decision, applied, self.settings)
 
     def release(self, decisions: Iterable[Decision]) -> None:

@@ -1,4 +1,4 @@
-"""Header fields that tell a client where it stands, in one of several dialects.
+"""Header fields that tell a client what is left of its quotas, in one of several dialects.
 
 A dialect is a function of hits and their standings (remaining, retry_after, reset_after; times in microseconds), which
 returns fields. To add one, write it, and give it a name in :data:`DIALECTS` and in ``Settings.headers``.
@@ -29,13 +29,13 @@ CONCURRENT_REQUESTS = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for what is in progress."""
 
 _NEVER = -1
-"""A ``retry_after`` that says that waiting does not help, as in a reply."""
+"""A ``retry_after`` which means that waiting does not help, as in a reply."""
 
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
-    """Tell the client where it stands under all limits that were checked for its request."""
+    """Add the header fields for all limits that were checked for the request."""
     headers: object = response.headers
-    if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends all the same
+    if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = Headers(response.headers)
     refusal = None if len(decisions) == 1 and decisions[0].reply[ALLOWED] else _latest_refusal(decisions)
     if refusal is not None and response.status_code == 429:
@@ -59,7 +59,7 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
 
 
 def _add_retry_after(headers: Headers, decision: Decision, settings: Settings) -> None:
-    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never earlier than the truth, where that is known."""
+    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never too early, if the time is known."""
     retry_after = decision.retry_after
     if decision.waits_for_slot:
         retry_after = max(decision.refused_for, settings.slot_retry_after)
@@ -73,9 +73,9 @@ def _add_retry_after(headers: Headers, decision: Decision, settings: Settings) -
 
 
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
-    """The hits and their standings, one a name."""
+    """The hits and their standings, one per name."""
     latest = decisions[-1]
-    if len(decisions) == 1 and not latest.refunded:  # as nearly always
+    if len(decisions) == 1 and not latest.refunded:  # usually
         hits, standings = latest.hits, list(standings_of(latest.reply))
     else:
         hits, standings = _merged(decisions)
@@ -103,7 +103,7 @@ def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
 
 
 def _until_its_end(hit: Hit, standing: Standing) -> Standing:
-    """Of a ban, not until it is forgotten."""
+    """The standing of a ban until its end, not until it is forgotten."""
     remaining, retry_after, _ = standing
     return (remaining, retry_after, retry_after) if hit.rule.algorithm == BAN else standing
 
@@ -121,7 +121,7 @@ def _in_microseconds(status: RuleStatus) -> Standing:
 
 
 def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standing]]:
-    """Of a quota that was checked several times the latest standing, of several quotas with one name the tightest."""
+    """The latest standing of a quota that was checked several times; of several quotas with one name, the tightest."""
     shown: dict[str, tuple[Hit, Standing]] = {}
     for decision in decisions:
         for hit, standing in zip(*_standings(decision), strict=True):
@@ -132,7 +132,7 @@ def _merged(decisions: Sequence[Decision]) -> tuple[tuple[Hit, ...], list[Standi
 
 
 def _tightness(standing: Standing) -> tuple[float, int]:
-    """Greater for a longer wait, and of equal waits for less left."""
+    """A longer wait is tighter; of equal waits, less left."""
     remaining, retry_after, _ = standing
     return (math.inf if retry_after < 0 else retry_after), -remaining
 
@@ -141,8 +141,8 @@ def _tightness(standing: Standing) -> tuple[float, int]:
 
 
 def standard(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
-    """draft-ietf-httpapi-ratelimit-headers, from 08 on. ``t`` is the time until this request would pass, of a rule that
-    refuses; else until the quota is full again."""
+    """draft-ietf-httpapi-ratelimit-headers, from 08 on. ``t`` is the time until this request would pass, if a rule
+    refuses; otherwise until the quota is full again."""
     lasting = memoized(hits, _lasting)
     if lasting.untimed:
         standings = [_without_times(each) if i in lasting.untimed else each for i, each in enumerate(standings)]
@@ -159,13 +159,13 @@ def _without_times(standing: Standing) -> Standing:
 
 
 class _Lasting(NamedTuple):
-    """What :func:`standard` says of hits, whatever their standings."""
+    """The parts of :func:`standard` that do not depend on standings."""
 
     policy: str
     starts: tuple[str, ...]
     """Of the items of ``RateLimit``."""
     untimed: frozenset[int]
-    """The places of rules that limit what is in progress: nobody knows when there is more left."""
+    """The places of rules for requests in progress: it is not known when there will be more left."""
 
 
 def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
@@ -175,7 +175,7 @@ def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
 
 
 def _policy(hit: Hit) -> str:
-    """The count, and in what; of a ban, which lets nothing pass, 0."""
+    """The count and its unit; 0 for a ban, which lets nothing pass."""
     if hit.rule.algorithm == BAN:
         return "0"
     unit = f'qu="{CONCURRENT_REQUESTS}"' if hit.rule.holds_slots else f"w={math.ceil(hit.rule.time)}"
@@ -184,7 +184,7 @@ def _policy(hit: Hit) -> str:
 
 @lru_cache(maxsize=1024)
 def _kept_once(lasting: _Lasting) -> _Lasting:
-    """The same object for all subjects of a plan, of which there may be thousands."""
+    """The same object for all subjects of a plan, because there may be thousands."""
     return lasting
 
 

@@ -1,4 +1,4 @@
-"""Checks of limits that are not declared, but asked for where the code stands: ``multilimit.check``, ``limit``."""
+"""Checks of limits that are given at the call instead of declared: ``multilimit.check``, ``limit``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .gate import AppGate
 def check_here(
     gate: AppGate, scope: str, options: Mapping[str, Any], subject: str | None
 ) -> tuple[Decision, AppliedLimits]:
-    """Decide on a limiter that is declared where it is checked."""
+    """Decide on a limiter that is given at the call."""
     gate.startup.keep_up()
     plan = gate.plans.declared_here(scope, dict(options))
     applied = plan.apply(_resolver(gate, plan.limiters[0].declaration, subject))
@@ -52,6 +52,6 @@ def _resolver(gate: AppGate, declaration: Declaration, subject: str | None) -> R
 
 
 def _unasked(applied: AppliedLimits) -> Decision:
-    """The decision where nothing is limited: everything passes, and no quota has been touched."""
+    """The decision if nothing is limited: everything passes, and no quota was touched."""
     hits = applied.hits
     return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")

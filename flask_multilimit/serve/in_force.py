@@ -1,4 +1,4 @@
-"""What is in force in one app: what the rooms that serve its requests share."""
+"""What is in force in one app, shared by the modules that serve its requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class InForce:
     settings: Settings
     limiter: Limiter
     plans: Plans
-    """The limits. A request keeps the plan that it has found first."""
+    """The limits. A request keeps the plan that it found first."""
     subjects: Subjects
     access: AccessLists | None
-    """Who is allowed and who is denied; ``None``: nobody is listed."""
+    """The allow and deny lists; ``None`` if they are empty."""
     audience: AppAudience
-    """Who is told of every outcome."""
+    """Learns of every outcome."""

@@ -10,7 +10,7 @@ from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
 
 LONGEST_REMEMBERED = 512
-"""Characters of a header field; what is longer was written by nobody's browser, and gets the default."""
+"""Characters of a header field. No browser sends a longer one, which gets the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Messages:
     slot: str
 
     def wait(self, seconds: int) -> str:
-        """When to come back."""
+        """When to try again."""
         return self.wait_one if seconds == 1 else self.wait_many.format(seconds=seconds)
 
 
@@ -57,7 +57,7 @@ MESSAGES = {
 
 
 def messages_for(locale: str, accept_language: str) -> Messages:
-    """The sentences of ``locale``; for ``auto``, of the language a client prefers, else English."""
+    """The sentences of ``locale``; for ``auto``, in the language that a client prefers, or English."""
     if locale != "auto":
         return MESSAGES[locale]
     return MESSAGES[_preferred(accept_language) if len(accept_language) <= LONGEST_REMEMBERED else "en"]
@@ -65,7 +65,8 @@ def messages_for(locale: str, accept_language: str) -> Messages:
 
 @lru_cache(maxsize=256)
 def _preferred(accept_language: str) -> str:
-    """The first language we speak in the client's order, whatever the region: ``zh-CN`` is ``zh``."""
+    """The first language in the client's order for which there are messages, whatever the region: ``zh-CN`` is
+    ``zh``."""
     for tag, quality in parse_accept_header(accept_language, LanguageAccept):
         language = re.split("[-_]", tag.lower(), maxsplit=1)[0]
         if quality > 0 and language in MESSAGES:

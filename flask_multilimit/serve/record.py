@@ -14,13 +14,13 @@ from ..engine import Decision, Hit
 from ..plan.endpoint import Applied, Plan
 
 current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
-"""The request itself: each attribute of the proxy would look for it again."""
+"""The request itself: each access to an attribute of the proxy would look it up again."""
 
 Access = Literal["unknown", "limited", "allowed"]
-"""What the lists of who is allowed and denied say of a request; ``unknown`` until they have been asked."""
+"""What the allow and deny lists say about a request; ``unknown`` until they are asked."""
 
 NO_PLAN = Plan("", None, ())
-"""Of a record that was begun before the plan was known, or outside of a request."""
+"""The plan of a record that is made before the plan is known, or outside of a request."""
 
 
 def request_if_any() -> Request | None:
@@ -32,7 +32,7 @@ def request_if_any() -> Request | None:
 
 
 class Record:
-    """What is known of one request."""
+    """What is known about one request."""
 
     __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved", "slots")
 
@@ -40,19 +40,19 @@ class Record:
         self.plan: Plan = plan
         """What applies to its endpoint, looked up once."""
         self.checked: bool = False
-        """Whether the plan has been checked, or as much of it as the request came to."""
+        """Whether the plan was checked, or the part of it that the request reached."""
         self.admitted: bool = False
-        """Whether the request has passed that check."""
+        """Whether the request passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks."""
         self.reserved: tuple[tuple[Decision, Sequence[Applied]], ...] = ()
         """Charges that depend on the response."""
         self.access: Access = "unknown"
         self.slots: SlotsInUse | None = None
-        """What is released when the response is closed."""
+        """The slots to release when the response is closed."""
 
     def unwanted_charges(self, response: Response) -> Iterator[tuple[Decision, Iterable[Hit]]]:
-        """What was charged for responses of another kind than ``response``."""
+        """The charges that do not apply to ``response``."""
         for decision, reserved in self.reserved:
             unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
             if unwanted:
@@ -65,18 +65,18 @@ class SlotsInUse:
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.body_is_out = False
-        """Whether the server has got a body, which it will close."""
+        """Whether the server has the body, which it will close."""
 
 
 class Records:
-    """The records of one app's requests. Each lies in the request object: an environment may run twice, or be handed on
-    to another app."""
+    """The records of one app's requests. Each is in the request object, because an environment may run twice or be
+    passed on to another app."""
 
     def __init__(self, app: Flask) -> None:
         self._name = _name_for(app)
 
     def open(self, asked: Request, plan: Plan) -> Record:
-        """Begin the record of ``asked``, or go on with the one that an earlier check has begun."""
+        """Begin the record of ``asked``, or continue the one of an earlier check."""
         attributes = asked.__dict__
         record: Record | None = attributes.get(self._name)
         if record is None:
@@ -86,15 +86,15 @@ class Records:
         return record
 
     def current(self) -> Record | None:
-        """That of the current request; ``None`` outside of one, or when there is none yet."""
+        """The record of the current request; ``None`` outside of one, or if there is none yet."""
         try:
             return cast("Record | None", current_request().__dict__.get(self._name))
         except RuntimeError:
             return None
 
     def make(self) -> Record:
-        """A new one for the current request. Outside of a request it takes the place of the last: no response tells of
-        several, and an app context may live for long."""
+        """A new record for the current request. Outside of a request it replaces the last one: no response shows
+        several, and an app context may live long."""
         asked, record = request_if_any(), Record(NO_PLAN)
         if asked is None:
             setattr(g, self._name, record)
@@ -103,8 +103,8 @@ class Records:
         return record
 
     def replace(self, decision: Decision) -> Decision | None:
-        """Put ``decision`` in the place of the one with its id, and return that, if it is on the record of the current
-        request."""
+        """Replace the decision with the same id in the record of the current request, and return the old one, if
+        any."""
         asked = request_if_any()
         record: Record | None = g.get(self._name) if asked is None else asked.__dict__.get(self._name)
         if record is None:

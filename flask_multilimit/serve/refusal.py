@@ -1,4 +1,4 @@
-"""What a client gets instead of the view: 429 when a limit refuses, 403 when it is denied, 503 when limits cannot be
+"""The responses to refused requests: 429 if a limit refuses, 403 if the client is denied, 503 if limits cannot be
 checked."""
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         return Response(body, status=self.code, headers=fields)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """The same as :meth:`get_response`, without a response object in between: Flask makes one of what comes out."""
+        """The same as :meth:`get_response`, without an intermediate response object: Flask makes one anyway."""
         if self.response is not None or type(self) is not RateLimitExceeded:  # a subclass may have another response
             return super().__call__(environ, start_response)
         body, fields = self._written(environ)
-        self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a cycle to collect
+        self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
         start_response(f"{self.code} {self.name.upper()}", fields)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
@@ -169,7 +169,7 @@ to wait, rounded up (``None``: waiting does not help, or nobody knows how long),
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
-    """Those of ``decision.violated``, without making statuses, which would take most of the time."""
+    """The rules of ``decision.violated``, without making statuses, which would take most of the time."""
     return tuple(
         [
             (
@@ -206,7 +206,7 @@ def _told_of(violation: _Violation) -> dict[str, Any]:
     return told if wait is None else told | {"retry-after": wait}
 
 
-@lru_cache(maxsize=256)  # a client that keeps asking gets the same text for a second
+@lru_cache(maxsize=256)  # a client that keeps calling gets the same text for a second
 def _problem_text(detail: str | None, violations: tuple[_Violation, ...]) -> bytes:
     return json.dumps(_problem(detail, violations), ensure_ascii=False).encode() + b"\n"
 
@@ -242,23 +242,23 @@ class Refusals:
         return RateLimitExceeded(decision, str(text or ours), messages=messages, response=response)
 
     def _of_theirs(self, name: str, function: Callable[[Decision], T], decision: Decision) -> T | None:
-        """What a callback of the app returns. One that fails does not change the verdict: the refusal is ours then."""
+        """The result of a callback of the app. If it raises, the default refusal is used."""
         try:
             return function(decision)
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
-                raise  # another way to answer
+                raise  # the callback answers in this way
             self._app.logger.exception("%s raised; the client gets the default refusal", name)
             return None
 
     @staticmethod
     def unavailable(error: StorageDenied, settings: Settings) -> StorageUnavailable:
-        """The refusal of a check that the storage has not answered."""
+        """The refusal of a check that the storage did not answer."""
         return StorageUnavailable(_messages(settings).failed, retry_after=math.ceil(error.retry_after))
 
     @staticmethod
     def denied(listed: Listed, settings: Settings) -> AccessDenied:
-        """The refusal of a client that is on a list."""
+        """The refusal of a client that is on a deny list."""
         messages = _messages(settings)
         kind = _Denied if listed.status == 403 else _DeniedForNow
         return kind(listed, messages.banned if listed.banned else messages.denied)

@@ -1,5 +1,4 @@
-"""What a check has charged and is given back: slots at the end of what they were held for, charges that the response
-does not deserve, and refunds."""
+"""Gives back what checks have charged: slots when work ends, charges that do not apply to the response, and refunds."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from .slots import RequestSlots
 
 
 class Settlement:
-    """Of the checks of one app."""
+    """Gives back charges of one app."""
 
     def __init__(self, in_force: InForce, records: Records) -> None:
         self._in_force = in_force
@@ -26,20 +25,20 @@ class Settlement:
         self._slots = RequestSlots(in_force.app, records, self.release)
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
-        """Take note of what an allowed ``decision`` may have to give back."""
+        """Note what an allowed ``decision`` may have to give back."""
         if applied.reserved:
             record.reserved = (*record.reserved, (decision, applied.reserved))
         if applied.holds_slots:
             self._hold(decision, record)
 
     def _hold(self, decision: Decision, record: Record) -> None:
-        """Until the end of the function or the block that was limited, or until the response is closed."""
+        """Hold slots until the limited function or block ends, or until the response is closed."""
         held = held_by_this_call.get()
         if held is not None:
             held.append(decision)
         elif request_if_any() is not None:
             self._slots.hold(decision, record)
-        else:  # only the caller knows when it ends; without a release it expires
+        else:  # only the caller knows when the work ends; without a release the slots expire
             return
         self._in_force.limiter.hold(decision)
 
@@ -49,7 +48,7 @@ class Settlement:
             self._in_force.limiter.release(decision)
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """As :meth:`Limiter.refund`; the record of this request has the result in place of ``decision``."""
+        """As :meth:`Limiter.refund`. The result replaces ``decision`` in the record of this request."""
         refunded = self._in_force.limiter.refund(decision, hits)
         before = self._records.replace(refunded) or decision
         if refunded.refunded != before.refunded:
@@ -59,7 +58,7 @@ class Settlement:
         return refunded
 
     def at_response(self, response: Response, record: Record) -> None:
-        """Give back what was charged for responses of another kind than ``response``."""
+        """Refund the charges that do not apply to ``response``."""
         for decision, hits in record.unwanted_charges(response):
             self._give_back(decision, hits)
 
@@ -67,12 +66,12 @@ class Settlement:
         try:
             self.refund(decision, hits)
         except StorageError as error:
-            # The response stands; the charge stands too, until it leaves its window.
+            # The response is sent anyway; the charge counts until it leaves its window.
             self._in_force.app.logger.error("Could not refund what the check %s charged: %s", decision.id, error)
 
 
 def require_response(reserved: Sequence[Applied]) -> None:
-    """Raise :class:`ConfigurationError` where there will be none for charges to depend on."""
+    """Raise :class:`ConfigurationError` if there will be no response, on which the charges depend."""
     if not has_request_context():
         raise ConfigurationError(
             f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '

@@ -1,8 +1,8 @@
 """The slots of a request: held from the check until the response is closed, after its last byte or when the client
-hangs up.
+disconnects.
 
-The server closes a response by ``close()`` of the body it was given. Where it was given none (the view raised, or a
-websocket has taken the connection), the slots are released when the request is torn down.
+The server closes a response by calling ``close()`` of its body. If it got no body (the view raised, or a websocket took
+the connection over), the slots are released when the request is torn down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RequestSlots:
-    """Of the requests of one app; ``release`` gives them back."""
+    """Holds the slots of requests of one app. ``release`` gives them back."""
 
     def __init__(self, app: Flask, records: Records, release: Callable[[Iterable[Decision]], None]) -> None:
         self._app = app
@@ -30,7 +30,7 @@ class RequestSlots:
         self._listens = False
 
     def hold(self, decision: Decision, record: Record) -> None:
-        """Until the response of the current request is closed."""
+        """Hold slots until the response of the current request is closed."""
         if not self._listens:
             self._listens = True
             request_finished.connect(self._at_response, self._app)
@@ -67,7 +67,7 @@ class RequestSlots:
 
 
 class _Body:
-    """A body that tells when it is closed, or dropped without (as test clients do)."""
+    """A body that releases slots when it is closed, or garbage without being closed (as with test clients)."""
 
     def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
         self._body = body
@@ -91,6 +91,6 @@ class _Body:
                 release()
 
     def __del__(self) -> None:
-        if self._release is not None:  # collected at any time, in the middle of anything: another thread gives back
+        if self._release is not None:  # garbage may be collected at any point of any code, so another thread releases
             KEEPER.later(self._release)
             self._release = None

@@ -1,4 +1,4 @@
-"""What an app does once, before its first request: it checks its limits, and starts to follow changes."""
+"""What an app does once, before its first request: check its limits, and begin to follow changes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .workers import warn_of_several_processes, warn_where_no_threads_run
 
 
 class Startup:
-    """The start of one app: of its limits once, of following changes once in each process."""
+    """Starts one app: checks its limits once, and begins to follow changes once in each process."""
 
     def __init__(self, in_force: InForce) -> None:
         self._in_force = in_force
         self.follow_changes: Callable[[], None] = _nothing
-        """Puts in force what is changed while the app runs, and keeps up with it."""
+        """Applies the changes made while the app runs, now and from now on."""
         self.checked: bool = False
-        """Whether the limits have been checked: requests are served."""
+        """Whether the limits were checked, so requests are served."""
         self.finished: bool = False
         """Whether nothing is left to do in this process."""
         self._lock = Lock()
         tell_child(self)
 
     def run(self) -> None:
-        """Build all plans, so that what is wrong shows at the first request and not at the hundredth."""
+        """Build all plans, so that a mistake shows at the first request and not at the hundredth."""
         with self._lock:
             if not self.checked:
                 on = self._in_force
@@ -42,7 +42,7 @@ class Startup:
         self.keep_up()
 
     def keep_up(self) -> None:
-        """Follow what is changed while the app runs; once in each process."""
+        """Begin to follow changes, once in each process."""
         if not self.finished:
             with self._lock:
                 if not self.finished:
@@ -76,8 +76,8 @@ class Startup:
                     raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
     def _report_unknown_names(self) -> None:
-        """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that is meant
-        for nobody must not stop the requests of everybody."""
+        """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that applies
+        to nothing must not stop all requests."""
         app, plans = self._in_force.app, self._in_force.plans
         strict = self._in_force.settings.unknown_names == "error"
         if strict and (app.testing or app.debug):
@@ -92,4 +92,4 @@ class Startup:
 
 
 def _nothing() -> None:
-    """What there is to follow without control."""
+    """There are no changes to follow without control."""

@@ -1,4 +1,4 @@
-"""Where control takes hold: the plans and the lists of an app are exchanged, each in one assignment."""
+"""Applies the control document: exchanges the plans and the lists of an app, each in one assignment."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .access import AccessLists, Listed
 from .gate import AppGate, gate_of
 
 STEERING = "multilimit_steering"
-"""Where the steering of an app lies in ``app.extensions``."""
+"""The key of an app's steering in ``app.extensions``."""
 SMALLEST_SHARE = 0.01
-"""Of the declared rate; to less, an override is only forced."""
+"""The smallest part of a declared rate to which an override may reduce it without ``force``."""
 MOST_LOGGED = 10
 
 
 class Steering:
-    """Puts what a control document says in force at a gate."""
+    """Applies the control document to a gate."""
 
     def __init__(self, gate: AppGate, lists: Sequence[Listed]) -> None:
         self._gate = gate
@@ -53,12 +53,12 @@ class Steering:
         return self._gate.settings.control and self._gate.settings.enabled
 
     def start(self) -> None:
-        """Put in force what holds, and keep up with it."""
+        """Apply the current document, and follow changes."""
         if self.enabled:
             self.watcher.start()
 
     def look(self) -> None:
-        """Put in force what holds now: for commands, which end soon."""
+        """Apply the current document once: for commands, which end soon."""
         if self.enabled:
             self.watcher.look()
 
@@ -75,7 +75,7 @@ class Steering:
         return differences(self.plans_with(before.overrides), self.plans_with(after.overrides))
 
     def idle(self, document: Document) -> set[str]:
-        """The ids of overrides that nothing in the app answers to."""
+        """The ids of overrides that apply to nothing in the app."""
         found = set()
         for each in document.overrides:
             alone = self.plans_with([each])
@@ -84,8 +84,8 @@ class Steering:
         return found
 
     def take(self, document: Document) -> None:
-        """Put ``document`` in force. Raises :class:`ConfigurationError` when its overrides do not fit the limits of the
-        app: those before stay in force then, and its lists hold."""
+        """Apply ``document``. Raises :class:`ConfigurationError` if its overrides do not fit the limits of the app:
+        then the earlier overrides stay in force, but its lists apply."""
         self._gate.access = AccessLists(self._lists, document.listings, told=self._listed) or None
         if document.overrides != self._gate.plans.overrides.entries:
             self._gate.plans = self.plans_with(document.overrides)
@@ -96,12 +96,12 @@ class Steering:
         return ControlState(self.watcher.version, self.watcher.age) if self.enabled else None
 
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
-        """The plans of the app as ``overrides`` make them. Raises :class:`ConfigurationError`."""
+        """The plans of the app after ``overrides``. Raises :class:`ConfigurationError`."""
         self._declared.ensure()
         wanted = tuple(overrides)
         if not wanted:
             return self._declared
-        for known in (self._gate.plans, self._latest):  # a preview asks several times for the same
+        for known in (self._gate.plans, self._latest):  # a preview asks for the same plans several times
             if known.overrides.entries == wanted:
                 return known
         self._latest = self._declared.changed(Overrides(wanted))
@@ -164,7 +164,7 @@ class Steering:
         )
 
     def _tell(self, entries: tuple[Override | Listing, ...]) -> None:
-        """One line for each entry that comes or goes."""
+        """Log one line for each entry that is new or gone."""
         before, now = self._entries, {each.id: each for each in entries}
         self._entries = now
         for sign, some, others in (("now", now, before), ("no longer", before, now)):

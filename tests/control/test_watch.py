@@ -174,7 +174,7 @@ class TestWriters:
             validate(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(steering, "validate", race)
-        with pytest.raises(ControlConflict, match="changed by somebody else"):
+        with pytest.raises(ControlConflict, match="changed by someone else"):
             control.allow("10.0.0.1", lasting=True, author="second")
 
         assert [(each.kind, each.author) for each in control.entries()] == [("deny", "first")]
