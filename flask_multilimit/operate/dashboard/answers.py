@@ -88,6 +88,8 @@ class Amounts(_Model):
     """Passed, with more than 80 % of a quota used."""
     shadowed: Amount
     """Passed, though a limit in shadow would have refused."""
+    bans: Amount
+    """Bans that began."""
 
 
 @dataclass
@@ -105,6 +107,7 @@ class WholeSeries(Series):
 
     near: list[int]
     shadowed: list[int]
+    bans: list[int]
     last: int
     """The number of the last slice: when it began, divided by ``step``."""
     step: int
