@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -247,38 +248,49 @@ class TestAccessLists:
 
 
 APP = """
-import os
+import os, time
 from flask import Flask, jsonify
 from flask_multilimit import MultiLimit
 app = Flask(__name__)
 app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
 multilimit = MultiLimit(app)
-app.get("/")(lambda: str(os.getpid()))
-app.errorhandler(403)(lambda error: (str(os.getpid()), 403))
+
+def show(status=200):
+    time.sleep(0.01)  # for the next request to find another worker
+    return str(os.getpid()), status
+
+app.get("/")(show)
+app.errorhandler(403)(lambda error: show(403))
 """
+
+
+GUNICORN = ("gunicorn", "-b", "127.0.0.1:0", "watched:app", "-k")
+UWSGI = ("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "watched:app", "--master", "--die-on-term")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options",
+    ("program", "workers"),
     [
-        ["-k", "sync", "-w", "8"],
-        ["-k", "gthread", "--threads", "2", "-w", "4"],
-        ["-k", "gevent", "-w", "4"],
-        ["-k", "sync", "-w", "4", "--preload"],
+        ((*GUNICORN, "sync", "-w", "8"), 8),
+        ((*GUNICORN, "gthread", "--threads", "2", "-w", "4"), 4),
+        ((*GUNICORN, "gevent", "-w", "4"), 4),
+        ((*GUNICORN, "sync", "-w", "4", "--preload"), 4),
+        ((*UWSGI, "--processes", "4", "--enable-threads"), 4),
+        ((*UWSGI, "--processes", "4", "--threads", "2", "--lazy-apps"), 4),
     ],
-    ids=["sync", "gthread", "gevent", "preload"],
+    ids=["sync", "gthread", "gevent", "preload", "uwsgi", "uwsgi-lazy"],
 )
-def test_all_workers_of_gunicorn_learn_of_it(on_server: str, tmp_path: Path, options: list[str]) -> None:
+def test_all_workers_learn_of_it(on_server: str, tmp_path: Path, program: tuple[str, ...], workers: int) -> None:
     (tmp_path / "watched.py").write_text(APP)
-    workers = int(options[options.index("-w") + 1])
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {"STORAGE_URI": on_server, "PYTHONPATH": path}
-    with Program("gunicorn", "-b", "127.0.0.1:0", *options, "watched:app", environment=environment) as program:
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    if program[0] == "uwsgi":
+        program = (*program, *(part for each in path.split(os.pathsep) for part in ("--pythonpath", each)))
+    with Program(*program, environment={"STORAGE_URI": on_server, "PYTHONPATH": path}) as running:
         serving: set[str] = set()
 
         def all_serve() -> bool:
-            serving.update(reply.text for reply in program.get_all(["/"] * 4 * workers))
+            serving.update(reply.text for reply in running.get_all(["/"] * 4 * workers))
             return len(serving) == workers
 
         soon(all_serve)
@@ -287,7 +299,7 @@ def test_all_workers_of_gunicorn_learn_of_it(on_server: str, tmp_path: Path, opt
         refusing: set[str] = set()
 
         def all_refuse() -> bool:
-            replies = program.get_all(["/"] * 4 * workers)
+            replies = running.get_all(["/"] * 4 * workers)
             refusing.update(reply.text for reply in replies if reply.status == 403)
             return refusing >= serving
 
