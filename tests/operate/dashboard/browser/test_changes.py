@@ -149,6 +149,18 @@ def test_somebody_is_not_limited_any_more(visit: Visit, shop: Shop) -> None:
         undo_all(page, shop)
 
 
+def test_quotas_are_reset(visit: Visit, shop: Shop) -> None:
+    for _ in range(5):
+        shop.ask("/search", address="192.0.2.40")
+    assert shop.ask("/search", address="192.0.2.40").status == 429
+    with visit() as tab:
+        tab.page.goto(shop.url + "subject?who=192.0.2.40")
+        tab.page.get_by_role("button", name="Reset all its quotas").click()
+        tab.page.wait_for_load_state()
+
+    wait_until(lambda: shop.ask("/search", address="192.0.2.40").status == 200)
+
+
 def test_who_may_only_look_has_no_forms_and_cannot_send_any(visit: Visit, shop: Shop) -> None:
     with visit("eve") as tab:
         page = tab.page

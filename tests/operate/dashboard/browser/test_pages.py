@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import pytest
 
@@ -24,6 +25,10 @@ PAGES = {
     "a change": "change?kind=override&endpoint=search",
     "a change as it would be": "change?endpoint=search&part=rule:ip-60s&what=rules&rules=9/minute&for=1h&reason=r",
     "a ban": "change?kind=ban&who=203.0.113.9&for=15m&reason=r",
+    "no subject yet": "subject",
+    "an address": "subject?who=203.0.113.1",
+    "a network": "subject?who=203.0.113.0/24",
+    "a user": f"subject?{urlencode({'type': 'user', 'value': EVIL})}",
     "lists": "lists",
     "lists, found nothing": "lists?q=nothing",
     "history": "history",
