@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address, ip_network
 from socket import AF_INET, inet_ntop, inet_pton
 from typing import Any, NamedTuple, cast
@@ -137,29 +137,32 @@ class Subjects:
         The subject of a tuple is known if each part is given, by the names of :func:`parts_of`, or if the whole subject
         is given as the storage has it. ``anonymous`` is the address of a client that is not logged in.
         """
+        return partial(self._given, subjects)
 
-        def resolve(type_: SubjectType, name: str | None) -> Subject | None:
-            if isinstance(type_, tuple):
-                return resolve_together(type_, name)
-            if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
-                return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
-            return self._told(type_name_of(type_, name), subjects)
+    def _given(self, subjects: Mapping[str, str], type_: SubjectType, name: str | None) -> Subject | None:
+        if isinstance(type_, tuple):
+            return self._given_together(subjects, type_, name)
+        if type_ is LimitType.USER and ANONYMOUS in subjects and LimitType.USER.value not in subjects:
+            return self._nobody(network_of(subjects[ANONYMOUS], self._ipv6_prefix))
+        return self._told(type_name_of(type_, name), subjects)
 
-        def resolve_together(types: tuple[SingleType, ...], name: str | None) -> Subject | None:
-            called = type_name_of(types, name)
-            if _is_whole(subjects.get(called, ""), len(types)):
-                return Subject(called, subjects[called])
-            named = zip(types, parts_of(types, name), strict=True)
-            return _together(types, name, [resolve_part(type_, part, name) for type_, part in named])
+    def _given_together(
+        self, subjects: Mapping[str, str], types: tuple[SingleType, ...], name: str | None
+    ) -> Subject | None:
+        called = type_name_of(types, name)
+        if _is_whole(subjects.get(called, ""), len(types)):
+            return Subject(called, subjects[called])
+        named = zip(types, parts_of(types, name), strict=True)
+        return _together(types, name, [self._given_part(subjects, type_, part, name) for type_, part in named])
 
-        def resolve_part(type_: SingleType, called: str, name: str | None) -> Subject | None:
-            if type_ is LimitType.DEFAULT:
-                return EVERYONE
-            if isinstance(type_, LimitType):
-                return resolve(type_, name)
-            return self._told(called, subjects, as_=str(name))
-
-        return resolve
+    def _given_part(
+        self, subjects: Mapping[str, str], type_: SingleType, called: str, name: str | None
+    ) -> Subject | None:
+        if type_ is LimitType.DEFAULT:
+            return EVERYONE
+        if isinstance(type_, LimitType):
+            return self._given(subjects, type_, name)
+        return self._told(called, subjects, as_=str(name))
 
     def here(self, type_name: str, subject: object) -> Resolve:
         """A resolver for one check with a given ``subject``, of a type called ``type_name``."""

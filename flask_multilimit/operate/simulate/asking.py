@@ -260,7 +260,7 @@ class _Limiter:
         return self.planned.special is not None and self.planned.special.find(subject) is not None
 
     def hits_of(self, subject: Subject) -> tuple[Hit, ...]:
-        if subject is EVERYONE:
+        if subject == EVERYONE:
             if self._of_all is None:
                 self._of_all = self._hits_of(subject)
             return self._of_all
