@@ -195,6 +195,7 @@ def _returned(answer: Any) -> Any:
     return answer
 
 
+@pytest.mark.usefixtures("redis_client")  # empties the server
 def test_nothing_passes_on_a_real_server_either(app: Flask, server: Server) -> None:
     MultiLimit(app, storage=server.url)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: 0)(view()))
