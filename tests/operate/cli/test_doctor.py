@@ -295,7 +295,7 @@ def test_switched_off(on_memory: Command) -> None:
 def test_endpoints_without_limits_are_counted(on_memory: Command) -> None:
     found = finding(on_memory("doctor", "--json"), "declarations")
 
-    assert found["text"] == "5 endpoints limited, 2 without any limit: health, static."
+    assert found["text"] == "6 endpoints limited, 2 without any limit: health, static."
 
 
 def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server) -> None:
