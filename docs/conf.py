@@ -20,7 +20,8 @@ nitpick_ignore_regex = [
     # Other projects' names, and aliases that a signature spells out: there is no page here to link to.
     (
         "py:.*",
-        r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|enum|logging|prometheus_client|typing)\..*",
+        r"(flask|redis|werkzeug|blinker|pydantic|uuid|datetime|collections|contextlib|enum|logging|prometheus_client"
+        r"|typing)\..*",
     ),
     ("py:.*", r"(Any|Flask|UUID|Sequence|Iterable|Iterator|Callable|timedelta|datetime|SansIOResponse)"),
     ("py:.*", r"(Rules|SubjectType|UserLoader|Message|Messages|Cost|Reaction|Charge|WrittenLimiter|WrittenRules|T|U)"),

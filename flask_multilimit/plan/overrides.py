@@ -194,6 +194,10 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
             given["time"] = parsed.time
     else:
         given = written.model_dump(exclude_unset=True)
+    return _replaced(rule, given)
+
+
+def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
     kept = {name: value for name, value in _fields(rule).items() if name not in given}
     if given.get("algorithm", rule.algorithm) != rule.algorithm:
         kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
@@ -211,7 +215,7 @@ def _times(rule: Rule, times: float) -> Rule:
     count = max(floor(rule.count * times), 1)
     burst = None if rule.burst is None else max(floor(rule.burst * times), 1)
     lease = rule.lease if rule.lease is not None and rule.lease <= count else None
-    return merged(rule, WrittenRule(count=count, burst=burst, lease=lease))
+    return _replaced(rule, {"count": count, "burst": burst, "lease": lease})
 
 
 def _written(override: Override) -> tuple[Rule, ...]:

@@ -39,6 +39,15 @@ class TestRules:
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert policy(answers[0]) == ["ip-60s"]
 
+    def test_a_factor_multiplies_the_burst_too(self, app: Flask) -> None:
+        multilimit = MultiLimit(app)
+        rule = Rule(60, 10, algorithm="token_bucket", burst=3)
+        app.add_url_rule("/", "show", rate_limiter(type=IP, rules=rule)(view()))
+        with app.app_context():
+            multilimit.control.override(who="127.0.0.1", times=2, lasting=True)
+
+        assert [ask(app).status_code for _ in range(7)] == [200] * 6 + [429]
+
     def test_a_table_changes_the_algorithm(self, shop: Shop) -> None:
         shop.control.override("show", rule="ip-60s", rules={"algorithm": "gcra", "burst": 1}, lasting=True)
 
