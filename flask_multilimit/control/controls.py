@@ -175,7 +175,7 @@ class Document(Written):
         try:
             given = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"the control document is no JSON: {error}") from error
+            raise ConfigurationError(f"the control document is not JSON: {error}") from error
         if isinstance(given, dict) and isinstance(given.get("format"), int) and given["format"] > FORMAT:
             raise ConfigurationError(
                 f"the control document has format {given['format']}, and this process knows {FORMAT}: it was written "

@@ -142,7 +142,7 @@ class Steering:
     def _check_type(self, text: str) -> None:
         type_name, known = Who.parse(text).type_name, self._declared_types()
         if type_name and type_name not in known:
-            remedy = f"no limiter of this app has a type called {type_name!r}; those there are: {', '.join(known)}"
+            remedy = f"no limiter of this app has a type called {type_name!r}; its types are: {', '.join(known)}"
             raise InvalidData("", [Mistake("who", text, remedy)])
 
     def _declared_types(self) -> list[str]:

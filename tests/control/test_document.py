@@ -104,7 +104,7 @@ class TestInTheStorage:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("{", "is no JSON"),
+            ("{", "is not JSON"),
             ('{"format": 2, "entries": [], "new": 1}', "written by a newer version"),
             ('{"format": 1, "entries": [{"kind": "deny"}]}', "is missing"),
             (

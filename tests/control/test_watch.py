@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -270,37 +273,63 @@ UWSGI = ("uwsgi", "--http-socket", "127.0.0.1:0", "--module", "watched:app", "--
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "workers"),
+    "program",
     [
-        ((*GUNICORN, "sync", "-w", "8"), 8),
-        ((*GUNICORN, "gthread", "--threads", "2", "-w", "4"), 4),
-        ((*GUNICORN, "gevent", "-w", "4"), 4),
-        ((*GUNICORN, "sync", "-w", "4", "--preload"), 4),
-        ((*UWSGI, "--processes", "4", "--enable-threads"), 4),
-        ((*UWSGI, "--processes", "4", "--threads", "2", "--lazy-apps"), 4),
+        (*GUNICORN, "sync", "-w", "8"),
+        (*GUNICORN, "gthread", "--threads", "2", "-w", "8"),
+        (*GUNICORN, "gevent", "-w", "8"),
+        (*GUNICORN, "sync", "-w", "8", "--preload"),
+        (*UWSGI, "--processes", "8", "--enable-threads"),
+        (*UWSGI, "--processes", "8", "--threads", "2", "--lazy-apps"),
     ],
     ids=["sync", "gthread", "gevent", "preload", "uwsgi", "uwsgi-lazy"],
 )
-def test_all_workers_learn_of_it(on_server: str, tmp_path: Path, program: tuple[str, ...], workers: int) -> None:
-    (tmp_path / "watched.py").write_text(APP)
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    if program[0] == "uwsgi":
-        program = (*program, *(part for each in path.split(os.pathsep) for part in ("--pythonpath", each)))
-    with Program(*program, environment={"STORAGE_URI": on_server, "PYTHONPATH": path}) as running:
-        serving: set[str] = set()
+def test_all_workers_learn_of_it(on_server: str, tmp_path: Path, program: tuple[str, ...]) -> None:
+    with served(on_server, tmp_path, program) as running:
+        wait_for_workers(running, 8, 200)
 
-        def all_serve() -> bool:
-            serving.update(reply.text for reply in running.get_all(["/"] * 4 * workers))
-            return len(serving) == workers
-
-        soon(all_serve)
         made(on_server).control.deny("127.0.0.1", lasting=True)
 
-        refusing: set[str] = set()
+        wait_for_workers(running, 8, 403)
 
-        def all_refuse() -> bool:
-            replies = running.get_all(["/"] * 4 * workers)
-            refusing.update(reply.text for reply in replies if reply.status == 403)
-            return refusing >= serving
 
-        soon(all_refuse)
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="local:// needs Unix sockets")
+def test_on_a_local_server_workers_learn_of_what_a_command_changes(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="multilimit-") as folder:
+        uri = f"local://{folder}/limits"
+        with served(uri, tmp_path, (*GUNICORN, "sync", "-w", "2")) as running:
+            wait_for_workers(running, 2, 200)
+
+            deny = ("flask", "--app", "watched", "multilimit", "deny", "127.0.0.1", "--lasting", "--yes")
+            environment = {**os.environ, "STORAGE_URI": uri, "PYTHONPATH": path_with(tmp_path)}
+            done = subprocess.run(
+                [sys.executable, "-m", *deny], check=False, env=environment, capture_output=True, text=True
+            )
+
+            assert done.returncode == 0, done.stderr
+            wait_for_workers(running, 2, 403)
+
+
+def path_with(folder: Path) -> str:
+    return os.pathsep.join([str(folder), *filter(None, sys.path)])
+
+
+def served(uri: str, folder: Path, program: tuple[str, ...]) -> Program:
+    (folder / "watched.py").write_text(APP)
+    path = path_with(folder)
+    if program[0] == "uwsgi":
+        program = (*program, *(part for each in path.split(os.pathsep) for part in ("--pythonpath", each)))
+    return Program(*program, environment={"STORAGE_URI": uri, "PYTHONPATH": path})
+
+
+def wait_for_workers(running: Program, workers: int, status: int) -> None:
+    """Until so many have answered with ``status``."""
+    answered: set[str] = set()
+
+    def all_answered() -> bool:
+        replies = running.get_all(["/"] * 4 * workers)
+        answered.update(reply.text for reply in replies if reply.status == status)
+        return len(answered) == workers
+
+    soon(all_answered)

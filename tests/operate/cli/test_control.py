@@ -135,7 +135,7 @@ class TestDoctor:
 
     @pytest.mark.parametrize(
         ("document", "told"),
-        [("{", "is no JSON"), ('{"format": 2, "entries": [], "new": 1}', "written by a newer version")],
+        [("{", "is not JSON"), ('{"format": 2, "entries": [], "new": 1}', "written by a newer version")],
     )
     def test_a_document_that_cannot_be_read(
         self, on_server: Command, redis_client: redis.Redis, document: str, told: str
