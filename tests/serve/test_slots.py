@@ -21,9 +21,11 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.engine.slots import KEEPER
+from support.pages import own_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from werkzeug.test import TestResponse
 
@@ -341,6 +343,17 @@ def test_charge_when_is_an_error() -> None:
         @rate_limiter(rules="1 at once", charge_when=lambda _: False)
         def index() -> str:
             return "ok"
+
+
+def test_a_storage_that_keeps_no_slots_is_told_at_the_first_request_to_whatever(tmp_path: Path) -> None:
+    app = Flask(__name__)
+    app.testing = True
+    MultiLimit(app, storage=own_storage()["SqliteStorage"](tmp_path / "quotas.db"))
+    app.add_url_rule("/", "index", lambda: "ok")
+    app.add_url_rule("/report", "report", two_at_once(lambda: "ok"))
+
+    with pytest.raises(ConfigurationError, match='limiter on "report": a SqliteStorage keeps no slots'):
+        app.test_client().get("/")
 
 
 def test_a_heavy_request_takes_several(app: Flask) -> None:
