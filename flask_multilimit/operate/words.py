@@ -16,6 +16,8 @@ _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
 def rule_text(rule: Rule) -> str:
     if isinstance(rule, BanRule):
         return ban_text(rule.ban)
+    if rule.holds_slots:
+        return f"{rule.count} at once"
     return f"{rule.count} per {_UNITS.get(rule.time) or console.duration(rule.time)}"
 
 

@@ -79,7 +79,7 @@ def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[d
         yield {
             **row,
             "limiter": declared.name or declared.type_name,
-            "text": "by request" if rule is None else f"{rule.count} at once" if rule.holds_slots else rule_text(rule),
+            "text": "by request" if rule is None else rule_text(rule),
             "options": [*([parameters_of(rule)] if rule is not None and parameters_of(rule) else []), *options],
             **_change_of(listed, before, rule),
             "subjects": [entry_facts(each) for each in _special(listed)[:MOST_SUBJECTS]],

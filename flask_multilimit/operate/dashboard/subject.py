@@ -167,7 +167,7 @@ def _rule_facts(status: RuleStatus, applied: Iterable[Applied]) -> dict[str, Any
     return {
         "name": status.name,
         "type": owner.subject.type,
-        "text": f"{status.rule.count} at once" if status.rule.holds_slots else rule_text(status.rule),
+        "text": rule_text(status.rule),
         "quota": quota,
         "used": max(quota - status.remaining, 0),
         "remaining": status.remaining,
