@@ -24,6 +24,7 @@ import struct
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -111,7 +112,7 @@ class Wire:
         self._idle: list[_Line] = []
         tell_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
-        weakref.finalize(self, _give_back, pool, self._idle).atexit = False
+        weakref.finalize(self, _give_back_unseen, pool, self._idle).atexit = False
 
     def ask(self, command: bytes, started: float, *, looking: bool = True) -> Any:
         """The reply to ``command``, of a question that began at ``started`` (``time.monotonic``).
@@ -244,6 +245,19 @@ class Wire:
 def _give_back(pool: Any, idle: list[_Line]) -> None:
     while _give_back_one(pool, idle):
         pass
+
+
+def _give_back_unseen(pool: Any, idle: list[_Line]) -> None:
+    """What is left of a wire that nobody has any more.
+
+    The garbage collector calls this in the middle of anything: also while this very thread holds the lock of the pool,
+    which older releases of redis-py cannot take a second time. So where the lock is held, another thread waits for it.
+    """
+    if pool._lock.acquire(blocking=False):
+        pool._lock.release()
+        _give_back(pool, idle)
+    elif idle:
+        Thread(target=_give_back, args=(pool, idle), name="multilimit-give-back", daemon=True).start()
 
 
 def _give_back_one(pool: Any, idle: list[_Line]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -212,6 +213,23 @@ def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
 
     limiter.close()
 
+    assert client.ping()
+
+
+def test_a_dropped_limiter_gives_them_back_also_while_this_thread_holds_the_lock_of_the_pool(server: Server) -> None:
+    client = server.client(max_connections=1)
+    client.connection_pool._lock = threading.Lock()  # type: ignore[assignment]  # as older redis-py has it
+    limiter = bare(client)
+    limiter.check(hits_for("5/minute", scope="dropped"))
+
+    with client.connection_pool._lock:
+        del limiter
+        gc.collect()
+
+    deadline = time.monotonic() + 20
+    while not client.connection_pool._available_connections:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert client.ping()
 
 
