@@ -39,7 +39,8 @@ class Shop:
 
 def made(uri: str, **settings: Any) -> Shop:
     app = Flask("shop")
-    app.config.update(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5, MULTILIMIT_DENY_CACHE=0, **settings)
+    app.config.update(MULTILIMIT_STORAGE_URI=uri, MULTILIMIT_STORAGE_TIMEOUT=5, MULTILIMIT_DENY_CACHE=0)
+    app.config.update(settings)
     multilimit = MultiLimit(app, user_loader=lambda: request.headers.get("X-User") or g.get("user"))
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute")(view()))
     app.add_url_rule("/mine", "api.mine", rate_limiter(type=USER, rules="2/minute; 50/hour")(view()))
