@@ -442,7 +442,7 @@ def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host:
             with pytest.raises(StorageError) as caught:
                 limiter.check(PLAN)
 
-        assert "do not agree" in caught.value.remedy
+        assert "disagree" in caught.value.remedy
         assert not caught.value.key_specific
         assert liar.asked <= 3 * 20
         limiter.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SECONDS = float(os.environ.get("MULTILIMIT_SOAK_SECONDS", "10"))
 REMEMBERED = 2 * fallback.REMEMBERED + denials.REMEMBERED
-BYTES_OF_A_SUBJECT = 2500
+BYTES_OF_A_SUBJECT = 3200
 """Its last answer, and its last refusal."""
 PROBER = 1
 OWN_THREADS = 3

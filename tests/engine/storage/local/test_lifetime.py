@@ -263,7 +263,7 @@ def test_nobody_waits_for_a_stranger_for_ever(place: Place, monkeypatch: pytest.
         fcntl.flock(stuck, fcntl.LOCK_EX)
         limiter = Limiter(storage_from_uri(place.uri, timeout=10))
 
-        with pytest.raises(StorageError, match="another process does not finish looking for the server"):
+        with pytest.raises(StorageError, match="another process is still looking for the server"):
             limiter.check(HITS)
 
     limiter.close()
