@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from ...observe.boards import NAMESPACE, dashboard
@@ -9,7 +11,7 @@ from ...serve.gate import AppGate
 from ..listing import endpoints_of
 from .base import command, current_gate, for_people
 
-namespace_option = click.option(
+namespace_option: Callable[[Callable[..., None]], Callable[..., None]] = click.option(
     "--namespace",
     default=NAMESPACE,
     show_default=True,
