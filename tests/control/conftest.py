@@ -11,8 +11,11 @@ from flask import Flask, g, request
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
 from flask_multilimit.control.control import Control
 from support.asking import ask, view
+from support.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
 
     from support.servers import Server
@@ -62,3 +65,7 @@ def on_server(server: Server, redis_client: redis.Redis) -> str:
     """The URI of an empty server."""
     del redis_client  # which is empty
     return server.url
+
+
+def soon(happens: Callable[[], bool]) -> None:
+    until(happens, seconds=20)

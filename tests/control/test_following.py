@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made
+from control.conftest import made, soon
 from flask_multilimit import Ban, ConfigurationError, Hits, Limiter, follow_control, hits_for
 from flask_multilimit.serve.steer import steering_of
 from support.asking import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import redis
 
     from control.conftest import Shop
@@ -26,13 +23,6 @@ def mail(subject: str = "42", *, rules: str = "2/minute", **options: Any) -> Hit
 
 def passes(limiter: Limiter, hits: Hits, times: int = 6) -> int:
     return [limiter.check(hits).allowed for _ in range(times)].count(True)
-
-
-def soon(happens: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from control.conftest import made
+from control.conftest import made, soon
 from flask_multilimit import ControlConflict, StorageError
 from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from control.conftest import Shop
     from support.cluster import Cluster
     from support.servers import Binary
-
-
-def soon(happens: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def denies(shop: Shop) -> bool:

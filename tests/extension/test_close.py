@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -16,10 +15,9 @@ from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.clock import Clock
 from support.doubles import RecordingStorage
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from support.servers import Server
 
 NOBODY = "redis://127.0.0.1:1"
@@ -27,13 +25,6 @@ NOBODY = "redis://127.0.0.1:1"
 
 def probing() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "multilimit-probe"}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def app_without_storage(multilimit: MultiLimit) -> tuple[Flask, set[threading.Thread]]:
@@ -56,7 +47,7 @@ def test_an_app_that_nobody_keeps_takes_its_thread_along() -> None:
     del app
     gc.collect()
 
-    until(lambda: not probing() & threads)
+    until(lambda: not probing() & threads, seconds=10)
     gc.collect()
     assert kept() is None
 
@@ -69,11 +60,12 @@ def test_close_ends_the_threads_of_all_apps() -> None:
 
     multilimit.close()
 
-    until(lambda: not probing() & threads)
+    until(lambda: not probing() & threads, seconds=10)
     assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits hold all the same"
     assert not probing() & threads
 
 
+@pytest.mark.usefixtures("redis_client")  # which empties the server: lists of another test may lie there
 def test_close_gives_units_of_leases_back(server: Server) -> None:
     app = Flask("shop")
     app.config["MULTILIMIT_STORAGE_URI"] = server.url
@@ -102,7 +94,7 @@ def test_a_limiter_that_nobody_keeps_takes_its_thread_along() -> None:
     del limiter
     gc.collect()
 
-    until(lambda: not probing() & threads)
+    until(lambda: not probing() & threads, seconds=10)
 
 
 def test_a_closed_app_in_memory_goes_on(clock: Clock) -> None:

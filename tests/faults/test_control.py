@@ -12,8 +12,9 @@ import pytest
 from control.conftest import Shop, made
 from faults.proxy import FaultProxy
 from flask_multilimit import StorageError
-from support.sentinel import Trio, until
+from support.sentinel import Trio
 from support.servers import Server
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,9 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.decision import FALLBACKS
 from support.bench import bare, hits, rule
-from support.sentinel import SERVICE, SentinelServer, Trio, port_of, until
+from support.sentinel import SERVICE, SentinelServer, Trio, port_of
 from support.servers import Server
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any
 
 from support.servers import Server
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 SERVICE = "limits"
 DOWN_AFTER_MILLISECONDS = 2000
 """Below this, sentinels on a busy machine take each other for dead."""
-SECONDS = 30.0
-POLL_SECONDS = 0.02
 
 
 class SentinelServer(Server):
@@ -131,10 +129,3 @@ class Trio(contextlib.ExitStack):
 
 def port_of(server: Server) -> int:
     return int(server.tcp_url.rpartition(":")[2])
-
-
-def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(POLL_SECONDS)

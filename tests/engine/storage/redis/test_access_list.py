@@ -23,7 +23,7 @@ from flask_multilimit.engine.storage.redis.failures import REMEDIES, RIGHTS, RIG
 from support.bench import bare, hits, rule
 from support.clock import Clock
 from support.folders import DOCS
-from support.sentinel import until
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

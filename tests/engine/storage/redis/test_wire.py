@@ -18,6 +18,7 @@ from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.deadline import Deadline
 from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
 from support.bench import bare
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,10 +227,7 @@ def test_a_dropped_limiter_gives_them_back_also_while_this_thread_holds_the_lock
         del limiter
         gc.collect()
 
-    deadline = time.monotonic() + 20
-    while not client.connection_pool._available_connections:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: client.connection_pool._available_connections, seconds=20)
     assert client.ping()
 
 
