@@ -120,7 +120,7 @@ class Answer:
     asked: tuple[Asked, ...]
     question: Question
     decision: Decision | None
-    """``None`` when storage was not asked, for a limit of 0 refuses whoever comes."""
+    """``None`` when storage was not asked, for a limit of 0 refuses everyone."""
     at: float
     """Seconds since the epoch."""
     told: int | None = None
