@@ -224,7 +224,7 @@ class MultiLimit:
         with holding(held):
             decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
-            raise gate.rejection(decision, applied)
+            raise gate.verdicts.rejection(decision, applied)
         try:
             yield decision
         finally:

@@ -73,6 +73,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"access", "audience", "bans", "headers", "messages", "record", "workers"},
         {"in_force", "refusal", "slots"},
         {"access_check", "settle", "startup"},
+        {"verdict"},
         {"gate"},
         {"here", "steer"},
     ),

@@ -1,4 +1,4 @@
-"""The gate of one app: the hooks of a request, and the verdict."""
+"""The gate of one app: when a request is checked, and against which plan."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from flask import Flask, Response
 
 from ..declare.decorators import Stack, gate_of_app, held_by_this_call
 from ..declare.limiter import Declaration, Reaction
-from ..engine import ConfigurationError, Decision, StorageDenied
-from ..engine.reply import ALLOWED
-from ..plan.endpoint import AppliedLimits, Plan
-from ..signals import limit_event, limits_checked, request_rejected, shadow_rejected
+from ..engine import Decision
 from .access_check import AccessCheck
-from .audience import check_aloud, send_signals
-from .bans import tell_of_bans
 from .headers import describe
 from .in_force import InForce
 from .record import NO_PLAN, Record, Records, current_request, request_if_any
-from .refusal import RateLimitExceeded, Refusals
-from .settle import Settlement, require_response
+from .refusal import Refusals
+from .settle import Settlement
 from .startup import Startup
+from .verdict import Verdicts
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -40,11 +36,10 @@ class AppGate(InForce):
     def __post_init__(self) -> None:
         self.startup: Startup = Startup(self)
         self._records = Records(self.app)
-        self._refusals = Refusals(self.app, on_rejected=self.on_rejected)
-        self._lists = AccessCheck(self, self._refusals)
+        refusals = Refusals(self.app, on_rejected=self.on_rejected)
+        self._lists = AccessCheck(self, refusals)
         self.settlement: Settlement = Settlement(self, self._records)
-
-    # The hooks
+        self.verdicts: Verdicts = Verdicts(self, self._records, refusals, self._lists, self.settlement)
 
     def install(self) -> None:
         """Put the gate around what the app does for a request.
@@ -66,7 +61,7 @@ class AppGate(InForce):
                 if answer is not None:
                     self._leave(record, answer)
                 elif record.plan.stack is None:
-                    self.check(record.plan, record)
+                    self.verdicts.check(record.plan, record)
             return answer
 
         @functools.wraps(dispatch)
@@ -107,12 +102,12 @@ class AppGate(InForce):
         if record is None or (record.plan.stack is not stack and not record.plan.is_reached_by(stack)):
             self.startup.keep_up()
             asked = request_if_any()
-            self.check(self.plans.of_service(stack, asked.method if asked else None))
+            self.verdicts.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
         if stack.may_hold_slots:
             held_by_this_call.set(None)  # slots of the view are held until the response is closed
         if not record.admitted:  # a decorator may call the view again for the same request
-            self.check(record.plan, record)
+            self.verdicts.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.
         return (record.plan.stack or stack).covered
 
@@ -126,7 +121,7 @@ class AppGate(InForce):
         if record is None or record.checked:
             return
         try:
-            self.check(record.plan.beside_view, record)
+            self.verdicts.check(record.plan.beside_view, record)
         except Exception:
             if isinstance(answer, Response):
                 answer.close()
@@ -139,65 +134,6 @@ class AppGate(InForce):
                 self.settlement.at_response(response, record)
             describe(response, record.decisions, self.settings)
         return response
-
-    # The verdict
-
-    def check(self, plan: Plan, record: Record | None = None) -> Decision | None:
-        """Decide; ``None`` if no limiter applies. Raises :exc:`RateLimitExceeded`, :exc:`StorageUnavailable`.
-
-        ``record`` is that of the request whose ``plan`` this is.
-        """
-        if record is not None:
-            record.checked = True
-        decision = None
-        if self.access is None or not self.is_allowed(record):
-            try:
-                applied = plan.same_for_all
-                if applied is None:
-                    applied = plan.apply(self.subjects.resolve)
-            except ConfigurationError as error:
-                raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
-            decision = self.decide(plan.scope, applied, record)
-            if decision is not None and not decision.allowed:
-                raise self.rejection(decision, applied)
-        if record is not None:
-            record.admitted = True
-        return decision
-
-    def is_allowed(self, record: Record | None = None) -> bool:
-        """Whether the current request needs no limits. Raises :exc:`AccessDenied`."""
-        return self._lists.allows(record or self._records.current())
-
-    def decide(self, scope: str, applied: AppliedLimits, record: Record | None = None) -> Decision | None:
-        """Ask the storage, record the answer, and report it. Every check comes through here."""
-        hits = applied.hits
-        if not hits:
-            return None
-        if applied.reserved:
-            require_response(applied.reserved)
-        try:
-            if self.audience.present or limit_event.receivers:
-                decision = check_aloud(self.limiter, scope, applied, self.audience)
-            else:
-                decision = self.limiter.check(hits)
-                if applied.may_wait and (wait := applied.longest_wait(decision)):
-                    decision = self.limiter.wait(decision, timeout=wait)
-        except StorageDenied as error:
-            raise self._refusals.unavailable(error, self.settings) from error
-        if record is None:
-            record = self._records.current() or self._records.make()
-        record.decisions.append(decision)
-        if applied.may_give_back and decision.allowed:
-            self.settlement.keep(decision, applied, record)
-        if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
-            send_signals(self.app, decision, scope, applied)
-        if not decision.reply[ALLOWED]:
-            tell_of_bans(self.app, self.settings, decision, scope, applied)
-        return decision
-
-    def rejection(self, decision: Decision, applied: AppliedLimits) -> RateLimitExceeded:
-        """The exception to raise for a ``decision`` that refuses."""
-        return self._refusals.too_many(decision, applied, self.settings)
 
     def release(self, decisions: Iterable[Decision]) -> None:
         """Give back the slots that ``decisions`` hold."""

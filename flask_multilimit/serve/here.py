@@ -23,9 +23,7 @@ def check_here(
     gate.startup.keep_up()
     plan = gate.plans.declared_here(scope, dict(options))
     applied = plan.apply(_resolver(gate, plan.limiters[0].declaration, subject))
-    asking = gate.settings.enabled and not gate.is_allowed()
-    decision = gate.decide(scope, applied) if asking else None
-    return decision or _unasked(applied), applied
+    return gate.verdicts.check_here(scope, applied) or _unasked(applied), applied
 
 
 def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
@@ -35,9 +33,7 @@ def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str
     applied = AppliedLimits.of_hits(revised or hits, subjects, scope)
     if revised is None:
         return _unasked(applied)
-    asking = gate.settings.enabled and not gate.is_allowed()
-    decision = gate.decide(scope, applied) if asking else None
-    return decision or _unasked(applied)
+    return gate.verdicts.check_here(scope, applied) or _unasked(applied)
 
 
 def _resolver(gate: AppGate, declaration: Declaration, subject: str | None) -> Resolve:
