@@ -11,6 +11,7 @@ from .control.preview import Difference, Preview
 from .declare.data import InvalidData, Mistake
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
+from .declare.who import Who
 from .engine import (
     Ban,
     BanStatus,
@@ -106,6 +107,7 @@ __all__ = [
     "StorageDenied",
     "StorageError",
     "StorageUnavailable",
+    "Who",
     "control_changed",
     "control_failed",
     "current_decision",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
 
 from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, validated
 from ..declare.networks import Network, addresses_in
@@ -36,6 +36,10 @@ _MOST_REFUSED = {4: 1 << 31, 6: 1 << 124}
 Action = Literal["override", "allow", "deny", "ban"]
 Moment = Annotated[float, Field(allow_inf_nan=False)]
 Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Client = Annotated[
+    Who, PlainValidator(Who.parse), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
+]
+"""Read once, when the document is: the lists of thousands of clients are made of it."""
 
 
 class _Entry(Written):
@@ -60,7 +64,7 @@ class Override(_Entry):
     """Of the rule with this name, which is what header fields show."""
     limiter: Text | None = None
     """Of limiters with this name, or with this type: ``ip``."""
-    who: Text | None = None
+    who: Client | None = None
     """Of all limits that count this subject, or addresses of this network."""
     rules: WrittenRules | None = None
     """What holds instead."""
@@ -70,11 +74,6 @@ class Override(_Entry):
     off: bool = False
     limit: WrittenLimiter | None = None
     """A limiter more."""
-
-    @field_validator("who")
-    @classmethod
-    def _check_who(cls, value: str | None) -> str | None:
-        return None if value is None else str(Who.parse(value))
 
     @model_validator(mode="after")
     def _check_override(self) -> Override:
@@ -106,7 +105,7 @@ class Override(_Entry):
 
     def __str__(self) -> str:
         of = [f"rule {self.rule}" if self.rule else "", f"limiter {self.limiter}" if self.limiter else ""]
-        of += [self.who or "", f"at {self.endpoint}" if self.endpoint else ""]
+        of += [str(self.who or ""), f"at {self.endpoint}" if self.endpoint else ""]
         return f"{' '.join(filter(None, of)).replace('at *', 'everywhere')}: {self.change}"
 
     @property
@@ -125,14 +124,9 @@ class Listing(_Entry):
     """Somebody who is allowed, denied or banned."""
 
     kind: Literal["allow", "deny", "ban"]
-    who: Text
+    who: Client
     status: Literal[403, 429] | None = None
     """Of a refusal; ``None``: ``MULTILIMIT_DENY_STATUS``, and 429 for a ban."""
-
-    @field_validator("who")
-    @classmethod
-    def _check_who(cls, value: str) -> str:
-        return str(Who.parse(value))
 
     @model_validator(mode="after")
     def _check_listing(self) -> Listing:
@@ -252,12 +246,12 @@ def entry_from(given: dict[str, Any]) -> Override | Listing:
 
 def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
     """What ``entry``, one of ``listings``, would do to (nearly) everyone; empty: it does not."""
-    network = Who.parse(entry.who).network
+    network = entry.who.network
     if network is None or network.prefixlen > _COUNTED[network.version]:
         return ""
     if network.prefixlen < _WIDEST[network.version]:
         return f"{entry} would refuse {network.num_addresses} addresses"
-    denied = (Who.parse(each.who).network for each in listings if each.kind != "allow")
+    denied = (each.who.network for each in listings if each.kind != "allow")
     refused = addresses_in(each for each in denied if each and _is_counted(each, network.version))
     if refused < _MOST_REFUSED[network.version]:
         return ""

@@ -49,6 +49,7 @@ class Network(NamedTuple):
 
 
 _BITS = {4: 32, 6: 128}
+_LENGTHS = {str(length): length for length in range(129)}
 
 
 def without_port(address: str) -> str:
@@ -93,11 +94,10 @@ def usual_network(text: str) -> Network | None:
         packed = inet_pton(AF_INET6 if version == 6 else AF_INET, address)
     except (OSError, ValueError):  # ValueError: a NUL or a surrogate in it
         return None
-    bits = prefixlen = _BITS[version]
-    if slash:
-        prefixlen = int(length) if len(length) <= 3 and length.isascii() and length.isdigit() else bits + 1
-        if prefixlen > bits:
-            return None
+    bits = _BITS[version]
+    prefixlen = _LENGTHS.get(length, bits + 1) if slash else bits
+    if prefixlen > bits:
+        return None
     return _network(version, int.from_bytes(packed, "big") >> (bits - prefixlen) << (bits - prefixlen), prefixlen)
 
 

@@ -11,21 +11,26 @@ from .networks import Network, network_from, usual_network
 
 
 class Who(NamedTuple):
-    """Either a ``network``, or the subject ``value`` of the type called ``type_name``."""
+    """A network, or a subject of a type. ``str(who)`` writes it as entries do: ``203.0.113.0/24``, ``user:42``."""
 
     network: Network | None
+    """``None`` for a subject."""
     type_name: str = ""
+    """The type of the subject, such as ``user``."""
     value: str = ""
+    """The subject, such as ``42``."""
 
     @classmethod
     def parse(cls, text: object) -> Who:
         """``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"``, ``"api_key:abc"``. Text that can be read as a network
-        is one. Raises :class:`ConfigurationError`."""
-        if not isinstance(text, str) or not text.strip():
-            raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
-        network = usual_network(text)
+        is one, and what was read stays as it is. Raises :class:`ConfigurationError`."""
+        if isinstance(text, cls):
+            return text
+        network = usual_network(text) if isinstance(text, str) else None
         if network is not None:
             return cls(network)
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigurationError(f"{brief(text)}: {_REMEDY}")
         type_name, colon, value = text.partition(":")
         if not colon:
             return cls(_network_from(text))

@@ -129,7 +129,7 @@ class Group:
     def __init__(self, entries: tuple[Override, ...]) -> None:
         self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
         """Those that change limiters for everybody, in their order."""
-        self._about = [(Who.parse(each.who), each) for each in entries if each.who is not None]
+        self._about = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[str, SpecialSubjects | None] = {}
 
     def about(self, declaration: Declaration) -> SpecialSubjects | None:

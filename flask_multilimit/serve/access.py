@@ -63,7 +63,7 @@ class AccessLists:
             _Found(
                 chain(
                     ((each.who, each) for each in declared if (each.action == "allow") == allowing),
-                    ((Who.parse(each.who), each) for each in live if (each.kind == "allow") == allowing),
+                    ((each.who, each) for each in live if (each.kind == "allow") == allowing),
                 ),
                 told,
             )

@@ -131,19 +131,19 @@ class Steering:
             return f"{entry}: would leave less than a hundredth of a limit"
         return ""
 
-    def _check_who(self, text: str) -> None:
-        network, prefix = Who.parse(text).network, self._gate.settings.ipv6_prefix
+    def _check_who(self, who: Who) -> None:
+        network, prefix = who.network, self._gate.settings.ipv6_prefix
         if network is not None and network.version == 6 and network.prefixlen > prefix:
             whole = network_from(f"{network.address}/{prefix}")
             remedy = f"limits count IPv6 addresses of one /{prefix} as one: give {whole}"
-            raise InvalidData("", [Mistake("who", text, remedy)])
-        self._check_type(text)
+            raise InvalidData("", [Mistake("who", str(who), remedy)])
+        self._check_type(who)
 
-    def _check_type(self, text: str) -> None:
-        type_name, known = Who.parse(text).type_name, self._declared_types()
+    def _check_type(self, who: Who) -> None:
+        type_name, known = who.type_name, self._declared_types()
         if type_name and type_name not in known:
             remedy = f"no limiter of this app has a type called {type_name!r}; its types are: {', '.join(known)}"
-            raise InvalidData("", [Mistake("who", text, remedy)])
+            raise InvalidData("", [Mistake("who", str(who), remedy)])
 
     def _declared_types(self) -> list[str]:
         self._declared.ensure()
@@ -155,7 +155,7 @@ class Steering:
         if ends_in is not None and ends_in <= 0:
             return None
         return Listed(
-            Who.parse(entry.who),
+            entry.who,
             "allow" if entry.kind == "allow" else "deny",
             f"{entry.kind} {entry.id}",
             429 if entry.kind == "ban" else entry.status or self._gate.settings.deny_status,

@@ -55,7 +55,7 @@ def denied_by_none(shops: list[Shop], who: str) -> bool:
 
 def denied(shop: Shop) -> list[str]:
     """As the storage has it."""
-    return [each.who for each in shop.control.entries() if each.kind != "override"]
+    return [str(each.who) for each in shop.control.entries() if each.kind != "override"]
 
 
 def changed(shop: Shop) -> list[str]:

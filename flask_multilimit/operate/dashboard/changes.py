@@ -14,7 +14,6 @@ from ...control.controls import Listing
 from ...control.preview import Preview
 from ...declare.data import InvalidData, Mistake
 from ...declare.networks import Networks
-from ...declare.who import Who
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...plan.plans import Plans
@@ -190,7 +189,7 @@ def _warning_of_self(preview: Preview) -> str:
     entry, address = preview.entry, request.remote_addr or ""
     if not isinstance(entry, Listing) or entry.kind == "allow":
         return ""
-    network = Who.parse(entry.who).network
+    network = entry.who.network
     return SELF if network is not None and Networks([(network, True)]).find(address) else ""
 
 

@@ -211,7 +211,7 @@ def _verdict(gate: AppGate, somebody: Somebody) -> dict[str, str] | None:
 def _entries(gate: AppGate, somebody: Somebody) -> list[Override | Listing]:
     """What was said of it while the app runs: of itself, of a network that it is in, of one that is in it."""
     entries = in_force_of(steering_of(gate.app)).entries
-    return [each for each in entries if each.who is not None and _is_about(Who.parse(each.who), somebody)]
+    return [each for each in entries if each.who is not None and _is_about(each.who, somebody)]
 
 
 def _is_about(who: Who, somebody: Somebody) -> bool:

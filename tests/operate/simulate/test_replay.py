@@ -26,6 +26,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.control.controls import Override
+from flask_multilimit.declare.who import Who
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.asking import Given
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
@@ -407,7 +408,7 @@ def test_a_priority_can_be_given() -> None:
 
 def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"))
-    override = Override(kind="override", id="00000001", since=0, who="203.0.113.7", rules="3/minute")
+    override = Override(kind="override", id="00000001", since=0, who=Who.parse("203.0.113.7"), rules="3/minute")
     plans = steering_of(app).plans_with([override])
     replay = replay_of(app, limits=LimitSet(plans, None), subjects={}, given=Given())
 
