@@ -26,15 +26,16 @@ class Task(Protocol):
 
 
 class Beat:
-    """Runs tasks once a second in a daemon thread, from :meth:`start` on until none has had anything to do for a while,
-    and once more when the process ends. Fork-safe: a child starts without a thread."""
+    """Runs tasks once a second in a daemon thread. The thread starts with :meth:`start` and ends when no task has had
+    anything to do for a while. Each task runs once more when the process ends. A forked child starts without a thread.
+    """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._tasks: list[Task] = []
         self._lock = Lock()
         self.idle: bool = False
-        """Whether there are tasks but no thread. Look here first, because :meth:`start` takes a lock."""
+        """Whether there are tasks but no thread. Check it before :meth:`start`, which takes a lock."""
         tell_child(self)
         _beats.add(self)
 
@@ -58,7 +59,7 @@ class Beat:
             Thread(target=_run, args=(weakref.ref(self),), name="multilimit-beat", daemon=True).start()
         except RuntimeError as error:  # no thread left, or the interpreter is ending: the next event tries again
             self.idle = True
-            self._logger.warning("Rate limits: traffic is not flushed, no thread can be started: %s", error)
+            self._logger.warning("Rate limits: no thread can be started, so traffic is not flushed: %s", error)
 
     def once(self, *, ending: bool = False) -> bool:
         """Run every task now; return whether any has more to come."""
@@ -84,7 +85,7 @@ _beats: weakref.WeakSet[Beat] = weakref.WeakSet()
 
 
 def threads_run() -> bool:
-    """Whether a thread runs beside requests: under uWSGI only if it was told so."""
+    """Whether a thread can run beside requests. uWSGI allows it only with ``enable-threads`` or ``threads``."""
     uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
     if uwsgi is None:
         return True
@@ -105,7 +106,7 @@ def _run(beating: weakref.ref[Beat]) -> None:
     beat = beating()
     if beat is not None:
         beat.rest()
-        if beat.once():  # what came before the rest, and found a thread
+        if beat.once():  # events that came before rest(), while the thread still counted as running
             beat.start()
 
 

@@ -27,14 +27,14 @@ class Panel(NamedTuple):
     title: str
     unit: str
     columns: int
-    """Of 24."""
+    """Its width; a row has 24."""
     text: str
     """What it shows."""
     queries: tuple[Query, ...]
 
 
 def _rate(by: str, metric: str, *matchers: str) -> str:
-    """A second, of the endpoints that are chosen."""
+    """The rate per second, at the endpoints that are chosen."""
     chosen = ", ".join(('endpoint=~"$endpoint"', *matchers))
     return f"sum by ({by}) (rate(multilimit_{metric}{{{chosen}}}[$__rate_interval]))"
 
@@ -47,8 +47,8 @@ _RULES = ("{{endpoint}} {{rule}}", "endpoint, rule")
 _TIMES = "histogram_quantile({}, sum by (le) (rate(multilimit_check_seconds_bucket[$__rate_interval])))"
 
 PANELS = (
-    Panel("Refused a second", "reqps", 8, "Refused by a rule.", (Query(_REFUSED, "{{endpoint}}"),)),
-    Panel("Passed a second", "reqps", 8, "Requests that go on.", (Query(_PASSED, "{{endpoint}}"),)),
+    Panel("Refused per second", "reqps", 8, "Refused by a rule.", (Query(_REFUSED, "{{endpoint}}"),)),
+    Panel("Passed per second", "reqps", 8, "Requests that go on.", (Query(_PASSED, "{{endpoint}}"),)),
     Panel("Share refused", "percentunit", 8, "Of all checks.", (Query(f"{_REFUSED} / {_ALL}", "{{endpoint}}"),)),
     Panel(
         *("Rules that refuse", "reqps", 12, "A request may be refused by several rules."),
@@ -83,7 +83,7 @@ PANELS = (
             "Changes at run time",
             "short",
             12,
-            "How often limits and lists were changed, and how fresh that is.",
+            "How often limits and lists were changed, and how old this knowledge is.",
         ),
         (
             Query("min by (app) (multilimit_control_version)", "{{app}} version"),
@@ -121,7 +121,7 @@ def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
 
 
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
-    """The dashboard, as JSON to import into Grafana. With ``endpoints``, those can be chosen; without, whatever
+    """The dashboard, as JSON to import into Grafana. Its menu offers ``endpoints``, or if there are none, all that
     Prometheus knows, as in ``dashboard.json`` beside this file."""
     board = {
         "title": title,

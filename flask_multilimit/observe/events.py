@@ -32,18 +32,18 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_listed"})
 """Outcomes with which the request goes on."""
 TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "unanswered"})
-"""Outcomes with which it does not."""
+"""Outcomes with which the request ends here."""
 
 NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", "refunded"})
 """Outcomes without a check of limits."""
 OTHERS = "(others)"
-"""Stands for endpoints and rules that are not known, or beyond the number of names that are kept apart."""
+"""The name under which endpoints and rules are counted that are unknown, or too many to count separately."""
 SLEPT_SECONDS = 0.001
-"""A shorter wait does not count as sleep."""
+"""A shorter sleep does not count as waiting."""
 NEAR_LIMIT = 0.8
 """A rule is near its limit if more than this part of its quota is used."""
 QUIET_SECONDS = 60.0
-"""The least between two log lines about the same thing."""
+"""The shortest time between two log lines about the same thing."""
 
 
 class Counted(Protocol):
@@ -55,11 +55,11 @@ class Counted(Protocol):
 
     @property
     def hits(self) -> tuple[Hit, ...]:
-        """What it asks."""
+        """What it asks of the storage."""
 
 
 class ByList(NamedTuple):
-    """Who is denied by a list: no limiter was asked."""
+    """A subject that a list denies. No limiter was asked."""
 
     subject: tuple[str, str]
     hits: tuple[Hit, ...] = ()
@@ -102,18 +102,18 @@ class Event(NamedTuple):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The names of all rules that refuse; of ``shadowed``, of those that would."""
+        """The names of all rules that refuse; if the outcome is ``shadowed``, of those that would refuse."""
         shadows = self.outcome == "shadowed"
         return tuple(hit.name for hit in refusing_hits(self.decision) if hit.shadow is shadows)
 
     @property
     def shadowed_rules(self) -> tuple[str, ...]:
-        """The names of all shadows that would refuse, whatever the outcome."""
+        """The names of all rules that would refuse if they were not shadows, whatever the outcome."""
         return tuple(hit.name for hit in refusing_hits(self.decision) if hit.shadow)
 
     @property
     def subjects(self) -> dict[str, str]:
-        """Who was counted, by type. Personal data."""
+        """The subjects that were counted, by type. Personal data."""
         return dict(each.subject for each in self.applied)
 
     @property
@@ -126,14 +126,14 @@ _Fields = tuple[
     str, Outcome, str, "Decision | None", float, float, "Sequence[Counted]", "Exception | None"
 ]  # fmt: skip
 event_of: Callable[[_Fields], Event] = cast("Callable[[_Fields], Event]", partial(tuple.__new__, Event))
-"""An event of all its fields, in half the time that ``Event(...)`` takes: every request may make one."""
+"""Makes an event of all its fields in half the time of ``Event(...)``: every request may make one."""
 
 
 class Observer(Protocol):
     """Any callable that takes an event. It runs while the request waits, so it must be fast."""
 
     def __call__(self, event: Event, /) -> object:
-        """Take note of ``event``. What it raises is logged, at most once a minute; the request goes on."""
+        """Take note of ``event``. An exception is logged, at most once a minute, and the request goes on."""
 
 
 class ControlState(NamedTuple):
@@ -142,7 +142,7 @@ class ControlState(NamedTuple):
     version: int
     """The version of the control document in this process: the number of changes so far."""
     age: float
-    """Seconds since this process has last looked for a newer one, and the storage has answered."""
+    """Seconds since this process last looked for a newer one and the storage answered."""
 
 
 class Watched(Protocol):
@@ -158,23 +158,22 @@ class Watched(Protocol):
         """The number of quotas of which this process holds leases."""
 
     def control(self) -> ControlState | None:
-        """The changes made while it runs; ``None`` if the app takes none."""
+        """The changes made while the app runs; ``None`` if it takes none."""
 
     def every_second(self, task: Callable[[], bool], /) -> None:
-        """Run ``task`` about once a second while there are events, and while it returns true because it has more to
-        do."""
+        """Run ``task`` about once a second, while there are events or it returns true because it has more to do."""
 
 
 @runtime_checkable
 class Attached(Protocol):
-    """An observer that is told which app it observes."""
+    """An observer that wants to know which apps it observes."""
 
     def attach(self, watched: Watched, /) -> None:
         """Called once per app, when the app is initialised. An exception stops the start."""
 
 
 class Audience:
-    """Tells every observer of each event. One that raises changes no verdict, and is logged once a minute."""
+    """Passes each event to every observer. An observer that raises changes no verdict; it is logged once a minute."""
 
     def __init__(
         self, observers: Sequence[Observer], logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic
@@ -205,7 +204,7 @@ _RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
 
 
 def outcome_of(decision: Decision, waited: float) -> Outcome:
-    """The outcome of a check that the storage, or this process in its place, has decided."""
+    """The outcome of a check that the storage has decided, or this process in its place."""
     reply = decision.reply
     if not reply[ALLOWED]:
         return "refused" if decision.ban is None else "banned"
@@ -215,12 +214,12 @@ def outcome_of(decision: Decision, waited: float) -> Outcome:
 
 
 def retry_afters(decision: Decision) -> Sequence[int]:
-    """Of each hit, microseconds; other than 0 where it refuses, or as a shadow would."""
+    """Microseconds for each hit: 0 unless it refuses, or would refuse if it were not a shadow."""
     return decision.reply[_RETRY_AFTERS]
 
 
 def refusing_hits(decision: Decision | None) -> list[Hit]:
-    """Those that refuse, and the shadows that would."""
+    """The hits that refuse, and the shadows that would."""
     if decision is None:
         return []
     return [hit for hit, wait in zip(decision.hits, decision.reply[_RETRY_AFTERS], strict=True) if wait]
@@ -238,12 +237,12 @@ def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[R
 
 
 def is_near_limit(decision: Decision) -> bool:
-    """Whether :func:`hits_near_limit` finds any, of a check that every rule lets pass."""
+    """Whether :func:`hits_near_limit` finds any, for a check that every rule allows."""
     return True in map(lt, decision.reply[_REMAININGS], memoized(decision.hits, _fews))
 
 
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:
-    """Those that have let a check pass with more than 80 % of their quota used."""
+    """The hits that allowed a check with more than 80 % of their quota used."""
     reply, hits = decision.reply, decision.hits
     if not reply[ALLOWED]:
         return ()
@@ -252,7 +251,7 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
 
 
 def _few(hit: Hit) -> float:
-    """Units below which its rule is near its limit; bans are never."""
+    """With fewer units left, the rule of ``hit`` is near its limit. A ban never is."""
     return 0 if isinstance(hit, BanHit) else hit.rule.quota.burst * (1 - NEAR_LIMIT)
 
 

@@ -1,6 +1,6 @@
-"""Metrics and span attributes for OpenTelemetry (extra ``opentelemetry``), by its semantic conventions.
+"""Metrics and span attributes for OpenTelemetry (extra ``opentelemetry``), following its semantic conventions.
 
-A request only notes what happened, and adds to its own span. The instruments learn of it once a second.
+A request only notes what happened and adds attributes to its own span. The instruments are updated once a second.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ except ModuleNotFoundError as _missing:
     ) from _missing
 
 NAME = "flask_multilimit"
-"""Of the instrumentation scope."""
+"""The name of the instrumentation scope."""
 MOST_NAMES = 5000
-"""Endpoints, or pairs of endpoint and rule, that are told apart; what is new beyond counts as ``(others)``."""
+"""The most endpoints, or pairs of endpoint and rule, that are counted separately. Further ones count as ``(others)``.
+"""
 SECONDS = [0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]
-"""Buckets that are proposed for the histogram."""
+"""The buckets that this observer advises for the histogram."""
 
 
 class OpenTelemetryObserver:
     """An observer that counts events in instruments of a meter, and sets attributes of the current span:
     ``MultiLimit(app, observers=[OpenTelemetryObserver()])``.
 
-    ``meter_provider`` and ``tracer_provider`` are the global ones by default. With ``spans``, each round trip to the
-    storage is a span of its own. One object may observe several apps.
+    ``meter_provider`` and ``tracer_provider`` default to the global ones. With ``spans``, each round trip to the
+    storage has its own span. One object may observe several apps.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class OpenTelemetryObserver:
             meter.create_observable_up_down_counter(f"multilimit.{name}", [callback], unit=unit, description=text)
 
     def attach(self, watched: Watched, /) -> None:
-        """Show how the storage of an app stands, too."""
+        """Show the state of this app's storage as well."""
         self._apps.append(watched)
         watched.every_second(self.flush)
 
@@ -121,7 +122,7 @@ class OpenTelemetryObserver:
             self._trace(event)
 
     def flush(self) -> bool:
-        """Let the instruments learn what has happened. Nothing is ever left for later."""
+        """Update the instruments. Return ``False``: nothing is left to do."""
         with self._lock:
             counts = self._tallying.take()
             for check, amount in counts.checks.items():
@@ -141,7 +142,7 @@ class OpenTelemetryObserver:
         return False
 
     def _trace(self, event: Event) -> None:
-        """The round trip is over: its span gets the times that it had."""
+        """Record a span for a round trip that is over, with its times."""
         assert self._tracer is not None
         end = time.time_ns() - int(event.waited * 1e9)
         attributes = {"multilimit.endpoint": event.endpoint, "multilimit.outcome": event.outcome}
@@ -161,7 +162,7 @@ class OpenTelemetryObserver:
         self._names.add(names)
         return names
 
-    # How the storage stands
+    # The state of the storage
 
     def _storage_up(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(int(app.health().state == "working"), _of(app)) for app in self._apps]

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus (extra ``prometheus``), by its conventions and those of OpenMetrics.
+"""Metrics for Prometheus (extra ``prometheus``), following its conventions and those of OpenMetrics.
 
-A request only notes what happened. The metrics learn of it when they are scraped, and once a second: where several
-processes share them (``PROMETHEUS_MULTIPROC_DIR``), whichever is asked knows what the others knew a second ago.
+A request only notes what happened. The metrics are updated when they are scraped and once a second. So if several
+processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others as they were at most a second ago.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ SECONDS: Final[tuple[float, ...]] = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
-"""Buckets of the histogram: from a refusal by the deny cache to a check that had to wait for a connection."""
+"""Buckets of the histogram, from a refusal by the deny cache to a check that had to wait for a connection."""
 MOST_NAMES = 5000
-"""Endpoints, or pairs of endpoint and rule, that have series; what is new beyond counts as ``(others)``."""
+"""The most endpoints, or pairs of endpoint and rule, that have their own series. Further ones count as ``(others)``.
+"""
 BREAKER_STATES = ("closed", "half-open", "open")
 
 
 class PrometheusMetrics:
     """An observer that counts events in ``registry``: ``MultiLimit(app, observers=[PrometheusMetrics()])``.
 
-    One object may observe several apps. ``namespace`` is what the names of all metrics begin with, ``buckets`` are
-    those of the histogram, in seconds. Raises :class:`~flask_multilimit.ConfigurationError` when the registry has
-    these names already.
+    One object may observe several apps. The names of all metrics begin with ``namespace``. ``buckets`` are those of the
+    histogram, in seconds. Raises :class:`~flask_multilimit.ConfigurationError` if the registry already has these names.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PrometheusMetrics:
             ) from error
 
     def attach(self, watched: Watched, /) -> None:
-        """Show how the storage of an app stands, too."""
+        """Show the state of this app's storage as well."""
         self._apps.append(watched)
         watched.every_second(self.flush)
 
@@ -76,7 +76,7 @@ class PrometheusMetrics:
         self._note(event)
 
     def flush(self) -> bool:
-        """Let the metrics learn what has happened; return whether there is more to come without an event."""
+        """Update the metrics. Return whether they may change again without an event."""
         with self._lock:
             counts = self._tallying.take()
             for check, amount in counts.checks.items():
@@ -100,7 +100,7 @@ class PrometheusMetrics:
         return names
 
     def _show(self, watched: Watched) -> bool:
-        """Set the gauges of an app; return whether they may change without an event."""
+        """Set the gauges of an app. Return whether they may change again without an event."""
         app, health, control = watched.name, watched.health(), watched.control()
         if control is not None:
             self._control_version.labels(app).set(control.version)
@@ -120,7 +120,7 @@ class PrometheusMetrics:
             self._register(_Flushing(self.flush))  # before the metrics, for they are collected in this order
         self._checks = self._counter(
             "checks",
-            "Checks of rate limits, by what became of them and who decided.",
+            "Checks of rate limits, by outcome and by who decided.",
             *("endpoint", "outcome", "decided_by"),
         )
         self._refunds = self._counter("refunds", "Checks of which charges were given back.", "endpoint")
@@ -171,7 +171,7 @@ class PrometheusMetrics:
         return counter
 
     def _gauge(self, name: str, text: str, mode: Any, *labels: str) -> Gauge:
-        """Its label ``app`` keeps a process from showing 0 before it knows: only what has labels can have no value."""
+        """A gauge with the label ``app``. Without labels it would show 0 before the process knows the value."""
         gauge = Gauge(name, text, ("app", *labels), namespace=self.namespace, registry=None, multiprocess_mode=mode)
         self._register(gauge)
         return gauge
@@ -185,7 +185,7 @@ class PrometheusMetrics:
 
 
 class _Flushing(Collector):
-    """Has no metric of its own, but lets the others learn what has happened when they are about to be collected."""
+    """Has no metric of its own, but updates the others when they are about to be collected."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush

@@ -1,4 +1,4 @@
-"""Counts for metrics: taken down in a microsecond a request, handed on in bulk."""
+"""Counts for metrics: noted in a microsecond at each request, passed on in bulk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .traffic.counting import Counter
 from .traffic.counts import Counts
 
 MOST_TIMES = 20_000
-"""Times of checks that wait to be handed on; beyond, the oldest are dropped. In a second, more than a process has."""
+"""The most times of checks that wait; the oldest are dropped first. A process makes fewer checks in a second."""
 
 
 class Tallying:
-    """Counts events, and keeps how long each check took, by who decided. Thread-safe; a forked child starts with
-    nothing."""
+    """Counts events, and keeps the time that each check took, by ``decided_by``. Thread-safe; a forked child starts
+    with nothing."""
 
     def __init__(self) -> None:
         self._counter = Counter(subjects=False)
@@ -32,11 +32,11 @@ class Tallying:
             times.append(event[4])
 
     def take(self) -> Counts:
-        """What was counted since the last time."""
+        """What was counted since the last call."""
         return self._counter.take()
 
     def hand_on_times(self, record: Callable[[str, float], None]) -> None:
-        """Call ``record`` with who decided and the seconds of each check since the last time."""
+        """Call ``record`` with ``decided_by`` and the seconds of each check since the last call."""
         for decided_by, times in tuple(self._times.items()):
             for _ in range(len(times)):
                 record(decided_by, times.popleft())

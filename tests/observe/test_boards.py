@@ -54,7 +54,7 @@ tests:
             exp_annotations:
               summary: search refuses 50% of its requests
               description: >-
-                Either somebody asks too often, or a limit is too tight for honest users. `flask multilimit top` shows
+                Either a client calls too often, or a limit is too tight for honest users. `flask multilimit top` shows
                 which.
   - interval: 1m
     input_series:
@@ -78,7 +78,7 @@ tests:
             exp_annotations:
               summary: The rate limit storage of shop does not answer
               description: >-
-                Since a minute at least one process decides without it, as MULTILIMIT_ON_STORAGE_ERROR says. `flask
+                For a minute, at least one process has decided without it, as MULTILIMIT_ON_STORAGE_ERROR says. `flask
                 multilimit doctor` says what is wrong.
       - eval_time: 14m
         alertname: MultiLimitFallbackInUse
@@ -87,8 +87,8 @@ tests:
             exp_annotations:
               summary: 1 checks a second are decided without the storage
               description: >-
-                Processes limit by themselves, or let everything pass. See MultiLimitStorageAway, or the log for single
-                keys that fail.
+                Each process limits on its own, or lets everything pass. See MultiLimitStorageAway, or look in the log
+                for single keys that fail.
       - eval_time: 14m
         alertname: MultiLimitUnanswered
         exp_alerts:

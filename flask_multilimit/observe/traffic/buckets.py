@@ -7,16 +7,16 @@ from .counts import Counts, written, written_subjects
 
 BUCKET_SECONDS = 10
 LIVES_SECONDS = 3600 + 2 * BUCKET_SECONDS
-"""A bucket is there as long as any of its seconds is less than an hour ago."""
+"""A bucket is kept as long as any of its seconds is less than an hour ago."""
 MOST_NAMES_KEPT = 8192
-"""Names of counts in a bucket, of all processes together."""
+"""The most names of counts in a bucket, over all processes."""
 MOST_SUBJECTS_KEPT = 200
-"""Subjects in a bucket."""
+"""The most subjects in a bucket."""
 
 
 class Places:
-    """The keys. All have one hash tag, which no scope can have, for an escaped one begins with a ``*`` only if a digest
-    follows."""
+    """The keys of traffic. All have the same hash tag. No scope can have this one: an escaped scope begins with ``*``
+    only if a digest follows."""
 
     def __init__(self, prefix: str) -> None:
         self._stem = f"{prefix}{{*traffic}}:"
@@ -36,7 +36,7 @@ def bucket_at(seconds: float) -> int:
 
 
 def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
-    """What is sent to storage."""
+    """What to send to the storage for ``counts``."""
     tallies = [Tally(places.counts(bucket), written(counts), LIVES_SECONDS, MOST_NAMES_KEPT)]
     if counts.refused:
         subjects = written_subjects(counts.refused)
@@ -45,5 +45,5 @@ def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
 
 
 def is_traffic(key: str) -> bool:
-    """Whether a key in storage is one of these."""
+    """Whether a key in the storage holds traffic."""
     return "{*traffic}:" in key

@@ -1,4 +1,4 @@
-"""Counts events in this process: a list to append to at each request, summed up when it is long, or once a second."""
+"""Counts events in this process. Requests append to a list, which is summed up once a second or when it is long."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ from .counts import Check, Counts, Refused, RuleCount, RuleOutcome, short
 from .heaviest import Heaviest
 
 MOST_NAMES = 4096
-"""Names of checks, and of rules, that are counted apart between two flushes."""
+"""The most names of checks, and of rules, that are counted separately between two flushes."""
 MOST_SUBJECTS = 1024
-"""Counters for subjects."""
+"""The number of counters for subjects."""
 MOST_SENT = 100
-"""Subjects that are handed on at each flush, those that were refused most."""
+"""The number of most refused subjects that are passed on at each flush."""
 AT_ONCE = 200
-"""Events that are summed up together."""
+"""The number of events that are summed up together."""
 
 DENY_LIST, BAN_LIST = "(deny list)", "(banned by hand)"
-"""In place of a rule, where a list refuses."""
+"""What stands in place of a rule when a list refuses."""
 _LIST_OF: dict[Outcome, str] = {"denied": DENY_LIST, "banned": BAN_LIST}
 
 L = TypeVar("L")
 _Labels = tuple[str, Outcome, str]
 _RuleLabels = tuple[str, str, RuleOutcome]
 _Who = tuple[str, str, str, str]
-"""The fields of a :class:`Refused`, in a quarter of the time that it takes to make one."""
+"""The fields of a :class:`Refused`. Making this tuple takes a quarter of the time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marks:
-    """What the rules of a check did. One is made for each way in which the same hits end, and counted by its
+    """What the rules of a check did. There is one object for each outcome of the same hits, and it is counted by its
     identity."""
 
     rules: tuple[_RuleLabels, ...]
     subjects: tuple[_Who, ...]
-    """Whom they refuse."""
+    """The subjects that they refuse."""
 
 
 class Counter:
-    """Counts events until somebody takes what was counted. Thread-safe; a forked child starts with nothing.
+    """Counts events until :meth:`take` is called. Thread-safe; a forked child starts with nothing.
 
-    Memory is bounded: beyond :data:`MOST_NAMES` what is new counts as ``(others)``, and beyond :data:`MOST_SUBJECTS`
-    the subjects that are refused rarely make room.
+    Memory is bounded: after :data:`MOST_NAMES` names, new ones count as ``(others)``; after :data:`MOST_SUBJECTS`
+    subjects, new ones replace those that are refused least.
     """
 
     def __init__(self, *, subjects: bool) -> None:
         self._counts_subjects = subjects
         self._lock = Lock()
         self._seen: list[_Labels] = []
-        """What is not summed up yet. Requests append without a lock, and only the end that was there is cut off."""
+        """What is not summed up yet. Requests append without a lock, so summing up removes only what it has seen."""
         self._marked: list[_Marks] = []
         self._start()
         mind_forks(self, inner=True)
@@ -88,7 +88,7 @@ class Counter:
                 self._sum_up()
 
     def take(self) -> Counts:
-        """What was counted since the last time."""
+        """What was counted since the last call."""
         with self._lock:
             self._sum_up()
             checks, rules, refused = self._checks, self._rules, self._refused
@@ -119,14 +119,14 @@ class Counter:
                     self._refused.add(who, amount)
 
     def _after_fork_in_child(self) -> None:
-        """What was counted is the parent's to hand on."""
+        """The parent passes on what was counted before the fork."""
         self._lock = Lock()
         self._seen, self._marked = [], []
         self._start()
 
 
 def _taken_from(seen: list[L]) -> Mapping[L, int]:
-    """How often each stands in the list, and no more; what is appended meanwhile stays."""
+    """How often each value is in the list, and take these out of it. What is appended meanwhile stays."""
     amount = len(seen)
     taken = seen[:amount]
     del seen[:amount]
@@ -145,7 +145,7 @@ def _marks_of_listed(endpoint: str, outcome: Outcome, subject: tuple[str, str]) 
 
 
 def _marks_of(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> _Marks:
-    """Kept with the hits, for who is refused once is refused again."""
+    """What the rules did. It is kept with the hits, because a subject that is refused once is often refused again."""
     near, end = hits_near_limit(decision), (endpoint, *map(truth, retry_afters(decision)))
     if near:
         end += tuple([hit.key for hit in near])

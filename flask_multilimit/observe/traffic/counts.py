@@ -1,4 +1,4 @@
-"""What is counted, and how the names of counts are written in storage."""
+"""What is counted, and how the names of counts are written in the storage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import Literal, NamedTuple, get_args
 from ..events import OUTCOMES, Outcome
 
 RuleOutcome = Literal["refuses", "shadows", "near", "bans"]
-"""What a rule did in a check: it refuses; it would, but is a shadow; it allows, with over 80 % of its quota used; it is
-a ban, and began."""
+"""What a rule did in a check:
+
+- ``refuses``: it refuses.
+- ``shadows``: it would refuse, but is a shadow.
+- ``near``: it allows, with over 80 % of its quota used.
+- ``bans``: it is a ban that began with this check.
+"""
 RULE_OUTCOMES: tuple[RuleOutcome, ...] = get_args(RuleOutcome)
 
 LONGEST_NAME = 120
-"""Characters of an endpoint or a rule that are kept."""
+"""The number of characters of an endpoint or a rule that are kept."""
 LONGEST_SUBJECT = 64
 _TAB = str.maketrans("\t\n", "  ")
 
@@ -49,7 +54,7 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What was counted in some time."""
+    """What was counted in a span of time."""
 
     checks: dict[Check, int] = field(default_factory=dict)
     rules: dict[RuleCount, int] = field(default_factory=dict)
@@ -69,7 +74,7 @@ class Counts:
 
 
 def written(counts: Counts) -> dict[str, int]:
-    """The amounts of checks and rules, by the names that they have in storage."""
+    """The amounts of checks and rules, by their names in the storage."""
     amounts: dict[str, int] = {}
     for check, amount in counts.checks.items():
         _add(amounts, f"{check[1]}\t{_name(check[0])}\t{_name(check[2])}", amount)
@@ -86,7 +91,7 @@ def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
 
 
 def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
-    """The counts behind names in storage; a name of another version is left out."""
+    """The counts for names in the storage. Names that another version wrote are left out."""
     counts = Counts()
     for did, endpoint, name, amount in _fields(amounts, 3):
         if did in OUTCOMES:
@@ -99,7 +104,7 @@ def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:
 
 
 def short(subject: str) -> str:
-    """A subject that is long keeps its beginning, and a digest that tells it from others."""
+    """``subject``, or the beginning of a long one with a digest that tells it apart."""
     if len(subject) <= LONGEST_SUBJECT:
         return subject
     digest = blake2b(subject.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -107,7 +112,7 @@ def short(subject: str) -> str:
 
 
 def encodable(subject: str) -> str:
-    """A lone surrogate is shown as an escape, for no storage takes it."""
+    """``subject`` with lone surrogates escaped, because no storage takes them."""
     return subject.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Brings what was counted to storage, once a second, off the way of requests."""
+"""Sends what was counted to the storage, once a second, off the request path."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .counting import MOST_SENT
 from .counts import Counts, Refused, encodable
 
 MOST_WAITING = 30
-"""Batches that wait for a storage that is away: five minutes. From then on the oldest are joined: their amounts stay
-exact, but all count for the later ten seconds."""
+"""The most batches that wait for a storage that is away: five minutes. After that, the oldest are joined: their amounts
+stay exact, but all count for the later ten seconds."""
 
 ShownSubjects = Literal["plain", "hashed", "none"]
-"""How subjects lie in storage."""
+"""How subjects are stored."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Batch:
     bucket: int
     counts: Counts
     number: int | None = None
-    """From the first try on. Whether that try came through is not known, so the batch stays as it is."""
+    """Set at the first attempt. Nobody knows whether that attempt arrived, so the batch must not change any more."""
 
 
 class Outbox:
@@ -73,11 +73,11 @@ class Outbox:
             else:
                 self._waiting.append(Batch(bucket, counts))
             if len(self._waiting) > MOST_WAITING:
-                oldest = self._waiting.pop(1)  # the first may have been tried
+                oldest = self._waiting.pop(1)  # the first batch may have been tried
                 _join(self._waiting[1].counts, oldest.counts)
 
     def send(self) -> bool:
-        """Send what waits, one command a batch; return whether there is more to come."""
+        """Send what waits, one command for each batch. Return whether some is left."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -105,20 +105,20 @@ class Outbox:
         self._waiting: list[Batch] = []
 
     def _log(self, error: StorageError) -> None:
-        """A storage that is away is the guard's to log; one that only takes no traffic is not."""
+        """The guard logs that a storage is away, but not that it only takes no traffic."""
         now = time.monotonic()
         if now >= self._quiet_until and not self._is_away():
             self._quiet_until = now + QUIET_SECONDS
-            self._logger.warning("Rate limits: traffic waits to be recorded: %s", with_remedy(error))
+            self._logger.warning("Rate limits: traffic could not be stored, so it waits: %s", with_remedy(error))
 
     def _after_fork_in_child(self) -> None:
-        """What waits is the parent's to send."""
+        """The parent sends what waits."""
         self._lock = Lock()
         self._start()
 
 
 def shown(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
-    """``counts`` with subjects as they may lie in storage."""
+    """``counts`` with the subjects as they may be stored."""
     if how == "plain":
         show = encodable
     else:

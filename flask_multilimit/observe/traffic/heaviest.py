@@ -1,8 +1,9 @@
-"""The most frequent of many, in a bounded memory.
+"""The most frequent of many keys, in bounded memory.
 
 Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, ICDT
-2005): of ``capacity`` counters, the smallest is handed over to whoever has none, and with it what it has counted so
-far, as the new owner's possible error. What is more frequent than the total divided by ``capacity`` always has one.
+2005): there are ``capacity`` counters. A key without a counter takes over the smallest one together with its count,
+which is the largest possible error of the new key. A key that is more frequent than the total divided by ``capacity``
+always has a counter.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Heaviest(Generic[K]):
         self._capacity = capacity
         self._counts: dict[K, int] = {}
         self._errors: dict[K, int] = {}
-        """What each key took over from another; none, if it is not here."""
+        """The count that each key took over from another; a key that is missing took over none."""
         self._heap: list[tuple[int, int, K]] = []
-        """From the first replacement on: each key with a count that is its own or smaller, and a number that keeps
-        keys from being compared."""
+        """Filled from the first replacement on: a lower bound of the count of each key, a number that decides between
+        equal counts so that keys are never compared, and the key."""
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -41,7 +42,7 @@ class Heaviest(Generic[K]):
             self._replace(key, amount)
 
     def top(self, most: int) -> dict[K, int]:
-        """The heaviest, with the number of times that each was added at least."""
+        """The most frequent keys, each with the least number of times that it was added."""
         sure = {key: count - self._errors.get(key, 0) for key, count in self._counts.items()}
         if len(sure) <= most:
             return sure

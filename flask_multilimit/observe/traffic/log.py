@@ -12,16 +12,16 @@ from ..events import TURNED_AWAY, Outcome
 from .counts import Counts
 
 Log = Literal["summary", "subjects", "off"]
-"""``summary``: endpoints and rules; ``subjects``: those refused most as well; ``off``: no line."""
+"""``summary``: endpoints and rules; ``subjects``: also the subjects that are refused most; ``off``: no line."""
 
 MINUTE = 60.0
 NAMED = 5
-"""Rules that a line names, those that refuse most."""
+"""The number of rules that a line names, those that refuse most."""
 NAMED_SUBJECTS = 3
 
 
 class RefusalLog:
-    """Sums up what was refused, and logs it a minute after the first refusal. Not thread-safe."""
+    """Sums up refusals, and logs them a minute after the first one. Not thread-safe."""
 
     def __init__(
         self, logger: logging.Logger, *, subjects: bool = False, clock: Callable[[], float] = time.monotonic
@@ -40,7 +40,7 @@ class RefusalLog:
         self._counts.add(counts)
 
     def log_if_due(self, *, at_once: bool = False) -> bool:
-        """Log when the minute is over; return whether there is a line to come."""
+        """Log if the minute is over. Return whether another line is to come."""
         if self._since is None:
             return False
         seconds = self._clock() - self._since

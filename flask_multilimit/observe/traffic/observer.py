@@ -1,4 +1,4 @@
-"""Traffic: counts by default, and hands on what it has counted once a second."""
+"""Traffic, which is counted by default and passed on once a second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .log import RefusalLog
 class Traffic(Counter):
     """Counts by endpoint, rule and outcome, and keeps the subjects that are refused most.
 
-    ``outbox`` brings the counts to storage, ``None`` where it keeps none; ``log`` sums them up.
+    ``outbox`` sends the counts to the storage; it is ``None`` if the storage keeps none. ``log`` writes summaries.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Traffic(Counter):
         beat.add(self.flush)
 
     def flush(self, *, ending: bool = False) -> bool:
-        """Hand on what was counted since the last time; return whether there is more to come."""
+        """Pass on what was counted since the last call. Return whether some is left."""
         counts = self.take()
         if counts:
             self._hand_on(shown(counts, self._subjects, self._key))

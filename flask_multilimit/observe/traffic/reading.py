@@ -1,4 +1,4 @@
-"""Reads traffic back: what `flask multilimit top` and the dashboard show. Asks storage; never on a request's way."""
+"""Reads traffic back for `flask multilimit top` and the dashboard. Asks the storage, but never on the request path."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from .counts import Counts, Refused, RuleOutcome, read
 
 LONGEST_SECONDS = 3600
 TOGETHER = 10
-"""Buckets that are read in one command."""
+"""The number of buckets that one command reads."""
 SETTLED_SECONDS = 30
-"""After which a bucket is taken to change no more. (What a process could not flush during an outage comes later, and
-is seen by a reader that has not read the bucket yet.)"""
+"""After this time a reader keeps a bucket and does not read it again. (A process that could not flush during an outage
+adds to older buckets. Only readers that have not read these yet see it.)"""
 
 
 class TopSubject(NamedTuple):
-    """A subject that is refused, by one rule at one endpoint."""
+    """A subject that one rule refuses at one endpoint."""
 
     endpoint: str
     rule: str
     type: str
     subject: str
-    """As ``MULTILIMIT_TRAFFIC_SUBJECTS`` has it stored. Personal data."""
+    """Plain or hashed, as ``MULTILIMIT_TRAFFIC_SUBJECTS`` says. Personal data."""
     refused: int
-    """Refusals, at least: those of seconds in which many others were refused more often are missing."""
+    """The least number of refusals: those of seconds in which many others were refused more often are missing."""
     since: float
-    """POSIX time of the first refusal of the latest series, to ten seconds: no pause in it was longer than a minute."""
+    """POSIX time of the first refusal of the latest series, to ten seconds. A pause of over a minute ends a series."""
     until: float
     """POSIX time of the last refusal, to ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentTraffic:
-    """What happened in the time asked for. ``slices`` are ten seconds each, the oldest first, without gaps."""
+    """What happened in a span of time. ``slices`` are ten seconds each, the oldest first, without gaps."""
 
     at: float
-    """POSIX time by the clock of the storage: the end."""
+    """POSIX time of the end, by the clock of the storage."""
     start: float
     """POSIX time of the first slice."""
     slices: tuple[Counts, ...]
 
     @property
     def seconds(self) -> float:
-        """The time that the slices cover; the last one has only begun."""
+        """The time that the slices cover. The last slice is not over yet."""
         return max(self.at - self.start, 1.0)
 
     @property
@@ -62,7 +62,7 @@ class RecentTraffic:
         return total
 
     def checks(self, *, endpoint: str | None = None, outcomes: Iterable[Outcome] | None = None) -> tuple[int, ...]:
-        """Checks a slice, of ``endpoint`` (default: all) with one of the ``outcomes`` (default: all)."""
+        """The checks in each slice, at ``endpoint`` (default: all) with one of ``outcomes`` (default: all)."""
         wanted = None if outcomes is None else frozenset(outcomes)
         return self._series(
             lambda counts: counts.checks,
@@ -72,7 +72,7 @@ class RecentTraffic:
         )
 
     def rules(self, did: RuleOutcome, *, endpoint: str | None = None, rule: str | None = None) -> tuple[int, ...]:
-        """Checks a slice in which a rule did ``did``: of ``endpoint`` and ``rule`` (default: all)."""
+        """The checks in each slice in which a rule did ``did``, by ``endpoint`` and ``rule`` (default: all)."""
         return self._series(
             lambda counts: counts.rules,
             lambda each: (
@@ -83,7 +83,7 @@ class RecentTraffic:
         )
 
     def top_subjects(self, most: int = 20) -> list[TopSubject]:
-        """Those that were refused most, in order."""
+        """The subjects that were refused most, in order."""
         amounts: dict[Refused, int] = {}
         seen: dict[Refused, list[int]] = {}
         for place, counts in enumerate(self.slices):
@@ -110,15 +110,15 @@ class RecentTraffic:
 
 
 def reader_of(storage: Storage, prefix: str) -> TrafficReader:
-    """Raises :class:`ConfigurationError` for a storage that keeps no traffic."""
+    """A reader of the traffic in ``storage``. Raises :class:`ConfigurationError` if the storage keeps none."""
     if isinstance(storage, KeepsTallies):
         return TrafficReader(storage, prefix)
     raise ConfigurationError(f"a {type(storage).__name__} keeps no traffic: it has no methods tally and tallies")
 
 
 class TrafficReader:
-    """Reads the traffic of all processes of one storage and prefix. Slices that are settled are kept, so whoever shows
-    traffic again and again keeps one reader. Not thread-safe."""
+    """Reads the traffic of all processes that share a storage and a prefix. It keeps slices that are settled, so use
+    one reader to show traffic repeatedly. Not thread-safe."""
 
     def __init__(self, storage: KeepsTallies, prefix: str) -> None:
         self._storage = storage
@@ -145,7 +145,7 @@ class TrafficReader:
         return self._storage.tallies([self._places.source("nobody")]).at
 
     def ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
-        """What lies in ``buckets`` now, asked in one command. Raises :class:`StorageError`."""
+        """The counts in ``buckets`` now, read in one command. Raises :class:`StorageError`."""
         keys = [*map(self._places.counts, buckets), *map(self._places.subjects, buckets)]
         amounts = self._storage.tallies(keys).amounts
         middle = len(buckets)

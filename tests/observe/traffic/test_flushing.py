@@ -131,7 +131,7 @@ def test_a_storage_that_takes_no_traffic_is_logged_once_a_minute(
         outbox.send()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "Rate limits: traffic waits to be recorded: NOPERM (allow it)"
+        "Rate limits: traffic could not be stored, so it waits: NOPERM (allow it)"
     ]
 
 
