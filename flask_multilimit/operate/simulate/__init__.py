@@ -1,1 +1,1 @@
-"""What if: requests of the past replayed through limits, and counts that the data chooses."""
+"""What if: replays past requests through limits, and finds the counts that fit them."""

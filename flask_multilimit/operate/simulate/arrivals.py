@@ -1,4 +1,4 @@
-"""When each subject came, and how many came at most in any window."""
+"""When each subject made its requests, and the most requests in any window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Arrivals(Mapping[str, Instants]):
         self.requests: int = 0
 
     def add(self, subject: str, at: int) -> None:
-        """Instants come in order."""
+        """Add an instant. They must come in order."""
         known = self._instants.get(subject)
         if known is None:
             known = self._instants[subject] = array("q")
@@ -36,12 +36,12 @@ class Arrivals(Mapping[str, Instants]):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first instant and the last. Raises ValueError when there is none."""
+        """The first and the last instant. Raises ValueError if there is none."""
         each = self._instants.values()
         return min(instants[0] for instants in each), max(instants[-1] for instants in each)
 
     def halves(self) -> tuple[Arrivals, Arrivals]:
-        """The first half of the requests, and the second; what comes at one instant stays together."""
+        """The first and the second half of the requests. Those of one instant stay together."""
         low, high = self.span
         while low < high:
             middle = (low + high) // 2
@@ -61,7 +61,7 @@ class Arrivals(Mapping[str, Instants]):
 
 
 def peak(instants: Instants, window: int) -> int:
-    """The most that came within any ``window`` (microseconds): so many a sliding window must admit to refuse none."""
+    """The most requests within any ``window`` (microseconds): a sliding window with this count refuses none."""
     most = first = 0
     for last, at in enumerate(instants):
         while instants[first] <= at - window:
@@ -72,5 +72,5 @@ def peak(instants: Instants, window: int) -> int:
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The smallest value that at least ``share`` of ``ordered`` do not exceed (the nearest rank)."""
+    """The smallest value that at least ``share`` of ``ordered`` do not exceed (nearest rank)."""
     return ordered[max(-int(-share * len(ordered) // 1) - 1, 0)]

@@ -1,4 +1,4 @@
-"""What the plan of one endpoint asks for one client of a log, and what of it the log cannot tell."""
+"""What the plan of one endpoint asks for one client of a log, and which parts of it the log does not contain."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from .who import USER, Who, client_of
 T = TypeVar("T")
 
 RuleKey = tuple[str, str, str]
-"""A rule of a limiter, wherever it applies: where it was declared, its name, its text."""
+"""Identifies a rule of a limiter: where it was declared, its name, its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the log cannot tell, said by whoever asks. By endpoint, or by the name of a limiter."""
+    """What the log does not contain, as the user gives it, by endpoint or by the name of a limiter."""
 
     costs: Mapping[str, int] = field(default_factory=dict)
-    """Units, in place of a callable."""
+    """Units that replace a callable."""
     rules: Mapping[str, Rules] = field(default_factory=dict)
-    """Rules, in place of a callable."""
+    """Rules that replace a callable."""
     priorities: Mapping[str, str] = field(default_factory=dict)
-    """The priority of all requests, in place of a callable."""
+    """The priority of all requests, which replaces a callable."""
 
 
 NO_SLOTS = "what runs at once: not replayed where the log does not tell how long a request took"
 NO_LEAST = 1 << 62
-"""In place of the fewest units left, where none was admitted."""
+"""Stands for the fewest units left if no request was admitted."""
 
 
 class About(NamedTuple):
-    """What is the same of a rule for all subjects."""
+    """What a rule has in common for all subjects."""
 
     type: str
     shadow: bool
@@ -55,7 +55,7 @@ class About(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What becomes of the requests to one place."""
+    """The outcomes of the requests to one place."""
 
     requests: int = 0
     unlimited: int = 0
@@ -67,52 +67,52 @@ class Tally:
     refused: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
     least: list[int] = field(default_factory=list)
-    """The fewest units left, by the place of the hit."""
+    """The fewest units left, by the index of the hit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What is the same for all clients who are asked the same rules at one place."""
+    """What is the same for all clients that are checked against the same rules at one place."""
 
     place: Place
     rules: tuple[RuleKey, ...]
-    """Those of the hits, in their order."""
+    """The rules of the hits, in the same order."""
     bans: tuple[int, ...]
-    """The places of bans among the rules."""
+    """The indexes of bans among the rules."""
     is_plain: bool
-    """Whether an admission needs no second look: no shadow, nobody waits, nothing is given back."""
+    """Whether an admission needs no second look: there are no shadows, waits or refunds."""
     tally: Tally
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """What one client is asked at one place."""
+    """What is asked for one client at one place."""
 
     client: str
     shape: Shape
     hits: tuple[Hit, ...]
-    """Empty: no limit applies."""
+    """Empty if no limit applies."""
     limits: AppliedLimits | None
-    """``None`` where all is plain."""
+    """``None`` if the shape is plain."""
     untold: tuple[str, ...]
-    """What the log does not tell of this client."""
+    """What the log does not say about this client."""
     listed: Action | None = None
-    """Whether the client is on a list, so that no limit is asked."""
+    """The list that the client is on, if any: then no limit is checked."""
     without_slots: Asked | None = None
-    """What a request is asked of which the log does not tell how long it took; ``None`` where that does not matter."""
+    """What is asked for a request whose duration the log does not contain; ``None`` if the duration does not matter."""
     requests: int = 0
-    """That were not counted elsewhere yet."""
+    """The requests that were not counted elsewhere yet."""
 
 
 class Asking:
-    """The limiters of one place, with what stands for their callables."""
+    """The limiters of one place, with values in place of their callables."""
 
     def __init__(
         self, place: Place, plan: Plan | None, subjects: Subjects, who: Who, given: Given, lists: Lists | None = None
     ) -> None:
         self.place = place
         self.notes: list[str] = []
-        """What is replayed differently, for every request here."""
+        """What the replay does differently for every request here."""
         self._subjects = subjects
         self._who = who
         self._given = given
@@ -126,7 +126,7 @@ class Asking:
             self._know(limiter.declaration, limiter.hits_of(EVERYONE))  # of anyone: only the rules are looked at
 
     def of(self, request: LoggedRequest) -> Asked:
-        """For the client of ``request``."""
+        """What is asked for the client of ``request``."""
         subjects = self._who.subjects_of(request)
         client = client_of(subjects)
         listed = self._lists.of(request, subjects) if self._lists is not None else None
@@ -157,7 +157,7 @@ class Asking:
         return Asked(client, shape, limits.hits, limits, untold)
 
     def _special(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], untold: tuple[str, ...]) -> Asked:
-        """Of subjects that have rules of their own."""
+        """What is asked for subjects that have their own rules."""
         limits = _limits(asked)
         for each in limits:
             self._know(each.declaration, each.hits)
@@ -185,7 +185,7 @@ class Asking:
 
     @property
     def shapes(self) -> list[Shape]:
-        """All that there are, each once."""
+        """All shapes, each once."""
         return list(dict.fromkeys(self._shapes.values()))
 
     @property
@@ -194,7 +194,7 @@ class Asking:
         return self._rules
 
     def _known(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
-        """What stands for it: the limiter, its cost, and the priority of its requests."""
+        """What replaces its callables: the limiter, its cost, and the priority of its requests."""
         declared = limiter.declaration
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
@@ -234,7 +234,7 @@ class Asking:
 
 
 class _Limiter:
-    """A limiter, with what is the same for all of its subjects."""
+    """A limiter, with what is the same for all its subjects."""
 
     def __init__(self, planned: PlannedLimiter, cost: int, priority: str | None) -> None:
         self.planned = planned
@@ -243,7 +243,7 @@ class _Limiter:
         self.name = self.declaration.name
         self.parts = parts_of(self.declared_type, self.name)
         self.type = (self.declaration.type_name, *self.parts)
-        """The same of limiters whose subjects are the same."""
+        """Equal for limiters whose subjects are the same."""
         self.has_slots = any(rule.holds_slots for _, rule in planned.rules)
         self._cost = cost
         self._priority = priority
@@ -282,7 +282,7 @@ def _limits(asked: Iterable[tuple[_Limiter, Subject]]) -> AppliedLimits:
 
 
 def _where(limits: AppliedLimits, key: str) -> str:
-    """Where the limiter was declared whose hit has this key."""
+    """Where the limiter of the hit with this key was declared."""
     return next(each.declaration.where for each in limits for hit in each.hits if hit.key == key)
 
 
@@ -292,13 +292,13 @@ def _said(given: Mapping[str, T], place: Place, declared: Declaration) -> T | No
 
 
 class Charging:
-    """Whether a charge that depends on the response stands, by its status: that is all a log tells of it."""
+    """Decides by the status, which is all that a log contains, whether a charge that depends on the response stays."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Declaration, int], bool | None] = {}
 
     def stands(self, declared: Declaration, status: int) -> bool | None:
-        """``None``: the status is not enough to tell."""
+        """Whether the charge stays; ``None`` if the status is not enough to tell."""
         place = (declared, status)
         if place not in self._known:
             self._known[place] = self._ask(declared, status)

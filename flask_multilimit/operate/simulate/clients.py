@@ -1,4 +1,4 @@
-"""Who came, and how often. In full only of those who were refused; of all others a number."""
+"""The clients of a replay and their requests: details of those that were refused, a number for all others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 FIRST_SIZE = 1 << 10
 FULLEST = 0.7
-"""Part of a table that may be taken before it grows."""
+"""The part of a table that may be in use before it grows."""
 _MASK = (1 << 64) - 1
 
 
 class Counts:
-    """A number for each name, in 16 bytes and some air: names are told apart by 64 bits of their hash."""
+    """A number for each name, in little more than 16 bytes: 64 bits of a hash identify the name."""
 
     def __init__(self) -> None:
         self._allocate(FIRST_SIZE)
@@ -32,7 +32,7 @@ class Counts:
         return self._numbers[self._place_of(hash(name) & _MASK or 1)]
 
     def __len__(self) -> int:
-        """How many names."""
+        """The number of names."""
         return self._used
 
     def _add(self, hashed: int, number: int) -> None:
@@ -46,7 +46,7 @@ class Counts:
         self._numbers[place] += number
 
     def _place_of(self, hashed: int) -> int:
-        """Where it is, or would be."""
+        """The place where it is, or would be."""
         hashes, mask = self._hashes, self._mask
         place = hashed & mask
         while hashes[place] and hashes[place] != hashed:
@@ -63,7 +63,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Refused:
-    """What became of one client who was refused."""
+    """What happened to one client that was refused."""
 
     name: str
     first: int
@@ -71,7 +71,7 @@ class Refused:
     times: int = 0
     longest_lockout: float = 0.0
     locked: dict[str, int] = field(default_factory=dict)
-    """Since when, by endpoint."""
+    """The instant since when it is locked out, by endpoint."""
 
 
 class Clients:
@@ -79,7 +79,7 @@ class Clients:
 
     def __init__(self) -> None:
         self.refused: dict[str, Refused] = {}
-        """By name, who was refused at all."""
+        """The clients that were refused, by name."""
         self._counts = Counts()
 
     def came(self, name: str, times: int) -> None:
@@ -99,13 +99,13 @@ class Clients:
         return client
 
     def admit(self, name: str, endpoint: str) -> None:
-        """A lock-out is over."""
+        """End the lock-out of a client."""
         client = self.refused.get(name)
         if client is not None:
             client.locked.pop(endpoint, None)
 
     def worst(self) -> list[Refused]:
-        """Those refused most often first."""
+        """The clients that were refused, most often first."""
         return sorted(self.refused.values(), key=lambda client: (-client.times, client.name))
 
     def __iter__(self) -> Iterator[Refused]:

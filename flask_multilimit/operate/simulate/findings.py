@@ -1,4 +1,4 @@
-"""What the tallies of a replay say of endpoints and of rules."""
+"""What the tallies of a replay say about endpoints and rules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .asking import NO_LEAST, About, RuleKey, Shape, Tally
 from .report import BanReport, EndpointReport, RuleReport, pre_empted
 
 Together = tuple[Shape, tuple[int, ...]]
-"""A shape, and the places of those of its rules that refused."""
+"""A shape, and the indexes of its rules that refused."""
 
 
 def endpoint_reports(shapes: Sequence[Shape]) -> tuple[EndpointReport, ...]:
-    """Those that refuse most first."""
+    """A report of each endpoint, those that refuse most first."""
     tallies: dict[str, list[Tally]] = {}
     for shape in shapes:
         tallies.setdefault(shape.place.name, []).append(shape.tally)
@@ -43,7 +43,7 @@ def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
 def rule_reports(
     shapes: Sequence[Shape], known: Mapping[RuleKey, About], refusals: Mapping[Together, int]
 ) -> tuple[RuleReport, ...]:
-    """In the order of ``known``."""
+    """A report of each rule, in the order of ``known``."""
     asked: Counter[RuleKey] = Counter()
     least: dict[RuleKey, int] = {}
     found = _Found(known)
@@ -72,7 +72,7 @@ class BanTally:
 
 
 def ban_reports(rules: Sequence[RuleReport], tallies: Mapping[RuleKey, BanTally]) -> tuple[BanReport, ...]:
-    """Of those among ``rules`` that are bans."""
+    """A report of each of ``rules`` that is a ban."""
     bans = [rule for rule in rules if rule.is_ban]
     return tuple(_ban_report(ban, tallies.get((ban.limiter, ban.name, ban.text), BanTally())) for ban in bans)
 
@@ -131,7 +131,7 @@ class _Found:
         )
 
     def _pre_empted(self, rule: RuleKey, refused: int) -> str | None:
-        """Of two that always refuse together, the one that is listed first stays."""
+        """The rule that refuses whenever ``rule`` does, if any. Of two that always refuse together, the first stays."""
         order = list(self._known)
         before = set(order[: order.index(rule)])
         together = self._together.get(rule, Counter())

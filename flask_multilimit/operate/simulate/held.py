@@ -1,4 +1,4 @@
-"""Slots of requests in progress: held from the instant of a request for as long as the log says it took."""
+"""The slots of requests in progress. A request holds them for the time that it took according to the log."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .timeline import Timeline
 
 
 class HeldSlots:
-    """Renews them as often as an app does, and gives them back."""
+    """Renews slots as often as an app does, and releases them."""
 
     def __init__(self, storage: MemoryStorage, time: Timeline) -> None:
         self._storage = storage
         self._time = time
         self._ends: list[int] = []
         self.commands: int = 0
-        """Renewals and releases."""
+        """The number of renewals and releases."""
 
     def hold(self, decision: Decision, took: int) -> None:
-        """Those that ``decision`` has taken, for ``took`` microseconds."""
+        """Hold the slots that ``decision`` has taken for ``took`` microseconds."""
         slots = slots_of(decision)
         if slots:
             end = self._time.now + took
@@ -29,7 +29,7 @@ class HeldSlots:
             self._go_on(slots, end, min(slot.hit.rule.quota.window for slot in slots) // RENEWALS)
 
     def next_release(self) -> int | None:
-        """When the next request in progress is over."""
+        """The instant at which the next request in progress ends."""
         while self._ends and self._ends[0] <= self._time.now:
             heapq.heappop(self._ends)
         return self._ends[0] if self._ends else None

@@ -1,4 +1,4 @@
-"""The allow and deny lists of the app, asked about the clients of a log."""
+"""Asks the allow and deny lists of the app about the clients of a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .who import IP, Who
 
 
 class Lists:
-    """What is in force now, of the settings and of the control document; also of requests from before it was."""
+    """The lists of the settings and of the control document as they are now, whatever they were when a request came."""
 
     def __init__(self, access: AccessLists, plans: Plans, subjects: Subjects, who: Who) -> None:
         self._access = access
@@ -25,7 +25,7 @@ class Lists:
         )
 
     def of(self, request: LoggedRequest, subjects: Mapping[str, str]) -> Action | None:
-        """What holds for the client of ``request``; ``None``: the limits."""
+        """The list that the client of ``request`` is on; ``None`` if it is on none, so limits apply."""
         if request.recorded is not None:
             return None
         resolve = self._subjects.given(subjects)
@@ -38,7 +38,7 @@ class Lists:
         return None if listed is None else listed.action
 
     def untold(self, request: LoggedRequest) -> tuple[str, ...]:
-        """What cannot be known of this client."""
+        """What the log does not say about this client."""
         if request.recorded is not None:
             return ("allow and deny lists: not replayed for what was recorded, as its subjects are hashed",)
         return self._untold

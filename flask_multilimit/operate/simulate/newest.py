@@ -1,4 +1,4 @@
-"""The newest of what recorders wrote: all requests since an instant, as many as a reader has time for."""
+"""The newest requests that recorders wrote: all since some instant, as many as a reader has time for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .logs.logged import MICROSECONDS
 from .logs.reading import Logs
 
 ACTIVE = 60 * MICROSECONDS
-"""A file that was written to so shortly before the newest one may be another process's, which serves beside it."""
+"""If a file was written to at most this long before the newest one, another process may still be writing to it."""
 
 
 def newest_requests(folders: Iterable[Path], into: Path, most_bytes: int) -> Logs:
-    """The requests that were recorded last, of at most ``most_bytes``. What is needed is copied to ``into``.
+    """The requests that were recorded last, at most ``most_bytes`` of them. What is needed is copied to ``into``.
 
-    Processes write files of their own, side by side. So it takes the end of each, and leaves out what came before the
-    latest instant from which on it has all of them.
+    Each process writes its own file. So this takes the end of each file, and leaves out all requests before the
+    instant from which on the ends are complete.
     """
     written = sorted(_written(folders), reverse=True)
     active = sum(at >= written[0][0] - ACTIVE for at, _ in written) if written else 1
@@ -41,14 +41,14 @@ def newest_requests(folders: Iterable[Path], into: Path, most_bytes: int) -> Log
 
 
 def _written(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    """Each file, after the instant at which it was last written to."""
+    """The instant at which each file was last written to, and its path."""
     for path in (path for folder in folders for path in folder.glob(recorded.FILES)):
         with suppress(FileNotFoundError):  # its recorder has just made room
             yield path.stat().st_mtime_ns // 1000, path
 
 
 def _end_of(path: Path, most_bytes: int) -> tuple[bytes, bool]:
-    """The last lines, and whether they are all that there are."""
+    """The last lines, and whether they are the whole file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, SEEK_END)

@@ -1,4 +1,4 @@
-"""What a log says, as a PNG. Needs the extra ``plot``."""
+"""Draws what a log says, as a PNG. Needs the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .suggest import Suggestion, Traffic, curve
 _PEAKS, _CLIENTS, _CHOSEN = "#0b6e6e", "#7a6a2f", "#b3261e"
 _SUCCEEDED, _FAILED, _UNKNOWN = "#b3261e", "#7a9e9e", "#b8bcc2"
 BARS = 20
-"""Endpoints and rules that a picture shows: those that refuse most."""
+"""The number of endpoints and rules that a picture shows, those that refuse most."""
 
 
 def draw(found: Suggestion, traffic: Traffic, path: Path) -> None:
@@ -91,7 +91,7 @@ def _draw_peaks(axes: Any, traffic: Traffic, chosen: int, window: str) -> None:
 
 
 def _ticks(first: int, last: int) -> tuple[list[int], list[str]]:
-    """Counts that people think in, and how they are written; both ends where there would be none."""
+    """Round counts for an axis, and how they are written; both ends of the axis if no round count is on it."""
     powers = [10**exponent for exponent in range(len(str(last)))]
     ticks = [step * power for power in powers for step in (1, 2, 5) if first <= step * power <= last]
     shown = ticks if len(ticks) > 1 else sorted({first, last})

@@ -1,4 +1,4 @@
-"""What the clients that came lately are asked; who has not come for long is forgotten."""
+"""Remembers what is asked for the clients that were seen lately, and forgets the others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from .asking import Asked
 
 REMEMBERED = 10_000
-"""Clients at one place: twice as many for a moment."""
+"""The number of clients at one place. For a moment, there may be twice as many."""
 
 
 class Remembered:
-    """By client and place.
+    """What is asked, by client and place.
 
     :param forget: called with what is dropped.
     """
@@ -21,7 +21,7 @@ class Remembered:
         self._young: dict[object, Asked] = {}
         self._old: dict[object, Asked] = {}
         self.get: Callable[[object], Asked | None] = self._young.get
-        """Of those who came lately; of all: :meth:`find`."""
+        """Looks only among the clients of the current half; :meth:`find` looks among all."""
 
     def find(self, who: object) -> Asked | None:
         found = self._old.pop(who, None)

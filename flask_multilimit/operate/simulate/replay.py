@@ -1,4 +1,4 @@
-"""Requests of a log through the plans in force, on the engine's own ``memory://`` with the clock of the log."""
+"""Replays the requests of a log through plans, on the engine's own ``memory://`` with the clock of the log."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .who import Who
 TOO_MANY_REQUESTS = 429
 
 Verdict = Callable[[LoggedRequest, "Decision | None"], None]
-"""Told of each request in turn; ``None``: no limit was asked."""
+"""Called with each request and its decision; ``None`` if no limit was checked."""
 
 
 class Replay:
-    """One set of limits, and what they do to the requests it is given."""
+    """Replays requests through one set of limits, and counts the outcomes."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Replay:
         self._usage = Usage(self._storage)
 
     def add(self, request: LoggedRequest) -> None:
-        """Decide one request. They come in order of time."""
+        """Decide one request. Requests must come in order of time."""
         at = request[0]
         time = self._time
         if time.waiting:
@@ -113,7 +113,7 @@ class Replay:
             self._refuse(asked, decision, request)
 
     def finish(self) -> None:
-        """Let those pass that are still asleep."""
+        """Decide the requests that still wait."""
         self._time.pass_to(1 << 62)
 
     # One request
@@ -137,7 +137,7 @@ class Replay:
         return asked
 
     def _forget(self, asked: Asked) -> None:
-        """Count what is not kept in full."""
+        """Count the requests of a client that is forgotten."""
         for each in (asked, asked.without_slots):
             if each is not None and each.requests:
                 self._clients.came(each.client, each.requests)
@@ -157,12 +157,12 @@ class Replay:
     def _plan(self, place: Place) -> Plan | None:
         if place.kind == "unmatched":
             return self._plans.of_unmatched(place.method)
-        if place.endpoint not in self._plans.app.view_functions:  # of a recording: it has gone since
+        if place.endpoint not in self._plans.app.view_functions:  # recorded, but the endpoint does not exist any more
             return None
         return self._plans.of_endpoint(place.endpoint, place.method)
 
     def _pass_by(self, asked: Asked, request: LoggedRequest) -> None:
-        """No limit is asked."""
+        """Count a request for which no limit is checked."""
         tally = asked.shape.tally
         if asked.listed is None:
             tally.unlimited += 1
@@ -192,7 +192,7 @@ class Replay:
         self._settle(request, decision)
 
     def _given_back(self, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> Decision:
-        """After charges that depend on the response."""
+        """The decision after the charges that depend on the response were refunded."""
         for each in limits.reserved:
             stands = self._charging.stands(each.declaration, request.status)
             if stands is None:
@@ -222,7 +222,7 @@ class Replay:
                 self._bans.setdefault(asked.shape.rules[place], BanTally()).begin(asked.client, ban.level)
 
     def _settle(self, request: LoggedRequest, decision: Decision | None) -> None:
-        """Hold the verdict against what really was decided."""
+        """Compare the verdict with the recorded one, and pass it on."""
         if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._tell is None:  # as nearly always
             return
         admitted = decision is None or decision.allowed
@@ -235,10 +235,10 @@ class Replay:
         if self._tell is not None:
             self._tell(request, decision)
 
-    # Those who wait
+    # Requests that wait
 
     def _may_sleep(self, asked: Asked, decision: Decision, request: LoggedRequest) -> bool:
-        """Whether it may sleep until it can pass."""
+        """Whether the request sleeps until it can pass."""
         wait = 0 if asked.limits is None else asked.limits.longest_wait(decision)
         return wait > 0 and self._sleeps(asked, decision, request, self._time.now + round(wait * MICROSECONDS))
 
@@ -266,10 +266,10 @@ class Replay:
         elif not self._sleeps(asked, decision, request, deadline):
             self._refuse(asked, decision, request)
 
-    # What was found
+    # The report
 
     def report(self, *, complete: bool = True, files: Iterable[LogFile] = ()) -> Report:
-        """As far as it has come."""
+        """The report on the requests so far."""
         for each in self._remembered:
             self._forget(each)
         self._usage.weigh(self._checks)

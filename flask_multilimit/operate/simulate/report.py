@@ -1,4 +1,4 @@
-"""What a replay has found, as values: for people, programs and tests."""
+"""The report of a replay, as plain values for people, programs and tests."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class EndpointReport:
     """The requests of one endpoint."""
 
     name: str
-    """``unmatched`` for those that match no route (404) or not its methods (405)."""
+    """``unmatched`` for requests that match no route (404) or none of its methods (405)."""
     requests: int
     unlimited: int
-    """No limit applied."""
+    """Requests to which no limit applied."""
     allowed: int
-    """By an allow list, so that no limit was asked."""
+    """Allowed by a list: no limit was checked."""
     denied: int
-    """By a deny list, before any limit was asked."""
+    """Denied by a list: no limit was checked."""
     admitted: int
     refused: int
     shadowed: int
-    """Admitted, and refused by a shadow."""
+    """Admitted, but a shadow would have refused."""
     delayed: int
-    """Admitted after a time asleep."""
+    """Admitted after waiting."""
     statuses: Mapping[int, int]
-    """Of the refused: the statuses that they really had. 0: the log does not tell."""
+    """The original statuses of the refused requests; 0 if the log does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """One rule of one limiter, wherever it applies."""
+    """One rule of one limiter, at all endpoints together."""
 
     name: str
     limiter: str
@@ -46,18 +46,18 @@ class RuleReport:
     """Such as ``100 per 60s``."""
     shadow: bool
     is_ban: bool
-    """Whether it is the ban of a limiter; what there is to say of bans is said in ``bans``."""
+    """Whether it is the ban of a limiter. :attr:`Report.bans` has more about bans."""
     asked: int
     refused: int
-    """Requests that it refused; of a shadow, that it would have."""
+    """Requests that it refused, or as a shadow would have refused."""
     alone: int
     """Of these, those that no other rule refused."""
     least_remaining: int | None
-    """The fewest units left after a request; ``None`` when none was admitted."""
+    """The fewest units left after a request; ``None`` if none was admitted."""
     pre_empted_by: str | None
     """A rule that refused whenever this one did."""
     endpoints: Mapping[str, int]
-    """Refused, by each endpoint at which it was asked."""
+    """Refusals, by each endpoint at which it was checked."""
 
     @property
     def never_refuses(self) -> bool:
@@ -66,7 +66,7 @@ class RuleReport:
 
 @dataclass(frozen=True, slots=True)
 class BanReport:
-    """The bans of one limiter, wherever it applies. While a ban holds, it refuses as a rule does."""
+    """The bans of one limiter, at all endpoints together. While a ban holds, it refuses as a rule does."""
 
     name: str
     limiter: str
@@ -75,19 +75,19 @@ class BanReport:
     text: str
     """Such as ``ban of 3600 s after 3 refusals in 600 s``."""
     shadow: bool
-    """Whether it would only have been told of."""
+    """Whether it only signals and does not refuse."""
     begun: int
     clients: int
-    """Who was banned at all."""
+    """The number of clients that were banned."""
     repeated: int
-    """How many bans the worst of them repeated."""
+    """The most repetitions of a ban of one client."""
     refused: int
-    """Requests while a ban held."""
+    """Requests refused by a ban."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client: a user, or who has this address and is not logged in."""
+    """One client: a user, or an address where nobody is logged in."""
 
     name: str
     requests: int
@@ -95,28 +95,28 @@ class ClientReport:
     first_refused: int
     """Microseconds since 1970."""
     longest_lockout: float
-    """Seconds from a refusal to the instant at which the endpoint would have admitted the client again, with nothing
-    admitted between."""
+    """The longest time, in seconds, from a refusal until the endpoint would have admitted the client again, without
+    any admission between."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageReport:
-    """What a storage would have had to do."""
+    """What the storage would have had to do."""
 
     commands: int
-    """One a check, and one a refund; refusals that processes remember (the deny cache) need fewer."""
+    """One for each check and each refund. The deny cache, which the replay does not have, saves some."""
     peak_keys: int
     peak_bytes: int
-    """About: as Redis 7 keeps them."""
+    """An estimate for Redis 7."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What could not be replayed as it would be."""
+    """Something that the replay does differently from the app."""
 
     text: str
     requests: int
-    """So many are concerned."""
+    """The number of requests that it affects."""
 
 
 @dataclass(frozen=True)
@@ -128,35 +128,35 @@ class Report:
     """Microseconds since 1970, as ``last``; ``None`` without requests."""
     last: int | None
     complete: bool
-    """``False`` when it was interrupted: then it tells of the requests until ``last``."""
+    """``False`` if the replay was stopped: then the report covers the requests until ``last``."""
     admitted: int
-    """By a limit that was asked, or because none applies."""
+    """Admitted by limits, or because none applies."""
     refused: int
     """By limits."""
     denied: int
-    """By deny lists."""
+    """Denied by lists."""
     outside: int
-    """Requests that the app does not answer: redirects of its router, and what lies outside of its root."""
+    """Requests that reach no view: redirects of the router, and paths outside the app's root."""
     really_refused: int
-    """Requests that really had the status 429."""
+    """Requests whose original status is 429."""
     now_admitted: int
-    """Of these, those that these limits admit."""
+    """Those among them that these limits admit."""
     clients: int
     clients_refused: int
     endpoints: tuple[EndpointReport, ...]
     rules: tuple[RuleReport, ...]
     worst: tuple[ClientReport, ...]
-    """Those refused most often, at most ten."""
+    """The clients that were refused most often, at most ten."""
     storage: StorageReport
     notes: tuple[Note, ...]
     bans: tuple[BanReport, ...] = ()
     """One for each limiter that has a ban."""
     files: tuple[LogFile, ...] = ()
     differing: int | None = None
-    """Of recorded requests: verdicts that differ from what really was decided; ``None`` when nothing was recorded."""
+    """The verdicts that differ from the recorded ones; ``None`` if no request has a recorded verdict."""
     longest_lockout: float = 0.0
     refused_names: frozenset[str] = field(default=frozenset(), repr=False)
-    """Every client that was refused at all."""
+    """Every client that was refused at least once."""
 
     @property
     def share_refused(self) -> float:
@@ -164,7 +164,7 @@ class Report:
 
     @property
     def succeeded_before(self) -> int:
-        """Refused, though they really had a status below 400."""
+        """Refused requests whose original status is below 400."""
         return sum(
             number for endpoint in self.endpoints for status, number in endpoint.statuses.items() if 100 <= status < 400
         )
@@ -187,7 +187,7 @@ class Report:
 
 
 def pre_empted(refused: int, together: Mapping[str, int], order: Iterable[str]) -> str | None:
-    """The first in ``order`` that refused each of the ``refused`` too."""
+    """The first in ``order`` that also refused all of the ``refused``."""
     if not refused:
         return None
     return next((name for name in order if together.get(name) == refused), None)

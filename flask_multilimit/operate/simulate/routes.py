@@ -1,4 +1,4 @@
-"""Which endpoint a request of a log goes to: asked of the app's own URL map, as Flask does."""
+"""Finds the endpoint of a logged request in the app's own URL map, as Flask does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from werkzeug.test import EnvironBuilder
 from .logs.logged import LoggedRequest
 
 REMEMBERED = 50_000
-"""Paths whose endpoint is kept."""
+"""The number of paths whose endpoint is kept."""
 HOSTS_REMEMBERED = 1000
 
 Kind = Literal["endpoint", "unmatched", "outside"]
-"""``outside``: the app asks no limit, whatever is declared."""
+"""``outside``: the app checks no limit, whatever is declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Place:
 class Routes:
     """Finds the places of requests.
 
-    :param script_name: the path at which the app is mounted; what does not begin with it is not the app's.
+    :param script_name: the path at which the app is mounted. Requests to other paths are not for this app.
     """
 
     def __init__(self, app: Flask, script_name: str = "") -> None:
@@ -62,7 +62,7 @@ class Routes:
         return place
 
     def _one(self, place: Place) -> Place:
-        """The same object for the same place, so that its identity tells it."""
+        """The same object for equal places, so they can be compared by identity."""
         return self._same.setdefault(place, place)
 
     def _found(self, host: str, method: str, target: str) -> Place:
@@ -81,7 +81,7 @@ class Routes:
         return Place("endpoint", str(endpoint), method)
 
     def _path_info(self, target: str) -> str | None:
-        """``None`` for what is no path in the app."""
+        """The path within the app; ``None`` if it lies outside."""
         path = unquote(target, errors="replace") if "%" in target else target
         root = self._script_name
         if not path.startswith("/") or (root and path != root and not path.startswith(f"{root}/")):

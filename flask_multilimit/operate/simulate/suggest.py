@@ -1,4 +1,4 @@
-"""The smallest counts that refuse no more than so much of the traffic that there was."""
+"""Finds the smallest counts that refuse at most a given share of past traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """How many requests each subject made at most in any window."""
+    """The distribution of peaks: the most requests of each subject in any window."""
 
     window: float
     """Seconds."""
@@ -35,7 +35,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a choice would have refused."""
+    """What a choice of counts would have refused."""
 
     requests: int
     of_requests: int
@@ -53,12 +53,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Rules, none of which could have a count smaller by one."""
+    """Rules of which none could have a smaller count."""
 
     rules: tuple[Rule, ...]
     refused: Refused
     later: Refused | None
-    """What a choice made on the first half of the log refuses of the second; ``None`` when one is empty."""
+    """What a choice made on the first half of the log refuses in the second; ``None`` if a half is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What the data says about the counts of some windows."""
+    """The counts that the data suggests for some windows."""
 
     type: str
     requests: int
@@ -81,14 +81,14 @@ class Suggestion:
     """Microseconds since 1970, as ``last``."""
     last: int
     share: Fraction
-    """What may be refused at most."""
+    """The share that may be refused."""
     peaks: tuple[Peaks, ...]
     """One a window."""
     for_requests: tuple[Choice, ...]
-    """At most ``share`` of the requests refused: one choice a window alone, and where there are several windows, the
-    last of them together."""
+    """Choices that refuse at most ``share`` of the requests: one for each window alone, and if there are several
+    windows, a last one for all of them together."""
     for_subjects: tuple[Choice, ...]
-    """At most ``share`` of the subjects ever refused, likewise."""
+    """Choices that ever refuse at most ``share`` of the subjects, likewise."""
 
     def as_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
@@ -114,7 +114,7 @@ def _as_json(choice: Choice) -> dict[str, Any]:
 
 
 class Traffic:
-    """Arrivals, and what limits would have done to them."""
+    """Arrivals, and what limits would do to them."""
 
     def __init__(self, arrivals: Arrivals, windows: Sequence[float]) -> None:
         self.arrivals = arrivals
@@ -124,11 +124,11 @@ class Traffic:
         self.subjects: dict[str, tuple[int, ...]] = {
             name: tuple(peak(arrivals[name], size) for size in sizes) for name in arrivals
         }
-        """The peaks of each, by window."""
+        """The peak of each subject, by window."""
         self._refused: dict[tuple[str, Counts], int] = {}
 
     def of_window(self, number: int) -> Traffic:
-        """With one window alone."""
+        """The same arrivals with only one window."""
         alone = Traffic.__new__(Traffic)
         alone.arrivals, alone.windows, alone._refused = self.arrivals, (self.windows[number],), {}
         alone._rule = [self._rule[number]]
@@ -139,15 +139,16 @@ class Traffic:
         return tuple(Rule(window, count) for window, count in zip(self.windows, counts, strict=True))
 
     def ordered(self, number: int) -> list[int]:
-        """The peaks in one window, from the smallest."""
+        """The peaks in one window, in ascending order."""
         return sorted(peaks[number] for peaks in self.subjects.values())
 
     def refused_subjects(self, counts: Counts) -> int:
-        """Who has a peak above a count is refused then, if not before."""
+        """The number of subjects that ``counts`` ever refuse: those with a peak above its count."""
         return sum(1 for _ in self._above(counts))
 
     def refused_requests(self, counts: Counts, most: int | None = None) -> int:
-        """Found by the engine. Where it is more than ``most``, any number above that."""
+        """The number of requests that ``counts`` refuse, as the engine decides; any number above ``most`` if it is
+        more than that."""
         if most is not None and (least := self._least_refused(counts)) > most:
             return least
         refused = 0
@@ -168,7 +169,7 @@ class Traffic:
                 yield name
 
     def _least_refused(self, counts: Counts) -> int:
-        """Of those who came together in one window, all but its count."""
+        """A lower bound: of the requests of a peak, all beyond the count are refused."""
         return sum(
             max(0, *(most - count for most, count in zip(peaks, counts, strict=True)))
             for peaks in self.subjects.values()
@@ -188,9 +189,9 @@ Choose = Callable[[Traffic, Fraction], Counts]
 
 
 def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = None) -> int:
-    """How many requests of one subject ``rules`` refuse; it stops where that is more than ``most``.
+    """The number of requests of one subject that ``rules`` refuse. It stops when that is more than ``most``.
 
-    The engine is not asked of those that come before the ``retry_after`` of a refusal: it refuses them all.
+    Requests before the ``retry_after`` of a refusal are counted without asking the engine: it would refuse them all.
     """
     place = refused = 0
     storage = MemoryStorage(clock=lambda: instants[place])
@@ -222,7 +223,7 @@ def suggest(
 
 
 def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
-    """Raises :class:`ConfigurationError` when there is nothing to learn from."""
+    """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
         raise ConfigurationError("no requests to learn from")
     if len(set(windows)) != len(windows) or not windows:
@@ -231,7 +232,7 @@ def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
 
 
 def suggest_for(traffic: Traffic, *, type: str, share: Fraction) -> Suggestion:  # noqa: A002 - the field's word
-    """As :func:`suggest`, of traffic that is needed for more. Raises :class:`ConfigurationError`."""
+    """As :func:`suggest`, for traffic that is used further. Raises :class:`ConfigurationError`."""
     if not 0 <= share < 1:
         raise ConfigurationError(f"share={float(share)}: give at least 0 and less than 1 (100%)")
     arrivals, windows = traffic.arrivals, traffic.windows
@@ -260,22 +261,22 @@ def suggest_for(traffic: Traffic, *, type: str, share: Fraction) -> Suggestion: 
 
 
 def counts_for_requests(traffic: Traffic, share: Fraction) -> Counts:
-    """Smallest counts that refuse at most ``share`` of the requests."""
+    """The smallest counts that refuse at most ``share`` of the requests."""
     most = int(share * traffic.arrivals.requests)
     return _smallest(traffic, lambda counts: traffic.refused_requests(counts, most) <= most)
 
 
 def counts_for_subjects(traffic: Traffic, share: Fraction) -> Counts:
-    """Smallest counts that ever refuse at most ``share`` of the subjects."""
+    """The smallest counts that ever refuse at most ``share`` of the subjects."""
     most = int(share * len(traffic.arrivals))
     return _smallest(traffic, lambda counts: traffic.refused_subjects(counts) <= most)
 
 
 def curve(traffic: Traffic, *chosen: int) -> tuple[Point, ...]:
-    """What counts of the (only) window would have refused: from that which half of the subjects exceed, to none; the
-    ``chosen`` ones among them.
+    """What different counts of the (only) window would have refused: from the count that half of the subjects exceed
+    to the one that refuses nothing, and including the ``chosen`` ones.
 
-    A larger count never refuses more, so what lies between two points lies between their values.
+    A larger count never refuses more, so the value of a count between two points is between their values.
     """
     ordered = traffic.ordered(0)
     low, high = percentile(ordered, 0.5), ordered[-1]
@@ -293,11 +294,11 @@ def _choice(choose: Choose, share: Fraction, traffic: Traffic, halves: Sequence[
 
 
 def _smallest(traffic: Traffic, is_enough: Callable[[Counts], bool]) -> Counts:
-    """Counts of which none can be smaller by one and still be enough.
+    """Counts that are enough, and of which none could be smaller by one.
 
-    Larger counts never refuse more: what the engine admits of one subject comes, request for request, no later. So
-    all windows give way by the same number of subjects first, as far as that is enough; and then, from the shortest
-    on, each as far as the others leave room.
+    Larger counts never refuse more: the engine admits each request of a subject at the same time or earlier. So first
+    all windows are tightened by the same number of subjects, as far as possible; then each one by itself, the shortest
+    first, as far as the others leave room.
     """
     ordered = [traffic.ordered(number)[::-1] for number in range(len(traffic.windows))]
     subjects = len(traffic.arrivals)

@@ -1,4 +1,4 @@
-"""The clock of a replay, and what happens between two of its requests."""
+"""The clock of a replay, and the events that happen between its requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Event = Callable[[], None]
 
 
 class Timeline:
-    """Instants in microseconds since 1970."""
+    """A clock with events. Instants are microseconds since 1970."""
 
     def __init__(self) -> None:
         self.now: int = 0
@@ -19,11 +19,11 @@ class Timeline:
         """A heap."""
 
     def at(self, when: int, event: Event) -> None:
-        """Of several at one instant, the one that was given first happens first."""
+        """Let ``event`` happen at ``when``. Events of the same instant happen in the order in which they were added."""
         heapq.heappush(self.waiting, (when, next(self._serial), event))
 
     def pass_to(self, until: int) -> None:
-        """Let everything happen until then; what happens then, too."""
+        """Move the clock to ``until``, and let all events until and at this instant happen."""
         while self.waiting and self.waiting[0][0] <= until:
             self.now, _, event = heapq.heappop(self.waiting)
             event()

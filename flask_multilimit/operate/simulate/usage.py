@@ -1,25 +1,25 @@
-"""How much a storage holds at most while a log is replayed."""
+"""Measures the most that a storage holds while a log is replayed."""
 
 from __future__ import annotations
 
 from ...engine import MemoryStorage
 
 LOOKED_EACH = 64
-"""Checks between two counts of the keys, at most."""
+"""The most checks between two counts of the keys."""
 WEIGHED_EACH = 8
-"""Checks a key, between two times that all of them are weighed; sooner when there are more keys by a quarter."""
+"""Checks per key between two weighings of all keys. If the keys grow by a quarter, they are weighed sooner."""
 GROWN = 1.25
 
 
 class Usage:
-    """The most that the storage has held, looked at again and again."""
+    """The most that the storage has held. It is measured repeatedly."""
 
     def __init__(self, storage: MemoryStorage) -> None:
         self._storage = storage
         self._weighed = 0
         self._next_weighing = 0
         self.next_look: int = 1
-        """After so many checks."""
+        """The number of checks after which to look again."""
         self.keys: int = 0
         self.bytes: int = 0
 
@@ -38,7 +38,7 @@ class Usage:
 
 
 def bytes_in_redis(algorithm: str, units: int) -> int:
-    """About what Redis 7 keeps for one key, as ``benchmarks/memory_per_subject.py`` measures it."""
+    """An estimate of the bytes that Redis 7 needs for one key, as ``benchmarks/memory_per_subject.py`` measures it."""
     if algorithm != "sliding_window":
         return 112
     return 130 + 28 * units if units <= 128 else 130 + 78 * units

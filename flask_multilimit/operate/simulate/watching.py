@@ -1,4 +1,4 @@
-"""Who waits for a long log sees how far it is, and may stop it without losing what is known."""
+"""Shows the progress of reading a long log. The user may stop it and keeps the result so far."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .logs.logged import LoggedRequest
 from .logs.reading import Logs
 
 COLLECTED_EACH = 200_000
-"""New objects between two runs of Python's garbage collector: a replay makes few cycles, and keeps many objects."""
+"""New objects between two runs of Python's garbage collector. A replay makes few cycles, and keeps many objects."""
 EACH = 1024
 """Requests between two looks at the clock."""
 PAUSE = 0.25
@@ -37,14 +37,14 @@ def seldom_collected() -> Iterator[None]:
 
 
 class Watched:
-    """The requests of ``logs``, with a line of progress on a terminal; Ctrl-C ends them, a second one everything."""
+    """The requests of ``logs``, with a progress line on a terminal. Ctrl-C stops reading; a second one, the program."""
 
     def __init__(self, logs: Logs, stream: TextIO | None = None) -> None:
         self._logs = logs
         self._stream = sys.stderr if stream is None else stream
         self._stopped = False
         self.complete: bool = True
-        """``False`` once it was stopped."""
+        """``False`` if the user stopped it."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         shown = self._stream.isatty()
@@ -68,7 +68,7 @@ class Watched:
                 self._write("")
 
     def _catch(self) -> Any:
-        """The handler before; only the main thread may have one."""
+        """Install the handler, and return the one before. Only the main thread may have one."""
         if threading.current_thread() is not threading.main_thread():
             return None
         return signal.signal(signal.SIGINT, self._stop)

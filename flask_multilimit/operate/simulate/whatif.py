@@ -1,4 +1,4 @@
-"""The questions: what these limits would have done, and which counts would refuse no more than so much."""
+"""Answers two questions: what these limits would have done, and which counts refuse at most a given share."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from .who import Who
 _SHORT_NUMBER = re.compile(r"[\d./]{1,40}(?:[eE][+-]?\d{1,2})?")
 
 Limits = Mapping[str, Any] | LimitsFile | str | Path
-"""A file of limits, or what stands in one."""
+"""A file of limits, or its content."""
 
 
 class LimitSet(NamedTuple):
-    """What requests are replayed through."""
+    """The limits and lists through which requests are replayed."""
 
     plans: Plans
     access: AccessLists | None
@@ -59,16 +59,16 @@ def simulate(
     script_name: str = "",
     tell: Verdict | None = None,
 ) -> Report:
-    """What limits would have done to ``requests``, which come in order of time (:func:`read_logs`).
+    """What limits would have done to ``requests``, which must come in order of time (:func:`read_logs`).
 
-    :param limits: a file of limits, or what stands in one (``{"default_limits": "100/minute"}``), in place of all that
-        stands outside of decorators; by default what is in force.
-    :param subjects: the field of the log that tells a type, by the name of the type: ``{"api_key": "X-Api-Key"}``.
-    :param costs: units in place of a callable ``cost``, by endpoint or by the name of the limiter.
-    :param rules: rules in place of callable ``rules``, likewise.
-    :param priorities: the priority that all requests have, where units are reserved, likewise.
+    :param limits: a file of limits, or its content (``{"default_limits": "100/minute"}``). It replaces all limits that
+        are not in decorators. By default, the limits in force are used.
+    :param subjects: the field of the log that has the subject, by the name of the type: ``{"api_key": "X-Api-Key"}``.
+    :param costs: units that replace a callable ``cost``, by endpoint or by the name of the limiter.
+    :param rules: rules that replace callable ``rules``, likewise.
+    :param priorities: the priority of all requests, where units are reserved, likewise.
     :param script_name: the path at which the app is mounted.
-    :param tell: called with each request and its :class:`Decision` (``None``: no limit was asked).
+    :param tell: called with each request and its :class:`Decision` (``None`` if no limit was checked).
     """
     replay = replay_of(
         app,
@@ -107,7 +107,7 @@ def replay_of(
 
 
 def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
-    """What is in force, or that with ``limits`` in place of all that stands outside of decorators."""
+    """The limits in force, or ``limits`` together with those of decorators."""
     gate = gate_of(app)
     if limits is None:
         gate.plans.build()
@@ -130,7 +130,7 @@ def _file_of(limits: Limits) -> tuple[LimitsFile, str]:
 
 
 def header_fields(plans: Iterable[Plans]) -> dict[str, str]:
-    """The header fields that are types, by the names of these: what a log must tell for them to be replayed."""
+    """The header fields that types take their subjects from, by the name of the type. A log must contain them."""
     found: dict[str, str] = {}
     for limiter in (limiter for each in plans for limiter in _limiters_of(each)):
         declared = limiter.declaration
@@ -149,7 +149,7 @@ def arrivals_of(
     subjects: Mapping[str, str] | None = None,
     script_name: str = "",
 ) -> Arrivals:
-    """When each subject of ``type`` came, at ``endpoint`` or anywhere in the app."""
+    """When each subject of ``type`` made its requests, to ``endpoint`` or to the whole app."""
     gate = gate_of(app)
     if endpoint is not None:
         gate.plans.require_endpoint(endpoint)
@@ -178,9 +178,9 @@ def suggest_limits(
 ) -> Suggestion:
     """The smallest counts that refuse at most ``refuse_at_most`` of the requests, and of the subjects.
 
-    :param type: whose requests are counted together: ``ip``, ``user``, ``default``, or a key of ``subjects``.
-    :param windows: seconds; several are also chosen together.
-    :param endpoint: only requests to it; by default those to the whole app.
+    :param type: the type of the limits: ``ip``, ``user``, ``default``, or a key of ``subjects``.
+    :param windows: seconds. For several windows, counts are also chosen together.
+    :param endpoint: count only requests to it; by default those to the whole app.
     """
     arrivals = arrivals_of(app, requests, type=type, endpoint=endpoint, subjects=subjects, script_name=script_name)
     return suggest(arrivals, type=type, windows=windows, share=share_from(refuse_at_most))
@@ -198,13 +198,13 @@ def slider_data(
     subjects: Mapping[str, str] | None = None,
     script_name: str = "",
 ) -> Slider:
-    """What the slider shows of ``requests``, for a page that is not :func:`.page_of`'s; see :mod:`.page.peaks`.
+    """The data of the slider for ``requests``, for a page other than that of :func:`.page_of`; see :mod:`.page.peaks`.
 
-    :param requests: of logs (:func:`read_logs`), which may be the files of a :class:`.Recorder`.
-    :param count: at which the slider stands at first; by default the smallest that refuses at most
+    :param requests: those of logs (:func:`read_logs`), which may be the files of a :class:`.Recorder`.
+    :param count: where the slider stands at first; by default the smallest count that refuses at most
         ``refuse_at_most`` of the requests.
 
-    Raises :class:`ConfigurationError` when there are no such requests, as :func:`suggest_limits` does.
+    Raises :class:`ConfigurationError` if there are no such requests, as :func:`suggest_limits` does.
     """
     arrivals = arrivals_of(app, requests, type=type, endpoint=endpoint, subjects=subjects, script_name=script_name)
     traffic = traffic_of(arrivals, [window])
@@ -212,7 +212,7 @@ def slider_data(
 
 
 def share_from(text: float | str | Fraction) -> Fraction:
-    """``0.1%``, ``0.001``. Raises :class:`ConfigurationError`."""
+    """A share from text such as ``0.1%`` or ``0.001``. Raises :class:`ConfigurationError`."""
     written = str(text).strip()
     try:
         share = _fraction(written.removesuffix("%").strip())
@@ -222,14 +222,14 @@ def share_from(text: float | str | Fraction) -> Fraction:
 
 
 def _fraction(text: str) -> Fraction:
-    """Of a number that is no longer than people write one: 1e-99999999 would take minutes. Raises ValueError."""
+    """The value of a number of ordinary length: 1e-99999999 would take minutes. Raises ValueError."""
     if not _SHORT_NUMBER.fullmatch(text):
         raise ValueError(text)
     return Fraction(text)
 
 
 def _finder(gate: AppGate, type_: str, who: Who) -> Callable[[LoggedRequest], Subject | None]:
-    """Resolves a type by its name."""
+    """A function that finds the subject of a request, for a type by its name."""
     known = {each.value: each for each in LimitType}
     kinds = tuple(known[part] for part in type_.split("+") if part in known)
     if type_ in who.fields and type_ not in known:

@@ -1,4 +1,4 @@
-"""Who makes a request of a log: the subjects of each type, as far as the log tells."""
+"""Finds the subjects of a logged request, as far as the log contains them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ IP, USER = LimitType.IP.value, LimitType.USER.value
 class Who:
     """Finds subjects.
 
-    :param fields: the field of the log that tells a type, by the type's name: ``{"api_key": "X-Api-Key"}``; also for
-        ``ip`` and ``user``, which stand in fields of their own by default. Of an ``ip`` that is a list, as
-        ``X-Forwarded-For`` is, the last address counts.
+    :param fields: the field of the log that has the subject, by the type's name: ``{"api_key": "X-Api-Key"}``. It can
+        also name other fields for ``ip`` and ``user``. If the field of ``ip`` is a list, as ``X-Forwarded-For`` is,
+        the last address counts.
     """
 
     def __init__(self, fields: Mapping[str, str], headers: Collection[str] = ()) -> None:
         self.fields: dict[str, str] = dict(fields)
         self.headers: frozenset[str] = frozenset(headers)
-        """Types whose subject is a header field, and the empty text without it."""
+        """Types whose subject is a header field. Without the field, the subject is the empty text."""
 
     def subjects_of(self, request: LoggedRequest) -> dict[str, str]:
         """By type."""
@@ -39,12 +39,12 @@ class Who:
         return subjects
 
     def tells(self, type_: str) -> bool:
-        """Whether the log may tell of this type at all."""
+        """Whether the log can contain subjects of this type."""
         return type_ in {EVERYONE.type, IP, USER, *self.fields}
 
 
 def client_of(subjects: Mapping[str, str]) -> str:
-    """A name for people: the user, or the address of who is not logged in."""
+    """The name of the client to show: the user, or if nobody is logged in, the address."""
     if USER in subjects:
         return f"user {subjects[USER]}"
     return subjects.get(IP) or subjects.get(ANONYMOUS) or "unknown"

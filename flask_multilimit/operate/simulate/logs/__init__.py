@@ -1,1 +1,1 @@
-"""Access logs, in the formats that servers write: from files to requests in order of time."""
+"""Reads access logs in the formats of the usual servers, as requests in order of time."""

@@ -1,4 +1,4 @@
-"""Every format there is a name for, and which of them a log is in."""
+"""The formats that have a name, and how the format of a log is recognised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .text import from_expression, from_format_string
 from .words import NoRequestError
 
 MakeReader = Callable[[tzinfo, Sequence[str]], Read]
-"""A reader for one file, given the zone of times without an offset, and the names of the fields that are wanted."""
+"""Makes a reader for one file, given the zone of times without an offset and the names of the fields to read."""
 
 _COMMON = '%h %l %u %t "%r" %>s %b'
 _COMBINED = f'{_COMMON} "%{{Referer}}i" "%{{User-Agent}}i"'
@@ -29,15 +29,14 @@ FORMATS: Mapping[str, MakeReader] = {
     "common": from_format_string(_COMMON, name="common", open_end=True).reader,
     w3c.NAME: lambda zone, wanted: w3c.W3cReader(wanted),  # noqa: ARG005
 }
-"""By name; where several read a line, the first is meant. ``combined`` is also the default of nginx and gunicorn."""
+"""By name. If several can read a line, the first one counts. nginx and gunicorn write ``combined`` by default."""
 
 LOOKED_AT = 200
-"""Lines by which a format is recognised."""
+"""The number of lines by which a format is recognised."""
 
 
 def format_of(text: str) -> MakeReader:
-    """The format that a person has named, or written as the server's format string. Raises
-    :class:`ConfigurationError`."""
+    """The format of this name, or of this format string of a server. Raises :class:`ConfigurationError`."""
     if text in FORMATS:
         return FORMATS[text]
     if "%" in text or "$" in text:
@@ -48,12 +47,12 @@ def format_of(text: str) -> MakeReader:
 
 
 def expression(text: str) -> MakeReader:
-    """A format by a regular expression of one's own."""
+    """A format given as a regular expression."""
     return lambda zone, wanted: from_expression(text, zone, wanted)
 
 
 def recognised(lines: Iterable[str], zone: tzinfo) -> str | None:
-    """The name of the format that reads most of ``lines``; ``None`` when none reads any."""
+    """The name of the format that reads most of ``lines``; ``None`` if none reads any."""
     sample = list(lines)
     best, most = None, 0
     for name, make_reader in FORMATS.items():

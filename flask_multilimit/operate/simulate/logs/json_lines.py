@@ -1,4 +1,4 @@
-"""Lines of JSON: of Caddy, of Traefik, and of nginx or anything else that names its fields in the usual ways."""
+"""Reads lines of JSON from Caddy, Traefik, nginx, and other servers that use the usual names of fields."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .times import MICROSECONDS, Times, from_number
 from .words import NOBODY, checked_method, duration, request_line
 
 Path = tuple[str, ...]
-"""Names from the outermost object inwards."""
+"""Names of nested fields, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """Where each thing stands, by the names that may be there; the first that is there counts."""
+    """The names that each field may have. The first one that is present counts."""
 
     name: str
     places: Mapping[str, tuple[Path, ...]]
     headers: Path = ()
-    """The object that has the header fields, each a list."""
+    """The object that contains the header fields, each a list."""
     begins: bool = False
-    """Whether the time is that of the beginning of a request; and what it took is in nanoseconds then."""
+    """Whether the time is the beginning of the request. If so, the duration is in nanoseconds."""
 
     def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
-        """Reads lines; ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
+        """A reader of lines. ``wanted`` are header fields, or paths such as ``request.tls.server_name``."""
         return _reader(self, Times(zone), tuple(wanted))
 
 
@@ -133,7 +133,7 @@ def _find(entry: Mapping[str, Any], paths: tuple[Path, ...]) -> Any:
 
 
 def _fields(entry: Mapping[str, Any], headers: Path, wanted: Iterable[str]) -> dict[str, str]:
-    """Each by its path, or as a header field: among ``headers``, or beside the others."""
+    """The values of ``wanted``: each found by its path, or as a header field among ``headers`` or at the top."""
     fields = {field_name(name.removeprefix("request_")): value for name, value in entry.items()}
     fields |= {field_name(name): value for name, value in _object(entry, headers).items()} if headers else {}
     found = {}
@@ -171,7 +171,7 @@ def _instant(value: object, times: Times) -> int:
 
 
 def _took(value: object) -> int | None:
-    """Only of seconds: what else a server counts in, it does not say."""
+    """The duration, if it is in seconds: no name says that a server uses another unit."""
     if isinstance(value, float) and 0 <= value < 86_400:
         return round(value * MICROSECONDS)
     return duration(value) if isinstance(value, str) else None

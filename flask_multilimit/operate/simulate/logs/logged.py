@@ -1,4 +1,4 @@
-"""One request as a log tells of it, whatever the format."""
+"""One request of a log, whatever the format."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What only our own recorder knows of a request."""
+    """What only our own recorder knows about a request."""
 
     endpoint: str | None
-    """``None``: no route matched."""
+    """``None`` if no route matched."""
     subjects: Mapping[str, str]
-    """By type; hashed with a key."""
+    """By type, hashed with a key."""
     admitted: bool | None
-    """What the limits in force said; ``None`` when no limit was asked."""
+    """The verdict of the limits in force; ``None`` if no limit was checked."""
 
 
 class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long to make, one a line
     """One request of a log."""
 
     at: int
-    """When it came: microseconds since 1970 (UTC)."""
+    """When it arrived, in microseconds since 1970 (UTC)."""
     method: str
     target: str
     """As in the request line: the path with the query, or a whole URL."""
     address: str = ""
-    """Of the client."""
+    """The address of the client."""
     status: int = 0
-    """Of the response; 0 when the log does not tell."""
+    """The status of the response; 0 if the log does not contain it."""
     user: str | None = None
-    """The id of the user; ``None`` for nobody, or when the log does not tell."""
+    """The id of the user; ``None`` if nobody is logged in, or the log does not contain it."""
     host: str = ""
-    """As in the field ``Host``; empty when the log does not tell."""
+    """As in the field ``Host``; empty if the log does not contain it."""
     fields: Mapping[str, str] = NOTHING
-    """Whatever else was asked for, by the name it was asked for."""
+    """The further fields that were asked for, by the names that were used."""
     recorded: Recorded | None = None
     took: int | None = None
-    """Microseconds until the response was there; ``None`` when the log does not tell."""
+    """Microseconds until the response was complete; ``None`` if the log does not contain it."""
 
     @classmethod
     def of(
@@ -61,7 +61,7 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
         fields: Mapping[str, str] = NOTHING,
         took: float | None = None,
     ) -> LoggedRequest:
-        """``when`` as a datetime with a time zone, or as seconds since 1970; ``took`` in seconds."""
+        """A request. ``when`` is a datetime with a time zone, or seconds since 1970; ``took`` is in seconds."""
         if isinstance(when, datetime):
             if when.tzinfo is None:
                 raise ValueError(f"{when!r} has no time zone: give one, such as datetime.timezone.utc")
@@ -71,13 +71,13 @@ class LoggedRequest(NamedTuple):  # a frozen dataclass takes three times as long
 
 
 Read = Callable[[str], "LoggedRequest | None"]
-"""Reads one line; ``None`` when it is none of the format."""
+"""Reads one line; ``None`` if it is not in the format."""
 
 
 def field_name(name: str) -> str:
-    """One spelling for the name of a header field, as nginx, Apache, gunicorn, W3C and people write it.
+    """One spelling for the name of a header field, however nginx, Apache, gunicorn, W3C logs and people write it.
 
-    ``X-Api-Key``, ``http_x_api_key``, ``%{X-Api-Key}i``, ``cs(X-Api-Key)`` are the same.
+    ``X-Api-Key``, ``http_x_api_key``, ``%{X-Api-Key}i`` and ``cs(X-Api-Key)`` are the same.
     """
     plain = name.lower().replace("-", "_")
     return plain.removeprefix("http_")

@@ -1,4 +1,4 @@
-"""From files to requests in order of time: opened, unpacked, cut into lines, read, sorted, merged."""
+"""Turns files into requests in order of time: opens, unpacks, cuts into lines, reads, sorts and merges them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from .words import NoRequestError
 
 STANDARD_INPUT = "-"
 BLOCK = 1 << 18
-"""Bytes read at once."""
+"""The number of bytes to read at once."""
 LONGEST_LINE = 1 << 16
-"""Characters; servers take no request line that is longer."""
+"""The most characters in a line. Servers accept no longer request line."""
 HOLD = 60
-"""Seconds by which lines may be out of order, and are put in order: servers write when a request is over."""
+"""Lines may be out of order by up to this many seconds, because servers write a line when a request ends."""
 LEAST_HELD = 5_000
 MOST_HELD = 100_000
-"""Lines that wait to be put in order, at most; twice as many for a moment."""
+"""The most lines that wait to be sorted. For a moment, there may be twice as many."""
 JUMP = 3600 * MICROSECONDS
-"""A line that lies further ahead than that may have a wrong time: the next ones tell."""
+"""If the time of a line is further ahead than this, it may be wrong. The next lines show whether it is."""
 STEPPED = 100
-"""So many lines in a row that are too late: it is the clock that has stepped back, not they that are late."""
+"""If this many lines in a row are too late, then they are not late: the clock was set back."""
 
 _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
@@ -49,20 +49,20 @@ class LogFile:
 
     name: str
     format: str | None = None
-    """``None``: no format reads any of the lines looked at."""
+    """``None`` if no format reads any of the first lines."""
     lines: int = 0
     requests: int = 0
     not_requests: int = 0
     """Connections on which no request came."""
     malformed: int = 0
-    """Lines that are none of the format."""
+    """Lines that are not in the format."""
     too_long: int = 0
     comments: int = 0
-    """Empty lines, and those that begin with ``#``."""
+    """Empty lines, and lines that begin with ``#``."""
     late: int = 0
-    """Requests more than :data:`HOLD` behind others: replayed as early as can be."""
+    """Requests more than :data:`HOLD` seconds behind others. They are replayed as early as possible."""
     steps: int = 0
-    """How often the clock of the log stepped back: what follows was replayed as following on."""
+    """How often the clock of the log was set back. The requests after it are replayed in the order of the file."""
     outside: int = 0
     """Requests before ``since`` or after ``until``."""
     broken: str = ""
@@ -71,30 +71,30 @@ class LogFile:
 
 @dataclass(slots=True)
 class Position:
-    """How far the reading has come, in bytes of the files as they lie on disk."""
+    """How much has been read, in bytes of the files on disk."""
 
     done: int = 0
     size: int = 0
-    """0: not known."""
+    """0 if it is not known."""
 
 
 @dataclass
 class Logs:
-    """The requests of some files, in order of time. Iterating reads them, each time anew (but standard input)."""
+    """The requests of some files, in order of time. Each iteration reads the files again, except standard input."""
 
     paths: Sequence[str | Path]
     make_reader: MakeReader | None = None
-    """``None``: each file's format is recognised."""
+    """``None`` to recognise the format of each file."""
     zone: tzinfo = timezone.utc
-    """Of times without an offset."""
+    """The zone of times without an offset."""
     wanted: Sequence[str] = ()
-    """Names of further fields."""
+    """The names of further fields to read."""
     since: int | None = None
     until: int | None = None
     most_bytes: int | None = None
-    """Read of each file, once unpacked; what follows is left out."""
+    """The most bytes to read from each file after unpacking. The rest is left out."""
     files: list[LogFile] = field(default_factory=list)
-    """What was found, once it has been read."""
+    """What was found in each file, after reading."""
     _open: list[_Counted] = field(default_factory=list)
     _read: int = 0
 
@@ -107,7 +107,7 @@ class Logs:
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
 
     def position(self) -> Position:
-        """For whoever tells of the progress."""
+        """How much has been read, for a progress display."""
         sizes = [_size_of(path) for path in self.paths]
         known = [size for size in sizes if size is not None]
         done = self._read + sum(raw.count for raw in self._open)
@@ -141,17 +141,17 @@ def read_logs(
 ) -> Logs:
     """The requests of access logs, in order of time.
 
-    :param paths: files, also packed (``.gz``, ``.zst``); ``-`` is the standard input.
-    :param format: a name of :data:`.FORMATS`, or a format string of nginx, Apache or gunicorn; by default it is
-        recognised.
-    :param zone: of times without an offset.
-    :param fields: names of further fields that a subject is in, such as ``X-Api-Key``.
+    :param paths: files, which may be packed (``.gz``, ``.zst``); ``-`` is the standard input.
+    :param format: a name in :data:`.FORMATS`, or a format string of nginx, Apache or gunicorn. By default, the format
+        is recognised.
+    :param zone: the zone of times without an offset.
+    :param fields: the names of further fields that have a subject, such as ``X-Api-Key``.
     """
     return Logs(paths, None if format is None else format_of(format), zone, fields)
 
 
 class _Counted:
-    """A file that knows how much of it has been read, whatever unpacks it."""
+    """A file that counts how much of it has been read, whatever unpacks it."""
 
     def __init__(self, file: io.BufferedIOBase) -> None:
         self._file = file
@@ -181,10 +181,10 @@ class _Counted:
         return False
 
     def close(self) -> None:
-        """Whoever opened the file closes it."""
+        """Do nothing: the code that opened the file closes it."""
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing: the file is only read."""
 
 
 def _unpacked(counted: _Counted) -> IO[bytes]:
@@ -221,13 +221,13 @@ class _InOrder:
         self._logs = logs
         self._held: list[LoggedRequest] = []
         self._enough = 0
-        """So many must be held before it is worth while to put them in order."""
+        """The number of held requests from which on sorting pays."""
         self._newest = 0
         self._shift = 0
         self._before_jump = 0
-        """The instant before the latest one, when that is much later; else 0."""
+        """The instant before the latest one, if the latest is far ahead of it; else 0."""
         self._late: list[LoggedRequest] = []
-        """The last ones, all of them too late."""
+        """The last requests, if all of them are too late."""
 
     def requests(self, raw: IO[bytes]) -> Iterator[LoggedRequest]:
         read: Read | None = None
@@ -251,7 +251,7 @@ class _InOrder:
         return None if file.format is None else format_of(file.format)(logs.zone, logs.wanted)
 
     def _hold(self, lines: list[str], read: Read) -> None:
-        """Read ``lines``, and keep their requests until none that came before can follow."""
+        """Read ``lines``, and hold their requests until no earlier one can follow."""
         file, hold, held = self._file, HOLD * MICROSECONDS, self._held.append
         since, until, newest = self._logs.since, self._logs.until, self._newest
         read_before = len(self._held) + len(self._late)
@@ -284,14 +284,14 @@ class _InOrder:
         file.requests += len(self._held) + len(self._late) - read_before
 
     def _count(self, line: str) -> None:
-        """A line that is no request."""
+        """Count a line that is no request."""
         if line.strip() and not line.startswith("#"):
             self._file.malformed += 1
         else:
             self._file.comments += 1
 
     def _keep_late(self, request: LoggedRequest, newest: int) -> int:
-        """Wait for what follows: it shows whether this is late, or the clock was wrong. Return the newest instant."""
+        """Hold a late request until the next ones show whether the clock was wrong. Return the newest instant."""
         self._late.append(request)
         if len(self._late) < STEPPED:
             return newest
@@ -310,7 +310,7 @@ class _InOrder:
         return max(back, *(each.at for each in late))
 
     def _settle_late(self, newest: int) -> None:
-        """They were late: as early as can be."""
+        """Replay the requests that were late as early as possible."""
         earliest = newest - HOLD * MICROSECONDS
         self._held += [each._replace(at=max(each.at, earliest)) for each in self._late]
         self._file.late += len(self._late)
@@ -329,7 +329,7 @@ class _InOrder:
 
 
 def _blocks_of_lines(raw: IO[bytes], file: LogFile, most_bytes: int | None) -> Iterator[list[str]]:
-    """Lines without their ends, many at once; what is longer than any line may be is counted, and never held."""
+    """Lines without line ends, many at once. Lines that are too long are counted and dropped, never held in memory."""
     cut, left = _Lines(file), most_bytes
     while data := _read(raw, file):
         if lines := cut.lines_of(data[:left]):
@@ -352,7 +352,7 @@ def _read(raw: IO[bytes], file: LogFile) -> bytes:
 
 
 class _Lines:
-    """Cuts what it is given into lines."""
+    """Cuts blocks of text into lines."""
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
@@ -366,7 +366,7 @@ class _Lines:
         return self._cut(self._decoder.decode(data))
 
     def last(self) -> list[str]:
-        """What no end of a line has followed."""
+        """The last line, if no line end follows it."""
         text = self._decoder.decode(b"", final=True) if self._decoder else ""
         return self._cut(f"{text}\n") if self._rest or text or self._skipping else []
 
@@ -389,7 +389,7 @@ class _Lines:
 
 
 def _decoder_for(data: bytes) -> codecs.IncrementalDecoder:
-    """By the mark that a file may begin with. Bytes that are no UTF-8 stay told apart, and harm nothing."""
+    """A decoder by the byte order mark, if there is one. Bytes that are not UTF-8 stay distinct and raise no error."""
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     encoding = next((name for mark, name in marks.items() if data.startswith(mark)), "utf-8")
     errors = "replace" if encoding == "utf-16" else "surrogateescape"

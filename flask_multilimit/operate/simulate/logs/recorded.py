@@ -1,4 +1,4 @@
-"""What our own recorder writes: one line of JSON a request, both ways."""
+"""The format of our own recorder, one line of JSON for each request: writes and reads it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .words import checked_method
 
 NAME = "recorded"
 FOLDERS = "multilimit_recorded"
-"""In ``app.extensions``: where requests of the app are recorded."""
+"""Where ``app.extensions`` has the folders in which requests of the app are recorded."""
 FILES = "requests-*.jsonl"
-"""In such a folder."""
+"""The files in such a folder."""
 
 _VERDICTS = {1: True, 0: False}
 
 
 def folders_of(app: Flask) -> list[Path]:
-    """Where recorders of ``app`` write, in any process of it."""
+    """The folders to which recorders of ``app`` write, in any of its processes."""
     folders: list[Path] = app.extensions.setdefault(FOLDERS, [])
     return folders
 
 
 def line_of(request: LoggedRequest) -> str:
-    """One line, without its end. Raises ValueError for a request that was not recorded."""
+    """One line, without a line end. Raises ValueError for a request that was not recorded."""
     recorded = request.recorded
     if recorded is None:
         raise ValueError(f"not recorded: {request!r}")
@@ -41,7 +41,7 @@ def line_of(request: LoggedRequest) -> str:
 
 
 def read(line: str) -> LoggedRequest | None:
-    """The request of one line, if it is one."""
+    """The request in one line; ``None`` if it is no such line."""
     try:
         entry = json.loads(line)
         at, method, endpoint, status = entry["at"], entry["m"], entry["e"], entry["s"]

@@ -1,7 +1,7 @@
-"""Lines of text, by the format string that the server was given: of nginx, of Apache, of gunicorn.
+"""Reads lines of text, by the format string of nginx, Apache or gunicorn.
 
-A format becomes one regular expression without a choice in it: a field ends at the first character of those that
-follow it in the format, so a line is read in time linear in its length, whatever is in it.
+A format becomes one regular expression that never backtracks: each field ends at the first character that can follow
+it in the format. So the time to read a line is linear in its length, whatever it contains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .times import Times
 from .words import NOBODY, checked_method, duration, request_line, unescaped
 
 Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
-"""What a variable of a format tells of a request."""
+"""What a variable of a format says about a request."""
 
 _ROLES: tuple[Role, ...] = (
     *("at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"),
@@ -86,7 +86,7 @@ _GUNICORN: Mapping[str, Role] = {
     "T": "took",
 }
 _UNITS = {"D": 1, "{us}T": 1, "M": 1000, "{ms}T": 1000}
-"""Microseconds, of variables that do not count seconds."""
+"""The unit, in microseconds, of variables that do not count seconds."""
 
 _VARIABLE = {
     "nginx": re.compile(r"\$(?:\{(\w+)\}|(\w+))"),
@@ -99,25 +99,25 @@ _QUOTED = r'[^"\\]*(?:\\.[^"\\]*)*'
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A place in a format that a request fills."""
+    """A variable of a format."""
 
     role: Role | None
     name: str
-    """As people may ask for it; see :func:`field_name`."""
+    """The name by which people may ask for it; see :func:`field_name`."""
     unit: int = MICROSECONDS
-    """Of what it took, in microseconds."""
+    """The unit of a duration, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """A format string, taken apart."""
+    """A format string, parsed."""
 
     name: str
     parts: tuple[str | Variable, ...]
     open_end: bool = False
     """Whether further fields may follow at the end of a line."""
     at_end: bool = True
-    """Whether the time is that of the end of a request; that of Apache is its beginning."""
+    """Whether the time is the end of a request. Apache logs the beginning."""
     roles: frozenset[Role] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,22 +129,22 @@ class TextFormat:
             raise ConfigurationError(f"log format {brief(self.name)}: neither the request line nor method and path")
 
     def reader(self, zone: tzinfo, wanted: Iterable[str]) -> Read:
-        """Reads lines; of what has no role of its own, the fields in ``wanted``."""
+        """A reader of lines. ``wanted`` names the fields without a role that it also reads."""
         pattern, fields = _pattern(self.parts, {field_name(name): name for name in wanted}, self.open_end)
         units = [part.unit for part in self.parts if isinstance(part, Variable) and part.role == "took"]
         return _reader(pattern, Times(zone), fields, at_end=self.at_end, unit=units[0] if units else MICROSECONDS)
 
 
 def from_format_string(text: str, *, name: str | None = None, open_end: bool = False) -> TextFormat:
-    """A ``log_format`` of nginx, ``LogFormat`` of Apache or ``access_log_format`` of gunicorn, told apart by their
-    variables. Raises :class:`ConfigurationError`."""
+    """The format of a ``log_format`` of nginx, ``LogFormat`` of Apache or ``access_log_format`` of gunicorn. Their
+    variables show which one it is. Raises :class:`ConfigurationError`."""
     server = "gunicorn" if "%(" in text else "nginx" if "$" in text else "Apache"
     parts = _parts(text.replace('\\"', '"').replace("\\t", "\t"), server)
     return TextFormat(name or text, tuple(_joined(parts, name or text)), open_end, server != "Apache")
 
 
 def from_expression(text: str, zone: tzinfo, wanted: Iterable[str]) -> Read:
-    """A regular expression of one's own, with groups named after the roles and after what is ``wanted``."""
+    """A reader by a regular expression whose groups are named after the roles and the ``wanted`` fields."""
     try:
         own = re.compile(text)
     except re.error as error:
@@ -189,7 +189,8 @@ def _variable(directive: str, roles: Mapping[str, Role]) -> Variable:
 
 
 def _joined(parts: Iterable[str | Variable], name: str) -> Iterator[str | Variable]:
-    """Without empty texts, neighbouring texts as one, and two fields beside each other only where that can be read."""
+    """``parts`` without empty texts, and with neighbouring texts joined. Raises :class:`ConfigurationError` if nothing
+    separates two fields."""
     before: str | Variable = ""
     for part in parts:
         if isinstance(before, str) and isinstance(part, str):
@@ -212,7 +213,7 @@ def _joined(parts: Iterable[str | Variable], name: str) -> Iterator[str | Variab
 def _pattern(
     parts: tuple[str | Variable, ...], wanted: Mapping[str, str], open_end: bool
 ) -> tuple[re.Pattern[str], dict[str, str]]:
-    """The expression, and its groups for what is wanted, by the names that were asked for."""
+    """The expression, and its groups for the wanted fields, by the names that were asked for."""
     found: list[str] = []
     taken: set[str] = set()
     fields: dict[str, str] = {}
@@ -233,7 +234,7 @@ def _pattern(
 
 
 def _content(parts: tuple[str | Variable, ...], number: int) -> str:
-    """Whatever cannot be the text that follows."""
+    """An expression for the content of a field: all characters until the text that follows."""
     part = parts[number]
     if isinstance(part, Variable) and part.name == "p":  # a port: what tells a host before it from an IPv6 address
         return r"\d*"
@@ -247,12 +248,12 @@ def _content(parts: tuple[str | Variable, ...], number: int) -> str:
 
 
 def _first(text: str) -> str:
-    """A character of ``text`` that tells best where it is; a blank where nothing follows."""
+    """The character of ``text`` that marks best where it begins; a blank if nothing follows."""
     return re.escape(next((character for character in text if character != " "), " "))
 
 
 def _absent(taken: Iterable[str]) -> str:
-    """Groups that match nothing, in place of the roles that a format does not have."""
+    """Groups that match nothing, for the roles that a format does not have."""
     return "".join(f"(?P<{role}>)" for role in _ROLES if role not in taken)
 
 

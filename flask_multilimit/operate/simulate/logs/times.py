@@ -1,4 +1,4 @@
-"""Instants in logs: however they are written, microseconds since 1970."""
+"""Reads the instants of logs, however they are written, as microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MICROSECONDS = 1_000_000
 MINUTES_REMEMBERED = 4096
 
 Instant = Callable[[str], int]
-"""Raises ValueError for what is no instant."""
+"""Reads an instant. Raises ValueError if it is none."""
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTH = {name: number for number, name in enumerate(_MONTHS, 1)}
@@ -22,14 +22,14 @@ _ISO = re.compile(
 _NUMBER = re.compile(r"(\d{1,19})(?:\.(\d{1,12}))?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LIKELY_SECONDS = 10**11
-"""More than that many seconds lie 3,000 years ahead: a larger number counts milliseconds, microseconds, nanoseconds."""
+"""As seconds, this is 3,000 years ahead. So a larger number counts milliseconds, microseconds or nanoseconds."""
 
 
 class Times:
     """Reads the instants of one log. Those without an offset are local times of ``zone``.
 
-    A local time that comes twice (clocks were put back) is the first of the two, unless that would lie before what
-    the log has told last.
+    If a local time occurs twice because clocks were put back, the first one counts, unless it lies before the previous
+    instant of the log.
     """
 
     def __init__(self, zone: tzinfo = timezone.utc) -> None:
@@ -69,7 +69,7 @@ class Times:
     def _local(self, naive: datetime, place: tuple[str, str | None]) -> int:
         first = _microseconds(naive.replace(tzinfo=self._zone))
         second = _microseconds(naive.replace(tzinfo=self._zone, fold=1))
-        if first >= second:  # a time that comes once, or that was skipped
+        if first >= second:  # a time that occurs once, or was skipped
             self._remember(place, first)
             return first
         return second if self._last - first > (second - first) // 2 else first
@@ -81,7 +81,7 @@ class Times:
 
 
 def from_number(text: str) -> int:
-    """Of seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by their size."""
+    """The instant of a number since 1970. Its size shows whether it counts seconds or smaller units."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"no time: {text[:40]!r}")
@@ -94,7 +94,7 @@ def from_number(text: str) -> int:
 
 
 def moment(text: str, zone: tzinfo = timezone.utc) -> int:
-    """One instant as people write it: with or without seconds, or a day alone. Raises ValueError."""
+    """An instant as people write it: with or without seconds, or only a day. Raises ValueError."""
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
         text += "T00:00"
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}", text):

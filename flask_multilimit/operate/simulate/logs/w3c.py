@@ -1,4 +1,4 @@
-"""The extended log file format of the W3C, as IIS and CloudFront write it: ``#Fields`` says what stands where."""
+"""Reads the extended log file format of the W3C, as IIS and CloudFront write it: ``#Fields`` names the columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_PARENTHESES = re.compile(r"\w+\(([^)]+)\)")
 
 
 class W3cReader:
-    """Reads lines; directives change how those after them are read. Times are UTC, as the format says."""
+    """Reads lines. A directive changes how the following lines are read. Times are UTC, as the format requires."""
 
     def __init__(self, wanted: Iterable[str] = ()) -> None:
         self._times = Times(timezone.utc)

@@ -1,4 +1,4 @@
-"""Words that all formats share: the request line, durations, what stands for nothing, escapes."""
+"""What all formats share: the request line, durations, marks for missing values, escapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from .logged import MICROSECONDS
 
 NOBODY = frozenset({"", "-", None})
-"""What servers write where there is nothing."""
+"""What servers write if a value is missing."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _METHOD = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
@@ -16,33 +16,33 @@ _ESCAPED = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|(["\\]))')
 
 
 class NoRequestError(ValueError):
-    """A line that reads well, about a connection on which no request came: a time-out, a scanner speaking TLS."""
+    """A valid line about a connection without a request, such as a time-out, or a scanner that speaks TLS."""
 
 
 def request_line(text: str) -> tuple[str, str]:
-    """Method and target of ``GET /path HTTP/1.1``."""
+    """The method and target of a line such as ``GET /path HTTP/1.1``."""
     words = text.split(" ")
     if len(words) == 3:
         return words[0], words[1]
-    # A target should have no blanks; servers log what has come.
+    # A target should have no blanks, but servers log what they received.
     last = len(words) - 1 if words[-1].startswith("HTTP/") else len(words)
     return words[0], " ".join(words[1:last])
 
 
 def checked_method(method: str) -> str:
-    """Raise :class:`NoRequestError` unless it is one."""
+    """``method``. Raises :class:`NoRequestError` if it is none."""
     if method in _METHODS or _METHOD.fullmatch(method):
         return method
     raise NoRequestError
 
 
 def duration(text: str, unit: int = MICROSECONDS) -> int | None:
-    """Microseconds of a number of units; ``None`` for what is none."""
+    """The microseconds of a number of units; ``None`` if it is no number."""
     return round(float(text) * unit) if _DURATION.fullmatch(text) else None
 
 
 def unescaped(text: str) -> str:
-    r"""As it came, where the server has written ``\"``, ``\\`` or ``\x22``."""
+    r"""``text`` with the server's escapes ``\"``, ``\\`` and ``\x22`` undone."""
     return _ESCAPED.sub(_character, text) if "\\" in text else text
 
 

@@ -1,1 +1,1 @@
-"""Pages of what a log says: each is one file, which needs nothing but a browser."""
+"""Pages about a log. Each is one file that needs nothing but a browser."""

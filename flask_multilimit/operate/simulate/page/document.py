@@ -1,4 +1,4 @@
-"""One HTML file that fetches nothing: its style and its scripts are in it, each in one element of its own."""
+"""Makes one HTML file that loads nothing else: its style and its script are elements of the file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PAGE = """<!doctype html>
 
 
 def document(title: str, body: str, *, styles: Sequence[str], script: str | None = None) -> str:
-    """The file. ``body`` is HTML; ``styles`` and ``script`` name files of this folder.
+    """The content of the file. ``body`` is HTML; ``styles`` and ``script`` name files of this folder.
 
-    Its policy lets the browser apply exactly these: text from a log that became an element could do nothing.
+    Its policy lets the browser use only these. So even if text from a log became an element, it could do nothing.
     """
     style = "".join(part(name) for name in styles)
     code = "" if script is None else part(script)
@@ -45,26 +45,26 @@ def document(title: str, body: str, *, styles: Sequence[str], script: str | None
 
 
 def part(name: str) -> str:
-    """A file of this folder, such as ``slider.js``, which another page may serve by itself."""
+    """The content of a file of this folder, such as ``slider.js``, for another page to serve."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def data_element(value: Any) -> str:
-    """A ``<script>`` that holds ``value`` as JSON; no text in it can end the element."""
+    """A ``<script>`` element that holds ``value`` as JSON. No text in it can end the element."""
     text = json.dumps(value, separators=(",", ":"))
     return f'<script type="application/json">{text.replace("<", chr(92) + "u003c")}</script>'
 
 
 def plain(name: str) -> str:
-    """Without the halves of characters that bytes which are no UTF-8 leave: a file could not hold them."""
+    """``name`` without lone surrogates, which stand for bytes that are not UTF-8: no file could hold them."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def text(value: str) -> str:
-    """What came from a log, as HTML."""
+    """Text from a log, as HTML."""
     return escape(plain(value))
 
 
 def _hash(text: str) -> str:
-    """As a source of a policy: what has this hash."""
+    """The hash of ``text``, as a source of a policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,9 +1,9 @@
-"""The peaks of clients, with a slider from a count to what it would refuse.
+"""The peaks of clients, with a slider that shows what each count would refuse.
 
-Another page can have the slider too: it puts :func:`slider_element` where the slider shall be, and serves
-``slider.css`` and ``slider.js`` (:func:`.document.part`) as files of its own, the script after the elements or
-deferred. They need no more of a Content-Security-Policy than ``script-src 'self'; style-src 'self'``: the data stands
-in a ``<script type="application/json">``, which no browser runs.
+Another page can use the slider too. It contains :func:`slider_element`, and serves ``slider.css`` and ``slider.js``
+(:func:`.document.part`) as its own files, the script after the elements or deferred. The Content-Security-Policy
+``script-src 'self'; style-src 'self'`` is enough: the data is in a ``<script type="application/json">``, which no
+browser runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..suggest import Suggestion, Traffic, curve
 from .document import data_element, document, plain, text
 
 NAMED = 200
-"""Clients whose names are in a page: those with the largest peaks."""
+"""The number of clients that a page names, those with the largest peaks."""
 
 _PART = """<h2>In any {window} seconds</h2>
 <p>Half of the clients make at most {p50} requests, 90 % at most {p90}, 99 % at most {p99}, 99.9 % at most {p999}; the
@@ -26,20 +26,20 @@ busiest makes {max}.</p>
 
 
 class Slider(TypedDict):
-    """What the slider shows, as JSON knows it."""
+    """The data of the slider, in types of JSON."""
 
     window: str
     """Seconds."""
     requests: int
     clients: int
     chosen: int
-    """The count at which it stands at first."""
+    """The count where it stands at first."""
     peaks: list[list[int]]
-    """``[peak, how many clients have it]``, from the smallest."""
+    """``[peak, number of clients with it]``, the smallest peak first."""
     curve: list[list[int]]
-    """``[count, requests that it refuses]``, from the smallest; the chosen one is among them."""
+    """``[count, requests that it refuses]``, the smallest count first. The chosen one is among them."""
     names: list[list[str | int]]
-    """``[client, peak, requests]`` of those with the largest peaks."""
+    """``[client, peak, requests]`` for the clients with the largest peaks."""
 
 
 def page_of(found: Suggestion, traffic: Traffic) -> str:
@@ -61,13 +61,13 @@ def page_of(found: Suggestion, traffic: Traffic) -> str:
 
 
 def slider_element(data: Slider) -> str:
-    """HTML: the element that ``slider.js`` makes a slider of."""
+    """The element, as HTML, that ``slider.js`` turns into a slider."""
     return f'<div class="peaks">{data_element(data)}</div>'
 
 
 def peaks_data(traffic: Traffic, chosen: int, *others: int) -> Slider:
-    """What ``slider.js`` shows of traffic with one window. It begins at the ``chosen`` count; what this and the
-    ``others`` refuse is known exactly."""
+    """The data of the slider for traffic with one window. It starts at the ``chosen`` count. For this one and the
+    ``others`` the refusals are exact."""
     ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))
     many = sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())
     return {

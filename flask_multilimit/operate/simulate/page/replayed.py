@@ -1,4 +1,4 @@
-"""What limits would have done to a log, as tables for a browser."""
+"""The page of a replay: what limits would have done to a log, as tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Cells = Sequence[str]
 
 
 def report_page(reports: Sequence[tuple[str, Report]], zone: tzinfo) -> str:
-    """The whole page: one part for each set of limits."""
+    """The whole page, with one part for each set of limits."""
     body = "".join(report_part(name, report, zone) for name, report in reports)
     return document("What limits would have done", body, styles=("page.css",))
 
 
 def report_part(name: str, report: Report, zone: tzinfo) -> str:
-    """One report, as HTML that another page may hold: headings from ``<h2>`` on, no style, no script."""
+    """One report, as HTML for another page to contain: its headings begin with ``<h2>``; it has no style or script."""
     if report.first is None or report.last is None:
         return "<p>No requests.</p>\n"
     span = f"{_told(report.first, zone)} to {_told(report.last, zone)} {zone}"
@@ -129,7 +129,7 @@ def _notes(report: Report) -> str:
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Cells]) -> str:
-    """A heading that begins with ``#`` is that of numbers. Without rows there is nothing."""
+    """A table, or nothing if it has no rows. A ``#`` at the beginning of a heading marks a column of numbers."""
     if not rows:
         return ""
     numbers = [heading.startswith("#") for heading in headings]
