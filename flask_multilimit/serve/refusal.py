@@ -17,7 +17,7 @@ from werkzeug.http import parse_accept_header
 from werkzeug.wrappers import Response
 
 from ..config import Settings
-from ..declare.limiter import Reaction
+from ..declare.limiter import Message, Reaction
 from ..engine import Decision, MultiLimitError, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.reply import retry_afters
@@ -30,6 +30,7 @@ from .record import request_if_any
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -234,21 +235,24 @@ class Refusals:
         declared = applied.refusing_longest(decision) if applied.has_answers else None
         messages = _messages(settings)
         ours = messages.too_many if decision.ban is None else messages.banned
-        message = (declared and declared.message) or settings.message or ours
-        text = self._of_theirs("message", message, decision) if callable(message) else message
+        message = settings.message if declared is None or declared.message is None else declared.message
+        text = None if message is None else self._of_theirs("message", _said_by, message, decision)
         react = (declared and declared.on_rejected) or self._on_rejected
-        reaction = self._of_theirs("on_rejected", react, decision) if react is not None else None
-        response = None if reaction is None else self._app.make_response(reaction)
-        return RateLimitExceeded(decision, str(text or ours), messages=messages, response=response)
+        response = None if react is None else self._of_theirs("on_rejected", self._response_of, react, decision)
+        return RateLimitExceeded(decision, text or ours, messages=messages, response=response)
 
-    def _of_theirs(self, name: str, function: Callable[[Decision], T], decision: Decision) -> T | None:
-        """The result of a callback of the app. If it raises, the default refusal is used."""
+    def _response_of(self, react: Reaction, decision: Decision) -> Response | None:
+        answer = react(decision)
+        return None if answer is None else self._app.make_response(answer)
+
+    def _of_theirs(self, name: str, ask: Callable[[C, Decision], T], theirs: C, decision: Decision) -> T | None:
+        """What the app says by ``theirs``. If it cannot be made or sent, the default refusal is used."""
         try:
-            return function(decision)
+            return ask(theirs, decision)
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # the callback answers in this way
-            self._app.logger.exception("%s raised; the client gets the default refusal", name)
+            self._app.logger.exception("%s failed; the client gets the default refusal", name)
             return None
 
     @staticmethod
@@ -262,6 +266,14 @@ class Refusals:
         messages = _messages(settings)
         kind = _Denied if listed.status == 403 else _DeniedForNow
         return kind(listed, messages.banned if listed.banned else messages.denied)
+
+
+def _said_by(message: Message, decision: Decision) -> str:
+    """The text of ``message``, empty for the default. Raises an error for what cannot be sent."""
+    text = message(decision) if callable(message) else message
+    said = str(text) if text else ""
+    said.encode()
+    return said
 
 
 def _has_handler(app: Flask, error: Exception) -> bool:

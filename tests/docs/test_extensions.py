@@ -92,6 +92,8 @@ class TestSocketIO:
 
         assert [answer.status_code for answer in answers] == [200] * 5 + [429]
         assert answers[-1].headers["Retry-After"] == "60"
+        for extra in ("sid=", "xsid=1", "x=sid=1"):
+            assert client.get(f"/socket.io/?EIO=4&transport=polling&{extra}").status_code == 429, "a handshake, too"
         assert client.get("/socket.io/?EIO=4&transport=polling&sid=x").status_code == 400, "of engine.io"
 
     def test_limits_of_the_app_do_not_count_handshakes(self) -> None:

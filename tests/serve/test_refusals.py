@@ -34,6 +34,13 @@ def fail(_: Decision) -> None:
     raise KeyError("missing")
 
 
+class Untranslatable:
+    """A lazy translation that fails."""
+
+    def __str__(self) -> str:
+        raise KeyError("no such text")
+
+
 def refuse(app: Flask, path: str = "/", **headers: str) -> Any:
     """The answer to the second request, in JSON unless asked for else."""
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -128,7 +135,24 @@ class TestOnRejected:
 
         assert refusal.status_code == 429
         assert refusal.json["violated-policies"] == ["default-60s"]
-        assert "on_rejected raised; the client gets the default refusal" in caplog.text
+        assert "on_rejected failed; the client gets the default refusal" in caplog.text
+
+    @pytest.mark.parametrize("level", ["limiter", "app"])
+    @pytest.mark.parametrize(
+        "answer", [5, True, object(), ("a", "b", "c", "d"), {"a": object()}, "\ud800", ("x", {"X-A": "b\nc"})], ids=repr
+    )
+    def test_that_returns_what_no_view_may_return_leaves_the_default_refusal(
+        self, app: Flask, storage: RecordingStorage, answer: Any, level: str
+    ) -> None:
+        options: dict[str, Any] = {"on_rejected": lambda _: answer}
+        MultiLimit(app, storage=storage, **options if level == "app" else {})
+        limiter = rate_limiter(rules="1/minute", **options if level == "limiter" else {})
+        app.add_url_rule("/", "view", limiter(view()))
+
+        refusal = refuse(app)
+
+        assert refusal.status_code == 429
+        assert refusal.json["violated-policies"] == ["default-60s"]
 
     def test_may_abort(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=lambda _: abort(418))
@@ -144,7 +168,23 @@ class TestMessages:
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=fail)(view()))
 
         assert detail(app) == "Too many requests. Please try again later."
-        assert "message raised; the client gets the default refusal" in caplog.text
+        assert "message failed; the client gets the default refusal" in caplog.text
+
+    @pytest.mark.parametrize("level", ["limiter", "setting"])
+    @pytest.mark.parametrize(
+        "message",
+        [Untranslatable(), lambda _: Untranslatable(), lambda _: "\ud800", "\ud800"],
+        ids=["lazy", "returned lazy", "returned surrogate", "surrogate"],
+    )
+    def test_that_cannot_be_made_into_text_leave_the_default_message(
+        self, app: Flask, storage: RecordingStorage, message: Any, level: str
+    ) -> None:
+        app.config["MULTILIMIT_MESSAGE"] = message if level == "setting" else None
+        MultiLimit(app, storage=storage)
+        own = message if level == "limiter" else None
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=own)(view()))
+
+        assert [detail(app), ask(app, headers={"Accept": "text/plain"}).text.splitlines()[0]] == [ENGLISH] * 2
 
     def test_text_of_the_limiter_goes_before_the_setting(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_MESSAGE"] = "of the app"

@@ -5,9 +5,29 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
+LAST_PORT = 65_535
+_HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)")
+
+
+class PortError(ValueError):
+    """What stands in the place of a port is none."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the port must be a number from 1 to {LAST_PORT}")
+
+
+def check_port(text: str) -> None:
+    """Raise :class:`PortError` for ``host:port`` or ``[IPv6]:port`` with a port that cannot be."""
+    match = _HOST_AND_PORT.fullmatch(text)
+    port = match["port"] if match else ""
+    if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
+        raise PortError
+
 
 def host_and_port(text: str, port: int) -> tuple[str, int]:
-    """Of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises ``ValueError``."""
+    """Of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises ``ValueError``, of which
+    :class:`PortError` is one."""
+    check_port(text)
     parts = urlsplit(f"//{text}")
     if not parts.hostname or parts.netloc != text:
         raise ValueError(f"{text!r} is no address")

@@ -5,6 +5,7 @@ What a storage is made of is imported when one is opened: a process uses one of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, cast
@@ -30,11 +31,11 @@ class Scheme(NamedTuple):
 def _redis(uri: str, timeout: float) -> Storage:
     from .redis.storage import RedisStorage  # noqa: PLC0415
 
-    return RedisStorage.from_url(uri, timeout=timeout)
+    return RedisStorage.from_url(_AS_REDIS.sub("redis", uri), timeout=timeout, given=uri)
 
 
-def _valkey(uri: str, timeout: float) -> Storage:
-    return _redis("redis" + uri.removeprefix("valkey"), timeout)
+_AS_REDIS = re.compile("^valkey")
+"""redis-py knows no URI of Valkey, which speaks alike."""
 
 
 def _cluster(uri: str, timeout: float) -> Storage:
@@ -55,8 +56,8 @@ SCHEMES: dict[str, Scheme] = {
     "redis": Scheme(_redis),
     "rediss": Scheme(_redis),
     "unix": Scheme(_redis),
-    "valkey": Scheme(_valkey),
-    "valkeys": Scheme(lambda uri, timeout: _redis("rediss" + uri.removeprefix("valkeys"), timeout)),
+    "valkey": Scheme(_redis),
+    "valkeys": Scheme(_redis),
     "redis+sentinel": Scheme(_redis),
     "rediss+sentinel": Scheme(_redis),
     "redis+cluster": Scheme(_cluster),
@@ -74,12 +75,26 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
     """
     name, separator, address = uri.partition("://")
     scheme = SCHEMES.get(name)
-    if scheme is not None and separator and scheme.address in ("optional", "required" if address else "none"):
-        return scheme.open(uri, timeout)
-    known = ", ".join(f"{each}://" for each in SCHEMES)
-    raise ConfigurationError(
-        f'storage URI {redacted(uri)!r}: not one of {known}, for instance "redis://localhost:6379/0"'
-    )
+    if scheme is None or not separator:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise _wrong(uri, f'not one of {known}, for instance "redis://localhost:6379/0"')
+    if scheme.address == "none" and address:
+        raise _wrong(uri, f"nothing stands behind the slashes of {name}://")
+    if scheme.address == "required" and not address:
+        raise _wrong(uri, f"it names no server; write it as {name}://{_EXAMPLES.get(name, 'localhost:6379')}")
+    return scheme.open(uri, timeout)
+
+
+_EXAMPLES = {
+    "unix": "/run/redis.sock",
+    "redis+sentinel": "localhost:26379/SERVICE",
+    "rediss+sentinel": "localhost:26379/SERVICE",
+}
+"""What stands behind the slashes, where it is not ``host:port``."""
+
+
+def _wrong(uri: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"storage URI {redacted(uri)!r}: {reason}")
 
 
 def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from redis.cluster import ClusterNode
 
 from ...errors import ConfigurationError
-from ..addresses import host_and_port, redacted
+from ..addresses import PortError, host_and_port, redacted
 from ..redis.deadline import Deadline
 from ..redis.storage import timed_client
 
@@ -82,8 +82,12 @@ class NodesOfUri:
 
 def _address_of(host: str) -> Address:
     """Raises ``ValueError``."""
+    if "/" in host:
+        raise ValueError("a cluster has only database 0")
     try:
         return host_and_port(host, _DEFAULT_PORT)
+    except PortError:
+        raise
     except ValueError:
         raise ValueError(f"{host!r} is not an address; write host:port, and separate several by commas") from None
 

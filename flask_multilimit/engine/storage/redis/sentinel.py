@@ -15,7 +15,7 @@ from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from ..addresses import host_and_port
+from ..addresses import PortError, host_and_port
 from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
 from .uri import MalformedError
 
@@ -153,10 +153,10 @@ def _address(text: str) -> Address:
         raise MalformedError("it names no sentinel, or has a comma too many: host:port,host:port")
     try:
         return host_and_port(text, PORT)
+    except PortError as error:
+        raise MalformedError(str(error)) from None
     except ValueError:
-        raise MalformedError(
-            "the address of a sentinel is host, host:port or [IPv6]:port, with a number for the port"
-        ) from None
+        raise MalformedError("the address of a sentinel is host, host:port or [IPv6]:port") from None
 
 
 def _nobody_knows(service: str, failures: list[tuple[Address, Exception | None]]) -> NoPrimaryError:

@@ -79,12 +79,12 @@ class RedisStorage:
         self._owns_client = False
 
     @classmethod
-    def from_url(cls, url: str, *, timeout: float) -> RedisStorage:
+    def from_url(cls, url: str, *, timeout: float, given: str = "") -> RedisStorage:
         """A storage with a client of its own, which connects within ``timeout`` seconds, answers within as many, and
         does not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name,
-        which is the system's, may take longer."""
+        which is the system's, may take longer. Errors show ``url``, or the URI that was ``given`` in its place."""
         deadline = Deadline(timeout)
-        client = timed_client(url, deadline)
+        client = timed_client(url, deadline, given=given)
         storage = cls(client, deadline=deadline)
         storage._owns_client = True
         return storage

@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..addresses import PortError, check_port
 from .deadline import TimedTlsConnection
 
 
@@ -73,18 +74,10 @@ def check_place(url: str) -> None:
         raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
     # An "@" further on is one of a password that holds a "/": then this is not the host.
     if scheme != "unix" and ("@" in place or "@" not in rest):
-        _check_port(host)
-
-
-def _check_port(host: str) -> None:
-    match = _HOST_AND_PORT.fullmatch(host)
-    port = match["port"] if match else ""
-    if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
-        raise MalformedError(f"the port must be a number from 1 to {LAST_PORT}")
-
-
-LAST_PORT = 65_535
-_HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)")
+        try:
+            check_port(host)
+        except PortError as error:
+            raise MalformedError(str(error)) from None
 
 
 def check_database(url: str) -> None:
