@@ -79,6 +79,13 @@ PANELS = (
         (Query(f"60 * {_rate(_RULES[1], 'bans_total')}", _RULES[0]),),
     ),
     Panel(
+        *("Bans in force", "short", 12, "Of limiters, which end by themselves, and those that somebody has made."),
+        (
+            Query('max by (endpoint, rule) (multilimit_bans_in_force{endpoint=~"$endpoint"})', _RULES[0]),
+            Query('max by (app) (multilimit_control_entries{kind="ban"})', "{{app}} by hand"),
+        ),
+    ),
+    Panel(
         *(
             "Changes at run time",
             "short",
@@ -88,6 +95,7 @@ PANELS = (
         (
             Query("min by (app) (multilimit_control_version)", "{{app}} version"),
             Query("max by (app) (multilimit_control_age_seconds)", "{{app}} seconds since the last look"),
+            Query("sum by (app) (max by (app, kind) (multilimit_control_entries))", "{{app}} entries in force"),
         ),
     ),
     Panel(

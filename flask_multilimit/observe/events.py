@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import lt
 from typing import Literal, NamedTuple, Protocol, cast, get_args, runtime_checkable
@@ -143,6 +143,8 @@ class ControlState(NamedTuple):
     """The version of the control document in this process: the number of changes so far."""
     age: float
     """Seconds since this process last looked for a newer one and the storage answered."""
+    entries: Mapping[str, int]
+    """How many are in force, by kind: ``override``, ``allow``, ``deny``, ``ban``."""
 
 
 class Watched(Protocol):
@@ -159,6 +161,10 @@ class Watched(Protocol):
 
     def control(self) -> ControlState | None:
         """The changes made while the app runs; ``None`` if it takes none."""
+
+    def bans(self) -> Mapping[tuple[str, str], int] | None:
+        """The number of bans in force that limiters began, in any process, by endpoint and name of the ban. A process
+        asks for them every few seconds. ``None`` if the storage keeps no traffic."""
 
     def every_second(self, task: Callable[[], bool], /) -> None:
         """Run ``task`` about once a second, while there are events or it returns true because it has more to do."""

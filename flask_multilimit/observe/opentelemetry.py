@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from threading import Lock
+from typing import Final
 
 from ..engine import ConfigurationError
 from ..engine.forks import mind_forks
-from .events import OTHERS, Event, Watched
+from .events import OTHERS, ControlState, Event, Watched
 from .tallying import Tallying
+from .traffic import RuleOutcome
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry.metrics import CallbackOptions, Counter, MeterProvider, Observation
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
     from opentelemetry.trace import SpanKind, TracerProvider
 except ModuleNotFoundError as _missing:
     raise ConfigurationError(
@@ -30,6 +32,13 @@ MOST_NAMES = 5000
 """
 SECONDS = [0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]
 """The buckets that this observer advises for the histogram."""
+OF_RULES: Final[tuple[tuple[RuleOutcome, str, str, str], ...]] = (
+    ("refuses", "refusals", "{check}", "Refusals, by each rule that refuses."),
+    ("shadows", "shadow_refusals", "{check}", "Checks that a rule would have refused if its limiter were no shadow."),
+    ("near", "near_limit", "{check}", "Checks that a rule has let pass with more than 80 percent of its quota used."),
+    ("bans", "bans", "{ban}", "Bans that began, by each limiter that bans."),
+)
+"""Counters by endpoint and rule: what a rule did, then name, unit and description."""
 
 
 class OpenTelemetryObserver:
@@ -54,55 +63,8 @@ class OpenTelemetryObserver:
         self._names: set[tuple[str, ...]] = set()
         self._lock = Lock()
         mind_forks(self)
-        self._checks = meter.create_counter("multilimit.checks", unit="{check}", description="Checks of rate limits.")
-        self._refunds = meter.create_counter(
-            "multilimit.refunds", unit="{check}", description="Checks of which charges were given back."
-        )
-        self._of_rules: dict[str, Counter] = {
-            "refuses": meter.create_counter(
-                "multilimit.refusals", unit="{check}", description="Refusals, by each rule that refuses."
-            ),
-            "shadows": meter.create_counter(
-                "multilimit.shadow_refusals",
-                unit="{check}",
-                description="Checks that a rule would have refused if its limiter were no shadow.",
-            ),
-            "near": meter.create_counter(
-                "multilimit.near_limit",
-                unit="{check}",
-                description="Checks that a rule has let pass with more than 80 percent of its quota used.",
-            ),
-            "bans": meter.create_counter(
-                "multilimit.bans", unit="{ban}", description="Bans that began, by each limiter that bans."
-            ),
-        }
-        self._seconds = meter.create_histogram(
-            "multilimit.check.duration",
-            unit="s",
-            description="Time that a check takes, without time spent waiting for a turn.",
-            explicit_bucket_boundaries_advisory=SECONDS,
-        )
-        meter.create_observable_gauge(
-            "multilimit.storage.up", [self._storage_up], unit="1", description="Whether the storage of an app answers."
-        )
-        meter.create_observable_gauge(
-            "multilimit.control.version",
-            [self._control_version],
-            unit="{change}",
-            description="How often limits were changed at run time, as far as this process knows.",
-        )
-        meter.create_observable_gauge(
-            "multilimit.control.age",
-            [self._control_age],
-            unit="s",
-            description="Time since this process has last looked for changes, and got an answer.",
-        )
-        for name, unit, text, callback in (
-            ("pending_charges", "{check}", "Checks that are to be charged to the storage.", self._pending),
-            ("fallback_keys", "{key}", "Keys that this process counts in place of the storage.", self._fallback_keys),
-            ("leases", "{lease}", "Quotas of which this process has taken units in advance.", self._leases),
-        ):
-            meter.create_observable_up_down_counter(f"multilimit.{name}", [callback], unit=unit, description=text)
+        self._make_counters(meter)
+        self._make_observables(meter)
 
     def attach(self, watched: Watched, /) -> None:
         """Show the state of this app's storage as well."""
@@ -162,7 +124,49 @@ class OpenTelemetryObserver:
         self._names.add(names)
         return names
 
-    # The state of the storage
+    # The instruments
+
+    def _make_counters(self, meter: Meter) -> None:
+        self._checks = meter.create_counter("multilimit.checks", unit="{check}", description="Checks of rate limits.")
+        self._refunds = meter.create_counter(
+            "multilimit.refunds", unit="{check}", description="Checks of which charges were given back."
+        )
+        self._of_rules = {
+            did: meter.create_counter(f"multilimit.{name}", unit=unit, description=text)
+            for did, name, unit, text in OF_RULES
+        }
+        self._seconds = meter.create_histogram(
+            "multilimit.check.duration",
+            unit="s",
+            description="Time that a check takes, without time spent waiting for a turn.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+
+    def _make_observables(self, meter: Meter) -> None:
+        """Instruments that ask the app when metrics are collected. Those that add up over processes are no gauges."""
+        for name, unit, text, callback in (
+            ("storage.up", "1", "Whether the storage of an app answers.", self._storage_up),
+            ("control.version", "{change}", "How often limits were changed at run time.", self._control_version),
+            (
+                *("control.age", "s", "Time since this process has last looked for changes, and got an answer."),
+                self._control_age,
+            ),
+            (
+                *("control.entries", "{entry}", "Overrides, allow and deny entries and bans by hand in force."),
+                self._control_entries,
+            ),
+            (
+                *("bans_in_force", "{ban}", "Bans in force that limiters began, in any process."),
+                self._bans_in_force,
+            ),
+        ):
+            meter.create_observable_gauge(f"multilimit.{name}", [callback], unit=unit, description=text)
+        for name, unit, text, callback in (
+            ("pending_charges", "{check}", "Checks that are to be charged to the storage.", self._pending),
+            ("fallback_keys", "{key}", "Keys that this process counts in place of the storage.", self._fallback_keys),
+            ("leases", "{lease}", "Quotas of which this process has taken units in advance.", self._leases),
+        ):
+            meter.create_observable_up_down_counter(f"multilimit.{name}", [callback], unit=unit, description=text)
 
     def _storage_up(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(int(app.health().state == "working"), _of(app)) for app in self._apps]
@@ -177,12 +181,36 @@ class OpenTelemetryObserver:
         return [Observation(app.leases(), _of(app)) for app in self._apps]
 
     def _control_version(self, _: CallbackOptions) -> Iterable[Observation]:
-        found = [(app, app.control()) for app in self._apps]
-        return [Observation(control.version, _of(app)) for app, control in found if control is not None]
+        return [Observation(control.version, _of(app)) for app, control in self._controlled()]
 
     def _control_age(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(control.age, _of(app)) for app, control in self._controlled()]
+
+    def _control_entries(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(amount, {**_of(app), "multilimit.kind": kind})
+            for app, control in self._controlled()
+            for kind, amount in control.entries.items()
+        ]
+
+    def _controlled(self) -> list[tuple[Watched, ControlState]]:
         found = [(app, app.control()) for app in self._apps]
-        return [Observation(control.age, _of(app)) for app, control in found if control is not None]
+        return [(app, control) for app, control in found if control is not None]
+
+    def _bans_in_force(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(amount, {**_of(app), "multilimit.endpoint": endpoint, "multilimit.rule": rule})
+            for app in self._apps
+            for (endpoint, rule), amount in self._bounded_bans(app).items()
+        ]
+
+    def _bounded_bans(self, app: Watched) -> dict[tuple[str, ...], int]:
+        amounts: dict[tuple[str, ...], int] = {}
+        with self._lock:
+            for name, amount in (app.bans() or {}).items():
+                bounded = self._bounded(*name)
+                amounts[bounded] = amounts.get(bounded, 0) + amount
+        return amounts
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()

@@ -55,6 +55,8 @@ class PrometheusMetrics:
         self._note = self._tallying.note
         self._apps: list[Watched] = []
         self._names: set[tuple[str, ...]] = set()
+        self._banning: dict[str, set[tuple[str, ...]]] = {}
+        """By app, the endpoints and names of bans that were shown in force."""
         self._lock = Lock()
         mind_forks(self)
         self._made: list[Any] = []
@@ -105,6 +107,9 @@ class PrometheusMetrics:
         if control is not None:
             self._control_version.labels(app).set(control.version)
             self._control_age.labels(app).set(control.age)
+            for kind, amount in control.entries.items():
+                self._control_entries.labels(app, kind).set(amount)
+        self._show_bans(watched)
         self._storage_up.labels(app).set(health.state == "working")
         for state in BREAKER_STATES:
             self._breaker.labels(app, state).set(health.breaker == state)
@@ -112,6 +117,16 @@ class PrometheusMetrics:
         self._fallback_keys.labels(app).set(health.fallback_keys)
         self._leases.labels(app).set(watched.leases())
         return health.state != "working" or bool(health.fallback_keys)
+
+    def _show_bans(self, watched: Watched) -> None:
+        app, found = watched.name, watched.bans()
+        amounts = dict.fromkeys(self._banning.setdefault(app, set()), 0)
+        for name, amount in (found or {}).items():
+            bounded = self._bounded(*name)
+            amounts[bounded] = amounts.get(bounded, 0) + amount
+        for (endpoint, rule), amount in amounts.items():
+            self._bans_in_force.labels(app, endpoint, rule).set(amount)
+        self._banning[app].update(amounts)
 
     # The metrics
 
@@ -163,6 +178,16 @@ class PrometheusMetrics:
         )
         self._control_age = self._gauge(
             "control_age_seconds", "Time since a process has last looked for changes, and got an answer.", "livemax"
+        )
+        self._control_entries = self._gauge(
+            "control_entries",
+            "Overrides, allow and deny entries and bans by hand in force.",
+            "livemax",
+            "kind",
+        )
+        self._bans_in_force = self._gauge(
+            *("bans_in_force", "Bans in force that limiters began, in any process.", "livemax"),
+            *("endpoint", "rule"),
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

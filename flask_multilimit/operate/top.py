@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from ..observe.events import PASSED, TURNED_AWAY
-from ..observe.traffic import RecentTraffic, TopSubject
+from ..observe.traffic import BansBegun, RecentTraffic, TopSubject
 from . import console
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -55,6 +55,15 @@ class RuleRates(NamedTuple):
     """That began in this time."""
 
 
+class BansInForce(NamedTuple):
+    """Bans of one limiter that hold now."""
+
+    endpoint: str
+    rule: str
+    """The name of the ban."""
+    amount: int
+
+
 class SlotsInUse(NamedTuple):
     """One line of the last table: a subject of a Concurrent rule."""
 
@@ -90,6 +99,12 @@ def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
     ]
 
 
+def bans_of(begun: BansBegun) -> list[BansInForce]:
+    """Those that hold, the most first."""
+    held = [BansInForce(*name, amount) for name, amount in begun.in_force().items()]
+    return sorted(held, key=lambda each: (-each.amount, each))
+
+
 def rules_of(recent: RecentTraffic) -> list[RuleRates]:
     """Those that refuse most first, then those that are nearest to it."""
     seconds = recent.seconds
@@ -112,26 +127,34 @@ def rules_of(recent: RecentTraffic) -> list[RuleRates]:
 
 
 def screen(
-    recent: RecentTraffic, storage: Storage, slots: Sequence[SlotsInUse] = (), *, app: str, columns: int, rows: int
+    recent: RecentTraffic,
+    storage: Storage,
+    slots: Sequence[SlotsInUse] = (),
+    bans: Sequence[BansInForce] = (),
+    *,
+    app: str,
+    columns: int,
+    rows: int,
 ) -> list[str]:
     """Lines that fit ``columns`` and ``rows``."""
     endpoints, rules, subjects = endpoints_of(recent), rules_of(recent), recent.top_subjects(MOST_ROWS)
-    lines = [_title(app, recent, columns), _totals(endpoints, columns), _storage_line(storage, columns), ""]
+    lines = [_title(app, recent, columns), _totals(endpoints, columns), *_bans_line(bans, columns)]
+    lines += [_storage_line(storage, columns), ""]
     if not endpoints:
         return [*lines, "No checks in this time."][:rows]
     tables = 4 if slots else 3
     room = max((rows - len(lines) - 2 * tables - 2) // tables, 1)
     spark = columns >= _WIDE
-    bans = any(each.banned for each in endpoints)
+    banned = any(each.banned for each in endpoints)
     lines += _table(
-        ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bans), "OTHER/s", *(["REFUSED"] * spark)),
-        [_endpoint_row(each, spark=spark, bans=bans) for each in endpoints],
+        ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * banned), "OTHER/s", *(["REFUSED"] * spark)),
+        [_endpoint_row(each, spark=spark, bans=banned) for each in endpoints],
         room,
         columns,
     )
     lines += _table(
-        ("RULE", "ENDPOINT", "REFUSES/s", "NEAR/s", "SHADOW/s", *(["BANS"] * bans)),
-        [_rule_row(each, bans=bans) for each in rules],
+        ("RULE", "ENDPOINT", "REFUSES/s", "NEAR/s", "SHADOW/s", *(["BANS"] * banned)),
+        [_rule_row(each, bans=banned) for each in rules],
         room,
         columns,
     )
@@ -162,7 +185,9 @@ def sparkline(series: Sequence[int], columns: int = SPARKS) -> str:
     return "".join(BARS[-(-amount * (len(BARS) - 1) // most)] if most else BARS[0] for amount in sums)
 
 
-def as_json(recent: RecentTraffic, storage: Storage, slots: Sequence[SlotsInUse] = ()) -> dict[str, Any]:
+def as_json(
+    recent: RecentTraffic, storage: Storage, slots: Sequence[SlotsInUse] = (), bans: Sequence[BansInForce] = ()
+) -> dict[str, Any]:
     """The same for programs."""
     return {
         "at": recent.at,
@@ -171,6 +196,7 @@ def as_json(recent: RecentTraffic, storage: Storage, slots: Sequence[SlotsInUse]
         "endpoints": [each._asdict() for each in endpoints_of(recent)],
         "rules": [each._asdict() for each in rules_of(recent)],
         "subjects": [each._asdict() for each in recent.top_subjects()],
+        "bans_in_force": [each._asdict() for each in bans],
         "slots": [each._asdict() for each in slots],
     }
 
@@ -189,6 +215,14 @@ def _totals(endpoints: Iterable[EndpointRates], columns: int) -> str:
     away = f", {_rate(banned)} banned" if banned else ""
     text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}{away}", columns).rstrip()
     return click.style(text, fg="red") if refused or banned else text
+
+
+def _bans_line(bans: Sequence[BansInForce], columns: int) -> list[str]:
+    if not bans:
+        return []
+    by_limiter = ", ".join(f"{each.endpoint} by {each.rule} {each.amount}" for each in bans)
+    total = sum(each.amount for each in bans)
+    return [_cell(f"{total} {'ban' if total == 1 else 'bans'} in force: {by_limiter}", columns).rstrip()]
 
 
 def _storage_line(storage: Storage, columns: int) -> str:

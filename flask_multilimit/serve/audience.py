@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from time import perf_counter
 
@@ -14,6 +14,8 @@ from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..observe.beat import Beat
 from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
+from ..observe.traffic import TrafficReader
+from ..observe.traffic.bans import BanWatch
 from ..observe.traffic.flushing import Outbox
 from ..observe.traffic.log import RefusalLog
 from ..observe.traffic.observer import Traffic
@@ -24,13 +26,17 @@ from ..signals import limit_event, limits_checked, notify, request_rejected, sha
 def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
     """Raises :class:`ConfigurationError` if an observer cannot be attached, or a setting requires another one."""
     watched = WatchedApp(app, limiter)
-    for observer in observers:
-        if isinstance(observer, Attached):
-            observer.attach(watched)
-    if not settings.traffic:
+    attached = [observer for observer in observers if isinstance(observer, Attached)]
+    traffic = None
+    if settings.traffic:
+        traffic = _traffic(app, settings, watched)
+        if attached and isinstance(limiter.storage, KeepsTallies):
+            watched.watch_bans(BanWatch(TrafficReader(limiter.storage, settings.key_prefix)))
+    else:
         _reject_without_traffic(settings)
-        return AppAudience(app, None, observers, watched)
-    return AppAudience(app, _traffic(app, settings, watched), observers, watched)
+    for observer in attached:
+        observer.attach(watched)
+    return AppAudience(app, traffic, observers, watched)
 
 
 class AppAudience(Audience):
@@ -122,12 +128,20 @@ class WatchedApp:
         self.limiter = limiter
         self.beat: Beat = Beat(app.logger)
         self.control_state: Callable[[], ControlState | None] = _uncontrolled
+        self._bans: BanWatch | None = None
 
     def control(self) -> ControlState | None:
         return self.control_state()
 
     def health(self) -> Health:
         return self.limiter.health()
+
+    def watch_bans(self, watch: BanWatch) -> None:
+        self._bans = watch
+        self.beat.add(watch.look)
+
+    def bans(self) -> Mapping[tuple[str, str], int] | None:
+        return None if self._bans is None else self._bans.in_force()
 
     def every_second(self, task: Callable[[], bool], /) -> None:
         self.beat.add(lambda *, ending=False: task() and not ending)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import cast
+from typing import cast, get_args
 
 from flask import Flask
 
 from ..control.control import Control
-from ..control.controls import Document, Listing, Override, too_many_denied
+from ..control.controls import Action, Document, Listing, Override, too_many_denied
 from ..control.preview import Difference
 from ..control.store import store_for
 from ..control.watch import Watcher
@@ -27,6 +28,7 @@ from .gate import AppGate, gate_of
 
 STEERING = "multilimit_steering"
 """The key of an app's steering in ``app.extensions``."""
+KINDS: tuple[Action, ...] = get_args(Action)
 SMALLEST_SHARE = 0.01
 """The smallest part of a declared rate to which an override may reduce it without ``force``."""
 MOST_LOGGED = 10
@@ -42,6 +44,7 @@ class Steering:
         """What was made last, in force or not."""
         self._lists = tuple(lists)
         self._entries: dict[str, Override | Listing] = {}
+        self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
         self.control: Control = Control(store, self.watcher, self)
@@ -90,10 +93,11 @@ class Steering:
         if document.overrides != self._gate.plans.overrides.entries:
             self._gate.plans = self.plans_with(document.overrides)
         self._tell(document.entries)
+        self._amounts = _amounts(document.entries)
         self._gate.audience.stir()
 
     def _state(self) -> ControlState | None:
-        return ControlState(self.watcher.version, self.watcher.age) if self.enabled else None
+        return ControlState(self.watcher.version, self.watcher.age, self._amounts) if self.enabled else None
 
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
         """The plans of the app after ``overrides``. Raises :class:`ConfigurationError`."""
@@ -182,6 +186,12 @@ class Steering:
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)
+
+
+def _amounts(entries: Sequence[Override | Listing]) -> dict[str, int]:
+    """By kind."""
+    found = Counter(each.kind for each in entries)
+    return {kind: found[kind] for kind in KINDS}
 
 
 def steering_of(app: Flask) -> Steering:

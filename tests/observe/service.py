@@ -30,6 +30,18 @@ def login() -> str:
     return "welcome"
 
 
+@app.get("/signup")
+@rate_limiter(type=lambda: request.args["who"], name="who", rules="1/hour", ban=Ban(after=1, time=20, factor=1))
+def signup() -> str:
+    return "welcome"
+
+
+@app.get("/storm")
+@rate_limiter(type=lambda: request.args["who"], name="who", rules="1/hour", ban=Ban(after=2, time=600))
+def storm() -> str:
+    return "a breeze"
+
+
 @app.get("/pid")
 def pid() -> str:
     return str(os.getpid())

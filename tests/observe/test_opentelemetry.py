@@ -13,9 +13,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from flask_multilimit import Event, LimitType, MultiLimit, rate_limiter
+from flask_multilimit import Ban, Event, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.observe import opentelemetry
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
+from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.serve.steer import steering_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +53,9 @@ def tracers(spans: InMemorySpanExporter) -> TracerProvider:
 
 
 def client_of(app: Flask, observer: OpenTelemetryObserver, **options: Any) -> FlaskClient:
+    limiter = {"type": LimitType.IP, "rules": "3/hour", **options.pop("limiter", {})}
     MultiLimit(app, observers=[observer], **options)
-    app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="3/hour")(lambda: "ok"))
+    app.add_url_rule("/", "view", rate_limiter(**limiter)(lambda: "ok"))
     return app.test_client()
 
 
@@ -183,6 +186,26 @@ def test_refunds(meters: MeterProvider, reader: InMemoryMetricReader) -> None:
     found = points(reader)
     assert found["multilimit.refunds"][0][1].value == 1
     assert "multilimit.checks" not in found
+
+
+def test_bans_in_force_and_what_control_has_changed(
+    app: Flask, meters: MeterProvider, reader: InMemoryMetricReader
+) -> None:
+    observer = OpenTelemetryObserver(meter_provider=meters)
+    client = client_of(app, observer, limiter={"rules": "1/hour", "ban": Ban(after=1, time=600)})
+    for _ in range(3):
+        client.get("/")
+    gate_of(app).audience.watched.beat.once()
+    steering_of(app).control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
+
+    found = points(reader)
+    where = {"multilimit.app": "shop", "multilimit.endpoint": "view", "multilimit.rule": "ip-ban"}
+    assert [(attributes, point.value) for attributes, point in found["multilimit.bans_in_force"]] == [(where, 1)]
+    assert found["multilimit.bans"][0][1].value == 1
+    entries = {attributes["multilimit.kind"]: point.value for attributes, point in found["multilimit.control.entries"]}
+    assert entries == {"override": 0, "allow": 0, "deny": 0, "ban": 1}
+    assert found["multilimit.control.version"][0][1].value == 1
+    assert 0 <= found["multilimit.control.age"][0][1].value < 60
 
 
 def test_without_opentelemetry_the_error_names_the_extra() -> None:

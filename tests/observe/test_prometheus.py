@@ -17,6 +17,7 @@ from flask_multilimit import Ban, ConfigurationError, Event, LimitType, MultiLim
 from flask_multilimit.observe import prometheus
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
 
 if TYPE_CHECKING:
@@ -138,6 +139,74 @@ def test_bans_that_begin(app: Flask, metrics: PrometheusMetrics, registry: Colle
 
     assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
     assert samples(registry, "multilimit_checks_total")["memory", "view", "banned"] == 3
+
+
+def test_bans_in_force(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they are after their end is shown too: 0."""
+    ban = Ban(after=1, within=60, time=600)
+    client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": ban})
+    for number in (1, 1, 1, 2, 2, 3):
+        client.get("/", environ_base={"REMOTE_ADDR": f"203.0.113.{number}"})
+    watched = gate_of(app).audience.watched
+    watched.beat.once()
+
+    assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 2}
+    monkeypatch.setattr(watched, "bans", dict)
+    assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 0}
+
+
+def test_bans_of_shadows_are_not_in_force(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    limiter = {"rules": "1/hour", "type": LimitType.IP, "ban": Ban(after=1), "shadow": True}
+    client = client_of(app, metrics, limiter=limiter)
+    for _ in range(3):
+        client.get("/")
+    gate_of(app).audience.watched.beat.once()
+
+    assert samples(registry, "multilimit_bans_in_force") == {}
+
+
+def test_labels_of_bans_in_force_are_bounded(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "MOST_NAMES", 0)
+    client_of(app, metrics)
+    held = {("login", "ip-ban"): 2, ("signup", "ip-ban"): 3}
+    monkeypatch.setattr(gate_of(app).audience.watched, "bans", lambda: held)
+    metrics.flush()
+
+    assert samples(registry, "multilimit_bans_in_force") == {("shop", OTHERS, OTHERS): 5}
+
+
+def test_without_traffic_bans_in_force_are_not_known(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
+) -> None:
+    app.config["MULTILIMIT_TRAFFIC"] = False
+    client = client_of(app, metrics, limiter={"rules": "1/hour", "type": LimitType.IP, "ban": Ban(after=1)})
+    for _ in range(3):
+        client.get("/")
+    gate_of(app).audience.watched.beat.once()
+
+    assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
+    assert samples(registry, "multilimit_bans_in_force") == {}
+
+
+def test_control_shows_what_is_in_force(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    client_of(app, metrics).get("/")
+    kinds = ("allow", "ban", "deny", "override")
+    before = samples(registry, "multilimit_control_entries")
+    control = steering_of(app).control
+    control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
+    control.ban("203.0.113.8", reason="an attack", for_="5 minutes")
+    entry = control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
+
+    assert before == {("shop", kind): 0 for kind in kinds}
+    assert samples(registry, "multilimit_control_entries") == dict(
+        zip((("shop", kind) for kind in kinds), (0, 2, 1, 0), strict=True)
+    )
+    control.undo(entry.id, reason="over")
+    assert samples(registry, "multilimit_control_entries")["shop", "deny"] == 0
 
 
 def test_control_shows_its_version_and_how_fresh_it_is(

@@ -5,8 +5,17 @@ from __future__ import annotations
 import click
 import pytest
 
-from flask_multilimit.observe.traffic import Check, Counts, RecentTraffic, Refused, RuleCount
-from flask_multilimit.operate.top import SlotsInUse, Storage, as_json, endpoints_of, rules_of, screen, sparkline
+from flask_multilimit.observe.traffic import BansBegun, Check, Counts, RecentTraffic, Refused, RuleCount
+from flask_multilimit.operate.top import (
+    SlotsInUse,
+    Storage,
+    as_json,
+    bans_of,
+    endpoints_of,
+    rules_of,
+    screen,
+    sparkline,
+)
 
 STORAGE = Storage("redis://localhost:6379/0", 0.42)
 
@@ -73,6 +82,24 @@ def test_bans_have_columns_where_there_are_any() -> None:
     assert ["login", "0", "0", "3.00", "0"] in shown
     assert ["ip-ban", "login", "3.00", "0", "0", "2"] in shown
     assert "BANNED/s" not in "".join(lines(120))
+
+
+def test_bans_in_force_have_a_line_where_there_are_any() -> None:
+    now = 1_700_000_020.0
+    ends = {("login", "ip-ban"): [now + 1, now + 9, now], ("signup", "ip-ban"): [now + 1], ("old", "ip-ban"): [now - 1]}
+    bans = bans_of(BansBegun(now, ends))
+    for columns in (120, 30):
+        text = [
+            click.unstyle(line) for line in screen(recent(), STORAGE, (), bans, app="shop", columns=columns, rows=40)
+        ]
+        line = "3 bans in force: login by ip-ban 2, signup by ip-ban 1"
+        assert text[2] == (line if columns > 60 else f"{line[:29]}…")
+
+    assert as_json(recent(), STORAGE, (), bans)["bans_in_force"] == [
+        {"endpoint": "login", "rule": "ip-ban", "amount": 2},
+        {"endpoint": "signup", "rule": "ip-ban", "amount": 1},
+    ]
+    assert "in force" not in "".join(lines(120))
 
 
 def test_slots_in_use_have_a_table_where_there_are_any() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+T = TypeVar("T")
 SECONDS = 30.0
 POLL_SECONDS = 0.02
 
 
-def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+def until(condition: Callable[[], T], seconds: float = SECONDS, *, every: float = POLL_SECONDS) -> T:
+    """What ``condition`` returns when it is true at last."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(POLL_SECONDS)
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"it did not happen in time: {found!r}"
+        time.sleep(every)
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..events import OTHERS
 from .counts import Check, Counts, Refused, RuleCount, RuleOutcome
-from .reading import RecentTraffic, TopSubject, TrafficReader, reader_of
+from .reading import BansBegun, RecentTraffic, TopSubject, TrafficReader, reader_of
 
 __all__ = [
     "OTHERS",
+    "BansBegun",
     "Check",
     "Counts",
     "RecentTraffic",

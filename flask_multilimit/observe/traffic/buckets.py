@@ -1,9 +1,11 @@
-"""Where traffic lies in storage: buckets of ten seconds that live an hour."""
+"""Where traffic lies in storage: buckets of ten seconds that live an hour, and the ends of bans."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...engine.storage import Tally
-from .counts import Counts, written, written_subjects
+from .counts import BanBegun, Counts, written, written_bans, written_subjects
 
 BUCKET_SECONDS = 10
 LIVES_SECONDS = 3600 + 2 * BUCKET_SECONDS
@@ -12,6 +14,10 @@ MOST_NAMES_KEPT = 8192
 """The most names of counts in a bucket, over all processes."""
 MOST_SUBJECTS_KEPT = 200
 """The most subjects in a bucket."""
+BANS_LAST = (3600, 86_400, 31 * 86_400, 401 * 86_400)
+"""Seconds. The bans that last at most so long have one key, which expires so long after the last one was added."""
+MOST_BANS_KEPT = 10_000
+"""The most bans under such a key. If there are more, those that end first are removed."""
 
 
 class Places:
@@ -27,6 +33,10 @@ class Places:
     def subjects(self, bucket: int) -> str:
         return f"{self._stem}subjects:{bucket}"
 
+    def bans(self) -> list[str]:
+        """One key for each of :data:`BANS_LAST`."""
+        return [f"{self._stem}bans:{lasts}" for lasts in BANS_LAST]
+
     def source(self, name: str) -> str:
         return f"{self._stem}from:{name}"
 
@@ -41,6 +51,16 @@ def tallies_of(places: Places, bucket: int, counts: Counts) -> list[Tally]:
     if counts.refused:
         subjects = written_subjects(counts.refused)
         tallies.append(Tally(places.subjects(bucket), subjects, LIVES_SECONDS, MOST_SUBJECTS_KEPT))
+    return tallies + _tallies_of_bans(places, bucket * BUCKET_SECONDS, counts.begun)
+
+
+def _tallies_of_bans(places: Places, now: int, begun: Sequence[BanBegun]) -> list[Tally]:
+    tallies, shorter = [], 0
+    for key, lasts in zip(places.bans(), BANS_LAST, strict=True):
+        some = [ban for ban in begun if shorter < ban.until - now <= lasts]
+        if some:
+            tallies.append(Tally(key, written_bans(some), lasts, MOST_BANS_KEPT))
+        shorter = lasts
     return tallies
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Amounts
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from operator import truth
 from threading import Lock
 from typing import TypeVar
 
-from ...engine import Decision, Hit
+from ...engine import BanStatus, Decision, Hit
 from ...engine.forks import mind_forks
 from ...engine.hits import memoized
 from ..events import (
@@ -23,7 +24,8 @@ from ..events import (
     refusing_hits,
     retry_afters,
 )
-from .counts import Check, Counts, Refused, RuleCount, RuleOutcome, short
+from .buckets import MOST_BANS_KEPT
+from .counts import BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
 from .heaviest import Heaviest
 
 MOST_NAMES = 4096
@@ -54,6 +56,7 @@ class _Marks:
     rules: tuple[_RuleLabels, ...]
     subjects: tuple[_Who, ...]
     """The subjects that they refuse."""
+    begun: tuple[BanBegun, ...] = ()
 
 
 class Counter:
@@ -91,7 +94,7 @@ class Counter:
         """What was counted since the last call."""
         with self._lock:
             self._sum_up()
-            checks, rules, refused = self._checks, self._rules, self._refused
+            checks, rules, refused, begun = self._checks, self._rules, self._refused, self._begun
             if not checks:
                 return Counts()
             self._start()
@@ -99,12 +102,14 @@ class Counter:
             {Check(*labels): amount for labels, amount in checks.items()},
             {RuleCount(*labels): amount for labels, amount in rules.items()},
             {Refused(*who): amount for who, amount in refused.top(MOST_SENT).items()},
+            begun,
         )
 
     def _start(self) -> None:
         self._checks: dict[_Labels, int] = {}
         self._rules: dict[_RuleLabels, int] = {}
         self._refused: Heaviest[_Who] = Heaviest(MOST_SUBJECTS)
+        self._begun: list[BanBegun] = []
 
     # Under the lock
 
@@ -117,6 +122,8 @@ class Counter:
             if self._counts_subjects:
                 for who in marks.subjects:
                     self._refused.add(who, amount)
+            if marks.begun and len(self._begun) < MOST_BANS_KEPT:
+                self._begun += marks.begun
 
     def _after_fork_in_child(self) -> None:
         """The parent passes on what was counted before the fork."""
@@ -149,7 +156,7 @@ def _marks_of(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequ
     near, end = hits_near_limit(decision), (endpoint, *map(truth, retry_afters(decision)))
     if near:
         end += tuple([hit.key for hit in near])
-    if outcome == "banned" and (begun := [ban.name for ban in decision.bans if ban.begun and not ban.hit.shadow]):
+    if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
         return _new_marks(endpoint, decision, near, applied, begun)
     known = memoized(decision.hits, _marks_by_end)
     marks = known.get(end)
@@ -163,12 +170,14 @@ def _marks_by_end(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Marks]:  #
 
 
 def _new_marks(
-    endpoint: str, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted], begun: Sequence[str] = ()
+    endpoint: str, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted], begun: Sequence[BanStatus] = ()
 ) -> _Marks:
     rules: list[_RuleLabels] = [
         (endpoint, hit.name, "shadows" if hit.shadow else "refuses") for hit in refusing_hits(decision)
     ]
     rules += [(endpoint, hit.name, "near") for hit in near]
-    rules += [(endpoint, name, "bans") for name in begun]
+    rules += [(endpoint, ban.name, "bans") for ban in begun]
     who = [(endpoint, rule, type_, short(subject)) for rule, type_, subject in refusals_of(decision, applied)]
-    return _Marks(tuple(rules), tuple(who))
+    now = time.time() if begun else 0.0
+    bans = [BanBegun(endpoint, ban.name, decision.check_id, now + ban.retry_after) for ban in begun]
+    return _Marks(tuple(rules), tuple(who), tuple(bans))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, NamedTuple, get_args
@@ -52,6 +52,18 @@ class Refused(NamedTuple):
     """Plain or hashed, as ``MULTILIMIT_TRAFFIC_SUBJECTS`` says. Personal data."""
 
 
+class BanBegun(NamedTuple):
+    """A ban that began."""
+
+    endpoint: str
+    rule: str
+    """Its name."""
+    check_id: bytes
+    """Of the check with which it began: so it is told from others, and names nobody."""
+    until: float
+    """When it ends: POSIX time."""
+
+
 @dataclass(slots=True)
 class Counts:
     """What was counted in a span of time."""
@@ -60,6 +72,7 @@ class Counts:
     rules: dict[RuleCount, int] = field(default_factory=dict)
     refused: dict[Refused, int] = field(default_factory=dict)
     """The subjects that are refused most."""
+    begun: list[BanBegun] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.checks or self.rules or self.refused)
@@ -71,6 +84,7 @@ class Counts:
             self.rules[rule] = self.rules.get(rule, 0) + amount
         for refused, amount in other.refused.items():
             self.refused[refused] = self.refused.get(refused, 0) + amount
+        self.begun += other.begun
 
 
 def written(counts: Counts) -> dict[str, int]:
@@ -88,6 +102,19 @@ def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
     for each, amount in refused.items():
         _add(amounts, f"{_name(each[0])}\t{_name(each[1])}\t{_name(each[2])}\t{each[3]}", amount)
     return amounts
+
+
+def written_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
+    """When each ends, in milliseconds."""
+    return {f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{ban.check_id.hex()}": round(ban.until * 1000) for ban in begun}
+
+
+def read_bans(ends: Mapping[str, int]) -> dict[tuple[str, str], list[float]]:
+    """When the bans of each endpoint and rule end: POSIX times."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for endpoint, rule, _, end in _fields(ends, 3):
+        found.setdefault((endpoint, rule), []).append(int(end) / 1000)
+    return found
 
 
 def read(amounts: Mapping[str, int], subjects: Mapping[str, int]) -> Counts:

@@ -17,7 +17,7 @@ from ...engine.errors import with_remedy
 from ...engine.forks import mind_forks
 from ...engine.storage import KeepsTallies
 from ..events import QUIET_SECONDS
-from .buckets import Places, bucket_at, tallies_of
+from .buckets import MOST_BANS_KEPT, Places, bucket_at, tallies_of
 from .counting import MOST_SENT
 from .counts import Counts, Refused, encodable
 
@@ -66,6 +66,7 @@ class Outbox:
     def put(self, counts: Counts) -> None:
         """Take ``counts`` of the last second."""
         with self._lock:
+            counts.begun = [ban._replace(until=ban.until + self._ahead) for ban in counts.begun]
             bucket = bucket_at(self._clock() + self._ahead)
             last = self._waiting[-1] if self._waiting else None
             if last is not None and last.bucket == bucket and last.number is None:
@@ -127,10 +128,12 @@ def shown(counts: Counts, how: ShownSubjects, key: bytes) -> Counts:
             return blake2b(subject.encode("utf-8", "surrogatepass"), key=key, digest_size=8).hexdigest()
 
     refused = {Refused(*who[:3], show(who.subject)): amount for who, amount in counts.refused.items()}
-    return Counts(counts.checks, counts.rules, refused)
+    return Counts(counts.checks, counts.rules, refused, counts.begun)
 
 
 def _join(counts: Counts, others: Counts) -> None:
     counts.add(others)
     if len(counts.refused) > MOST_SENT:
         counts.refused = dict(heapq.nlargest(MOST_SENT, counts.refused.items(), key=lambda each: each[1]))
+    if len(counts.begun) > MOST_BANS_KEPT:
+        counts.begun = heapq.nlargest(MOST_BANS_KEPT, counts.begun, key=lambda ban: ban.until)

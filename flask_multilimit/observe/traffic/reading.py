@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from ...engine import ConfigurationError, Storage
 from ...engine.storage import KeepsTallies
 from ..events import Outcome
 from .buckets import BUCKET_SECONDS, Places, bucket_at
-from .counts import Counts, Refused, RuleOutcome, read
+from .counts import Counts, Refused, RuleOutcome, read, read_bans
 
 LONGEST_SECONDS = 3600
 TOGETHER = 10
@@ -109,6 +110,21 @@ class RecentTraffic:
         )
 
 
+class BansBegun(NamedTuple):
+    """Bans by limiters, as the storage knew them."""
+
+    at: float
+    """POSIX time by the clock of the storage: when it was asked."""
+    ends: Mapping[tuple[str, str], Sequence[float]]
+    """When each ends, by endpoint and name of the ban; some have ended already."""
+
+    def in_force(self, at: float | None = None) -> dict[tuple[str, str], int]:
+        """How many hold ``at`` a POSIX time (default: when the storage was asked), by endpoint and name."""
+        now = self.at if at is None else at
+        counted = {name: sum(end > now for end in ends) for name, ends in self.ends.items()}
+        return {name: amount for name, amount in counted.items() if amount}
+
+
 def reader_of(storage: Storage, prefix: str) -> TrafficReader:
     """A reader of the traffic in ``storage``. Raises :class:`ConfigurationError` if the storage keeps none."""
     if isinstance(storage, KeepsTallies):
@@ -143,6 +159,11 @@ class TrafficReader:
     def now(self) -> float:
         """POSIX time by the clock of the storage. Raises :class:`StorageError`."""
         return self._storage.tallies([self._places.source("nobody")]).at
+
+    def bans(self) -> BansBegun:
+        """The bans that the app's limiters began, as far as they are not forgotten. Raises :class:`StorageError`."""
+        found = self._storage.tallies(self._places.bans())
+        return BansBegun(found.at, read_bans(ChainMap(*found.amounts)))
 
     def ask(self, buckets: Sequence[int]) -> dict[int, Counts]:
         """The counts in ``buckets`` now, read in one command. Raises :class:`StorageError`."""

@@ -17,13 +17,13 @@ from ...engine.storage.redis.uri import address_of
 from ...observe.traffic import RecentTraffic, TrafficReader, reader_of
 from ...serve.gate import AppGate
 from ..slots import slots_in_use
-from ..top import Storage, screen
+from ..top import Storage, bans_of, screen
 from ..top import as_json as top_as_json
 from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
 
 REFRESH_SECONDS = 1.0
-SLOTS_SECONDS = 5.0
-"""Between two looks for slots in use: each goes through all keys of the server, by SCAN."""
+SECONDS = 5.0
+"""Between two looks for slots in use, each of which goes through all keys of the server by SCAN, and for bans."""
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -36,7 +36,8 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
     """Show live who is refused, where, and by which rule. Press q to quit.
 
     What all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule, checks that left less
-    than 20 % of a quota (NEAR), and the subjects that are refused most. And, of Concurrent rules, the slots in use now.
+    than 20 % of a quota (NEAR), and the subjects that are refused most. Besides, the bans in force that limiters began
+    (those made by hand: `flask multilimit entries`), and of Concurrent rules the slots in use now.
     """
     with for_people():
         gate = current_gate()
@@ -51,12 +52,12 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
         recent, storage = _read(gate, reader, minutes)
         if recent is None:
             raise click.ClickException(storage.error)
-        slots = slots_in_use(gate)
+        slots, bans = slots_in_use(gate), bans_of(reader.bans())
     if as_json:
-        write_json(**top_as_json(recent, storage, slots))
+        write_json(**top_as_json(recent, storage, slots, bans))
     else:
         size = shutil.get_terminal_size((80, 24))
-        write(screen(recent, storage, slots, app=gate.app.name, columns=size.columns, rows=60))
+        write(screen(recent, storage, slots, bans, app=gate.app.name, columns=size.columns, rows=60))
 
 
 def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTraffic | None, Storage]:
@@ -73,20 +74,22 @@ def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTra
 def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
     """Refresh until q or Ctrl-C. While the storage is away, the last screen stays, with the error above it."""
     latest: RecentTraffic | None = None
-    slots, looked = [], -SLOTS_SECONDS
+    slots, bans, looked = [], [], -SECONDS
     with _raw_keys():
         while True:
             recent, storage = _read(gate, reader, minutes)
             latest = recent or latest
-            if time.monotonic() - looked >= SLOTS_SECONDS and recent is not None:
+            if time.monotonic() - looked >= SECONDS and recent is not None:
                 with contextlib.suppress(StorageError):  # the next look at the traffic tells of it
-                    slots = slots_in_use(gate)
+                    slots, bans = slots_in_use(gate), bans_of(reader.bans())
                 looked = time.monotonic()
             size = shutil.get_terminal_size((80, 24))
             if latest is None:
                 lines = [f"{gate.app.name}: {storage.error}"[: size.columns]]
             else:
-                lines = screen(latest, storage, slots, app=gate.app.name, columns=size.columns, rows=size.lines - 1)
+                lines = screen(
+                    latest, storage, slots, bans, app=gate.app.name, columns=size.columns, rows=size.lines - 1
+                )
             drawn = "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines)
             sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + click.style("q: quit", dim=True))
             sys.stdout.flush()

@@ -1,0 +1,11 @@
+"""As the documentation has it: what a worker that is gone has shown of itself is shown no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import multiprocess
+
+
+def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature
+    multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

@@ -1,0 +1,215 @@
+"""The bans in force: told by the process in which each began, known to all."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import MemoryStorage, RedisStorage, StorageError
+from flask_multilimit.observe.traffic import Check, Counts, TrafficReader, buckets
+from flask_multilimit.observe.traffic.bans import SECONDS, BanWatch
+from flask_multilimit.observe.traffic.buckets import BANS_LAST, BUCKET_SECONDS
+from flask_multilimit.observe.traffic.counts import BanBegun
+from flask_multilimit.observe.traffic.flushing import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import redis
+
+    from observe.traffic.conftest import Keeper
+
+PREFIX = "rate_limit:"
+LOGGER = logging.getLogger("test")
+DAY = 86_400
+
+
+@pytest.fixture
+def outbox(keeper: Keeper) -> Outbox:
+    return Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now)
+
+
+@pytest.fixture
+def reader(keeper: Keeper) -> TrafficReader:
+    return TrafficReader(keeper, PREFIX)
+
+
+def begun(*ends: float, endpoint: str = "login", rule: str = "ip-ban") -> Counts:
+    """Bans that end at these instants."""
+    bans = [BanBegun(endpoint, rule, os.urandom(16), end) for end in ends]
+    return Counts({Check(endpoint, "banned", "storage"): len(ends)}, begun=bans)
+
+
+def test_each_holds_until_it_ends(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+    outbox.put(begun(keeper.now + 60, keeper.now + 600))
+    outbox.put(begun(keeper.now + 3 * DAY, endpoint="signup"))
+    outbox.send()
+
+    assert reader.bans().in_force() == {("login", "ip-ban"): 2, ("signup", "ip-ban"): 1}
+    keeper.now += 60
+    assert reader.bans().in_force() == {("login", "ip-ban"): 1, ("signup", "ip-ban"): 1}
+    keeper.now += 540
+    assert reader.bans().in_force() == {("signup", "ip-ban"): 1}
+    keeper.now += 3 * DAY
+    assert reader.bans().in_force() == {}
+
+
+def test_they_outlive_the_process_in_which_they_began(keeper: Keeper) -> None:
+    for _ in range(3):
+        outbox = Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now)
+        outbox.put(begun(keeper.now + 600))
+        outbox.send()
+        del outbox
+
+    assert TrafficReader(keeper, PREFIX).bans().in_force() == {("login", "ip-ban"): 3}
+
+
+def test_bans_of_any_length_live_under_a_key_that_outlives_them(
+    outbox: Outbox, reader: TrafficReader, keeper: Keeper
+) -> None:
+    """A short ban that begins after a long one must not shorten its life."""
+    lengths = [1, 3600, 3601, DAY, 5 * DAY, 31 * DAY, 400 * DAY]
+    start = keeper.now
+    outbox.put(begun(*(start + length for length in reversed(lengths))))
+    outbox.send()
+
+    for place, length in enumerate(lengths):
+        keeper.now = start + length - 0.5
+        assert sum(reader.bans().in_force().values()) == len(lengths) - place
+    keeper.now = start + 402 * DAY
+    assert reader.bans().ends == {}
+
+
+def test_a_lost_answer_counts_no_ban_twice(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+    keeper.error, keeper.loses_answers = StorageError("too late"), True
+    outbox.put(begun(keeper.now + 600))
+    outbox.send()
+    keeper.error = None
+    outbox.send()
+
+    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
+
+
+def test_an_outage_delays_them(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+    keeper.error = StorageError("away")
+    outbox.put(begun(keeper.now + 600))
+    outbox.send()
+    keeper.now += 3 * BUCKET_SECONDS
+    keeper.error = None
+    outbox.send()
+
+    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
+
+
+def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Keeper) -> None:
+    """Ours is a thousand seconds behind."""
+    outbox = Outbox(keeper, PREFIX, logger=LOGGER, clock=lambda: keeper.now - 1000)
+    outbox.put(begun())
+    outbox.send()
+    outbox.put(begun(keeper.now - 1000 + 600))
+    outbox.send()
+
+    keeper.now += 599
+    assert reader.bans().in_force() == {("login", "ip-ban"): 1}
+    keeper.now += 1
+    assert reader.bans().in_force() == {}
+
+
+def test_beyond_the_most_those_that_end_first_are_forgotten(
+    outbox: Outbox, reader: TrafficReader, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "MOST_BANS_KEPT", 5)
+    for length in (100, 900, 200, 800, 300, 700, 400, 600, 500):
+        outbox.put(begun(keeper.now + length))
+        outbox.send()
+
+    assert [round(end - keeper.now) for end in sorted(reader.bans().ends["login", "ip-ban"])] == [
+        500,
+        600,
+        700,
+        800,
+        900,
+    ]
+
+
+def test_names_are_any_text(outbox: Outbox, reader: TrafficReader, keeper: Keeper) -> None:
+    outbox.put(begun(keeper.now + 60, endpoint="grüße\n{}", rule="a b"))
+    outbox.send()
+
+    assert reader.bans().in_force() == {("grüße {}", "a b"): 1}
+
+
+def test_on_a_server_their_keys_have_a_ttl_and_name_nobody(redis_client: redis.Redis) -> None:
+    at = RedisStorage(redis_client).tallies(["rate_limit:{*traffic}:x"]).at
+    outbox = Outbox(RedisStorage(redis_client), PREFIX, logger=LOGGER)
+    outbox.put(begun(at + 600, at + 7200))
+    outbox.send()
+
+    keys: list[bytes] = sorted(redis_client.scan_iter("*bans:*"))
+    assert keys == [b"rate_limit:{*traffic}:bans:3600", b"rate_limit:{*traffic}:bans:86400"]
+    assert all(0 < redis_client.ttl(key) <= lasts for key, lasts in zip(keys, BANS_LAST[:2], strict=True))
+    assert TrafficReader(RedisStorage(redis_client), PREFIX).bans().in_force() == {("login", "ip-ban"): 2}
+
+
+class TestWatch:
+    @pytest.fixture
+    def watch(self, reader: TrafficReader, keeper: Keeper) -> BanWatch:
+        return BanWatch(reader, clock=lambda: keeper.now)
+
+    def test_it_asks_every_few_seconds(self, watch: BanWatch, outbox: Outbox, keeper: Keeper) -> None:
+        assert watch.look() is False
+        outbox.put(begun(keeper.now + 600))
+        outbox.send()
+
+        assert watch.look() is False
+        keeper.now += SECONDS
+        assert watch.look() is True
+        assert watch.in_force() == {("login", "ip-ban"): 1}
+
+    def test_it_need_not_ask_to_know_that_one_has_ended(self, watch: BanWatch, outbox: Outbox, keeper: Keeper) -> None:
+        outbox.put(begun(keeper.now + 3))
+        outbox.send()
+        watch.look()
+
+        keeper.now += 2.9
+        assert watch.in_force() == {("login", "ip-ban"): 1}
+        keeper.now += 0.1
+        assert watch.in_force() == {}
+        assert watch.look() is False, "the beat may rest"
+
+    def test_while_the_storage_is_away_it_knows_what_it_knew(
+        self, watch: BanWatch, outbox: Outbox, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        outbox.put(begun(keeper.now + 600))
+        outbox.send()
+        watch.look()
+        monkeypatch.setattr(keeper, "tallies", raising(StorageError("away")))
+        keeper.now += SECONDS
+
+        assert watch.look() is True
+        assert watch.in_force() == {("login", "ip-ban"): 1}
+
+    def test_it_asks_nothing_when_the_process_ends(self, watch: BanWatch, keeper: Keeper) -> None:
+        keeper.tallies = raising(AssertionError("asked"))  # type: ignore[assignment,method-assign]
+
+        assert watch.look(ending=True) is False
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_memory_keeps_them_too() -> None:
+    storage = MemoryStorage()
+    at = storage.tallies(["rate_limit:{*traffic}:x"]).at
+    outbox = Outbox(storage, PREFIX, logger=LOGGER)
+    outbox.put(begun(at + 600))
+    outbox.send()
+
+    assert TrafficReader(storage, PREFIX).bans().in_force() == {("login", "ip-ban"): 1}
