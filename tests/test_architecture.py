@@ -67,7 +67,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"heaviest", "counts"},
         {"buckets", "counting"},
         {"flushing", "log", "reading"},
-        {"observer"},
+        {"bans", "observer"},
     ),
     "serve": (
         {"access", "audience", "bans", "headers", "messages", "record", "workers"},

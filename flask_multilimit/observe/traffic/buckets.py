@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...engine.storage import Tally
-from .counts import BanBegun, Counts, written, written_bans, written_subjects
+from .counts import MOST_BANS, BanBegun, Counts, written, written_bans, written_subjects
 
 BUCKET_SECONDS = 10
 LIVES_SECONDS = 3600 + 2 * BUCKET_SECONDS
@@ -16,8 +16,6 @@ MOST_SUBJECTS_KEPT = 200
 """The most subjects in a bucket."""
 BANS_LAST = (3600, 86_400, 31 * 86_400, 401 * 86_400)
 """Seconds. The bans that last at most so long have one key, which expires so long after the last one was added."""
-MOST_BANS_KEPT = 10_000
-"""The most bans under such a key. If there are more, those that end first are removed."""
 
 
 class Places:
@@ -59,7 +57,7 @@ def _tallies_of_bans(places: Places, now: int, begun: Sequence[BanBegun]) -> lis
     for key, lasts in zip(places.bans(), BANS_LAST, strict=True):
         some = [ban for ban in begun if shorter < ban.until - now <= lasts]
         if some:
-            tallies.append(Tally(key, written_bans(some), lasts, MOST_BANS_KEPT))
+            tallies.append(Tally(key, written_bans(some), lasts, MOST_BANS))
         shorter = lasts
     return tallies
 

@@ -24,8 +24,7 @@ from ..events import (
     refusing_hits,
     retry_afters,
 )
-from .buckets import MOST_BANS_KEPT
-from .counts import BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
+from .counts import MOST_BANS, BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
 from .heaviest import Heaviest
 
 MOST_NAMES = 4096
@@ -122,7 +121,7 @@ class Counter:
             if self._counts_subjects:
                 for who in marks.subjects:
                     self._refused.add(who, amount)
-            if marks.begun and len(self._begun) < MOST_BANS_KEPT:
+            if marks.begun and len(self._begun) < MOST_BANS:
                 self._begun += marks.begun
 
     def _after_fork_in_child(self) -> None:

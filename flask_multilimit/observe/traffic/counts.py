@@ -22,6 +22,8 @@ RULE_OUTCOMES: tuple[RuleOutcome, ...] = get_args(RuleOutcome)
 LONGEST_NAME = 120
 """The number of characters of an endpoint or a rule that are kept."""
 LONGEST_SUBJECT = 64
+MOST_BANS = 10_000
+"""The most bans whose end is kept together. If there are more, those that end first are forgotten."""
 _TAB = str.maketrans("\t\n", "  ")
 
 

@@ -17,9 +17,9 @@ from ...engine.errors import with_remedy
 from ...engine.forks import mind_forks
 from ...engine.storage import KeepsTallies
 from ..events import QUIET_SECONDS
-from .buckets import MOST_BANS_KEPT, Places, bucket_at, tallies_of
+from .buckets import Places, bucket_at, tallies_of
 from .counting import MOST_SENT
-from .counts import Counts, Refused, encodable
+from .counts import MOST_BANS, Counts, Refused, encodable
 
 MOST_WAITING = 30
 """The most batches that wait for a storage that is away: five minutes. After that, the oldest are joined: their amounts
@@ -135,5 +135,5 @@ def _join(counts: Counts, others: Counts) -> None:
     counts.add(others)
     if len(counts.refused) > MOST_SENT:
         counts.refused = dict(heapq.nlargest(MOST_SENT, counts.refused.items(), key=lambda each: each[1]))
-    if len(counts.begun) > MOST_BANS_KEPT:
-        counts.begun = heapq.nlargest(MOST_BANS_KEPT, counts.begun, key=lambda ban: ban.until)
+    if len(counts.begun) > MOST_BANS:
+        counts.begun = heapq.nlargest(MOST_BANS, counts.begun, key=lambda ban: ban.until)

@@ -121,7 +121,7 @@ def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Kee
 def test_beyond_the_most_those_that_end_first_are_forgotten(
     outbox: Outbox, reader: TrafficReader, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buckets, "MOST_BANS_KEPT", 5)
+    monkeypatch.setattr(buckets, "MOST_BANS", 5)
     for length in (100, 900, 200, 800, 300, 700, 400, 600, 500):
         outbox.put(begun(keeper.now + length))
         outbox.send()
