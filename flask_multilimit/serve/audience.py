@@ -51,6 +51,11 @@ class AppAudience(Audience):
         self._app = app
         self._beat = watched.beat
 
+    def begin(self) -> None:
+        """Let metrics show which bans are in force before this process has counted anything."""
+        if self.watched.bans() is not None:
+            self.stir()
+
     def stir(self) -> None:
         """Let metrics show what has changed without an outcome."""
         if self._beat.idle:

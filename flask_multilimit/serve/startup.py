@@ -48,6 +48,7 @@ class Startup:
                 if not self.finished:
                     self.finished = True
                     self.follow_changes()
+                    self._in_force.audience.begin()
 
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for whatever is wrong in declarations and settings of limits."""

@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from flask_multilimit import Ban, ConfigurationError, Event, LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.observe import prometheus
+from flask_multilimit import Ban, ConfigurationError, Event, LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
+from flask_multilimit.observe import beat, prometheus
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
+from support.waiting import until
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -155,6 +156,23 @@ def test_bans_in_force(
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 2}
     monkeypatch.setattr(watched, "bans", dict)
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 0}
+
+
+def test_a_new_process_shows_bans_in_force_before_it_checks_anything(
+    app: Flask, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beat, "SECONDS", 0.01)
+    storage = MemoryStorage()
+    limiter = {"rules": "1/hour", "type": LimitType.IP, "ban": Ban(after=1, within=60, time=600)}
+    client = client_of(app, PrometheusMetrics(registry=CollectorRegistry()), storage=storage, limiter=limiter)
+    for _ in range(2):
+        client.get("/")
+    gate_of(app).audience.watched.beat.once()
+    other = Flask("shop")
+    client_of(other, PrometheusMetrics(registry=registry), storage=storage, limiter=limiter).get("/static/no")
+
+    until(lambda: samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1})
+    assert samples(registry, "multilimit_checks_total") == {}
 
 
 def test_bans_of_shadows_are_not_in_force(app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
