@@ -139,7 +139,9 @@ class TestOnRejected:
 
     @pytest.mark.parametrize("level", ["limiter", "app"])
     @pytest.mark.parametrize(
-        "answer", [5, True, object(), ("a", "b", "c", "d"), {"a": object()}, "\ud800", ("x", {"X-A": "b\nc"})], ids=repr
+        "answer",
+        [5, True, object(), ("a", "b", "c", "d"), {"a": object()}, "\ud800", ("x", {"X-A": "b\nc"})],
+        ids=["number", "bool", "object", "tuple", "dict", "surrogate", "field"],
     )
     def test_that_returns_what_no_view_may_return_leaves_the_default_refusal(
         self, app: Flask, storage: RecordingStorage, answer: Any, level: str
