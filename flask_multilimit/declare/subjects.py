@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache, partial
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from socket import AF_INET, inet_ntop, inet_pton
 from typing import Any, NamedTuple, cast
 from uuid import UUID
@@ -73,33 +73,44 @@ def type_name_of(type_: SubjectType, name: str | None) -> str:
 def parts_of(type_: SubjectType, name: str | None) -> tuple[str, ...]:
     """The names by which the subjects of a type are given: its own name, or for a tuple one name per part.
 
-    A single callable in a tuple has the limiter's name; several have their own names.
+    A single callable in a tuple has the limiter's name; several have their own names, with a number if these are equal.
     """
     if not isinstance(type_, tuple):
         return (type_name_of(type_, name),)
     only = sum(not isinstance(part, LimitType) for part in type_) == 1
-    return tuple(
-        part.value if isinstance(part, LimitType) else str(name) if only else str(getattr(part, "__name__", name))
-        for part in type_
-    )
+    taken: dict[str, SingleType] = {}
+    return tuple(_name_of_part(part, str(name), taken, only=only) for part in type_)
+
+
+def _name_of_part(part: SingleType, name: str, taken: dict[str, SingleType], *, only: bool) -> str:
+    wanted = part.value if isinstance(part, LimitType) else name if only else str(getattr(part, "__name__", name))
+    called, number = wanted, 2
+    while taken.setdefault(called, part) != part:
+        called, number = f"{wanted}-{number}", number + 1
+    return called
 
 
 def subjects_given(
     *,
-    ip: str | None = None,
-    user: object = None,
+    ip: str | IPv4Address | IPv6Address | None = None,
+    user: str | int | UUID | None = None,
     everyone: bool = False,
-    subjects: Mapping[str, str] | None = None,
+    subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> dict[str, str]:
-    """The subjects that the caller gives, by type."""
-    given = dict(subjects or {})
-    if ip is not None:
-        given[LimitType.IP.value] = ip
-    if user is not None:
-        given[LimitType.USER.value] = str(user)
+    """The subjects that the caller gives, by type. Raises :class:`ConfigurationError` for what is no id."""
+    address = str(ip) if isinstance(ip, (IPv4Address, IPv6Address)) else ip
+    named = [*(subjects or {}).items(), (LimitType.IP.value, address), (LimitType.USER.value, user)]
+    given = {name: _given_id(name, value) for name, value in named if value is not None}
     if everyone:
         given[EVERYONE.type] = EVERYONE.value
     return given
+
+
+def _given_id(name: str, value: object) -> str:
+    found = _id_from(value)
+    if found is None:
+        raise ConfigurationError(f"{name}={brief(value)}: give a str, an int or a UUID")
+    return found
 
 
 class Subjects:
@@ -130,6 +141,18 @@ class Subjects:
             return _together(type_, name, [self.resolve(part, name) for part in type_])
         value = cast("Callable[[], object]", type_)()
         return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
+
+    def resolve_if_found(self, type_: SubjectType, name: str | None) -> Subject | None:
+        """As :meth:`resolve`, for a request that ends before everything about it is found out. If the ``user_loader``
+        raises, the client is one that is not logged in; if a callable type does, it has no subject."""
+        if isinstance(type_, tuple):
+            return _together(type_, name, [self.resolve_if_found(part, name) for part in type_])
+        try:
+            return self.resolve(type_, name)
+        except Exception:
+            if isinstance(type_, LimitType) and type_ is not LimitType.USER:
+                raise
+            return self._visitor() if type_ is LimitType.USER else None
 
     def given(self, subjects: Mapping[str, str]) -> Resolve:
         """A resolver that knows ``subjects``, by type, and no request; limiters of other types do not apply.
@@ -206,6 +229,9 @@ class Subjects:
         value = load()
         if value is not None and value != "":
             return Subject("user", _text(value, "user_loader"))
+        return self._visitor()
+
+    def _visitor(self) -> Subject:
         return self._nobody(self._address() if self._anonymous_user == "ip" else "")
 
     def _nobody(self, address: str) -> Subject:

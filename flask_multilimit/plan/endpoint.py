@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,7 +15,7 @@ from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
-from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType
+from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
@@ -23,6 +23,8 @@ from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of
 
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""
+Ask = Callable[[Callable[[], Any], Any], Any]
+"""Asks a callable of a limiter about the request; the second argument is the answer if there is none."""
 LONGEST_REMEMBERED = 256
 """Characters of the longest subject that is remembered, because clients can invent subjects and must not fill the
 memory."""
@@ -224,6 +226,12 @@ class Plan:
         """Whether the decorators of ``stack`` are those of the view."""
         return self.stack is not None and self.stack.declarations[0] is stack.declarations[0]
 
+    @property
+    def types(self) -> dict[str, tuple[str, ...]]:
+        """The names of the types that limit here, with the names of their parts."""
+        declared = (limiter.declaration for limiter in self.limiters)
+        return {each.type_name: parts_of(each.type, each.name) for each in declared}
+
     @cached_property
     def beside_view(self) -> Plan:
         """The plan without the decorators of the view."""
@@ -253,13 +261,14 @@ class Plan:
         declarations = [limiter.declaration for limiter in self.limiters]
         return tuple({(id(each.type), each.name): (each.type, each.name) for each in declarations}.values())
 
-    def apply(self, resolve: Resolve, *, conditions: bool = True) -> AppliedLimits:
+    def apply(self, resolve: Resolve, *, conditions: bool = True, ended: bool = False) -> AppliedLimits:
         """The limiters that apply to the current request. Each type is resolved once.
 
         Without ``conditions``, limiters that are exempt now apply as well, and a cost that depends on the request is 1.
+        The same holds if the request has ``ended`` early and the callable that says otherwise raises.
         """
         if not self.is_steady:
-            return AppliedLimits(self._apply(resolve, conditions=conditions), self.scope)
+            return AppliedLimits(self._apply(resolve, conditions=conditions, ended=ended), self.scope)
         types = self._types
         # As nearly always there is one type, and a list of it would take longer than to resolve it.
         subjects = (resolve(*types[0]),) if len(types) == 1 else tuple([resolve(*each) for each in types])
@@ -280,20 +289,21 @@ class Plan:
         waiting = iter(subjects)
         return self._apply(lambda type_, name: next(waiting), conditions=True)  # noqa: ARG005
 
-    def _apply(self, resolve: Resolve, *, conditions: bool) -> list[Applied]:
+    def _apply(self, resolve: Resolve, *, conditions: bool, ended: bool = False) -> list[Applied]:
         resolved: dict[Any, Subject | None] = {}
         applied = []
+        ask: Ask = _ask_if_possible if ended else _ask
         for limiter in self.limiters:
             declared = limiter.declaration
-            if conditions and declared.exempt_when is not None and declared.exempt_when():
+            if conditions and declared.exempt_when is not None and ask(declared.exempt_when, False):
                 continue
             place = (id(declared.type), declared.name)
             if place not in resolved:
                 resolved[place] = resolve(declared.type, declared.name)
             subject = resolved[place]
             if subject is not None:
-                cost = declared.cost if not callable(declared.cost) else declared.cost() if conditions else 1
-                priority = declared.priority() if conditions and declared.priority is not None else None
+                cost = declared.cost if not callable(declared.cost) else ask(declared.cost, 1) if conditions else 1
+                priority = ask(declared.priority, None) if conditions and declared.priority is not None else None
                 hits = limiter.hits(subject, cost, priority=priority, asking=conditions)
                 applied.append(Applied(declared, subject, hits))
         return applied
@@ -302,6 +312,18 @@ class Plan:
 @lru_cache(maxsize=HITS_REMEMBERED)
 def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
     return AppliedLimits(plan.apply_to(subjects), plan.scope)
+
+
+def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for both
+    return condition()
+
+
+def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
+    """What ``condition`` returns; ``otherwise`` if it raises, as it may need what this request has not found out."""
+    try:
+        return condition()
+    except Exception:
+        return otherwise
 
 
 def _hits_at(scope: str, hits: tuple[Hit, ...]) -> Hits:

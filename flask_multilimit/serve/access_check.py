@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NoReturn
 
 from flask import Request
 
-from ..declare.subjects import LimitType, Subject
+from ..declare.subjects import LimitType, Resolve, Subject
 from ..declare.who import Who
 from ..observe.events import Outcome
 from ..plan.sources import UNMATCHED_SCOPE
@@ -33,17 +34,22 @@ class AccessCheck:
             if listed is not None and listed.action == "deny":
                 self._deny(listed)
 
-    def allows(self, record: Record | None) -> bool:
-        """Whether the current request, whose ``record`` this is, needs no limits. Raises :exc:`AccessDenied`."""
+    def allows(self, record: Record | None, *, ended: bool = False) -> bool:
+        """Whether the current request, whose ``record`` this is, needs no limits. Raises :exc:`AccessDenied`.
+
+        If it ``ended`` before its view, the user may be unknown.
+        """
         lists = self._in_force.access
         if lists is None or record is None:
             return False
         if record.access == "unknown":
-            record.access = self._found_in(lists, record)
+            record.access = self._found_in(lists, record, ended=ended)
         return record.access == "allowed"
 
-    def _found_in(self, lists: AccessLists, record: Record) -> Literal["limited", "allowed"]:
-        listed = lists.of_client(current_request().remote_addr or "", self._subject_of)
+    def _found_in(self, lists: AccessLists, record: Record, *, ended: bool) -> Literal["limited", "allowed"]:
+        subjects = self._in_force.subjects
+        subject_of = partial(self._subject_of, subjects.resolve_if_found if ended else subjects.resolve)
+        listed = lists.of_client(current_request().remote_addr or "", subject_of)
         if listed is None:
             return "limited"
         if listed.action == "deny":
@@ -69,6 +75,6 @@ class AccessCheck:
     def _endpoint() -> str:
         return current_request().endpoint or UNMATCHED_SCOPE
 
-    def _subject_of(self, type_name: str) -> Subject | None:
+    def _subject_of(self, resolve: Resolve, type_name: str) -> Subject | None:
         type_ = self._in_force.plans.types.get(type_name)
-        return None if type_ is None else self._in_force.subjects.resolve(type_, type_name)
+        return None if type_ is None else resolve(type_, type_name)

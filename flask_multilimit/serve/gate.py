@@ -121,7 +121,7 @@ class AppGate(InForce):
         if record is None or record.checked:
             return
         try:
-            self.verdicts.check(record.plan.beside_view, record)
+            self.verdicts.check_ended(record.plan.beside_view, record)
         except Exception:
             if isinstance(answer, Response):
                 answer.close()

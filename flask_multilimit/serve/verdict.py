@@ -11,7 +11,7 @@ from .audience import check_aloud, send_signals
 from .bans import tell_of_bans
 from .in_force import InForce
 from .record import Record, Records
-from .refusal import RateLimitExceeded, Refusals
+from .refusal import AccessDenied, RateLimitExceeded, Refusals
 from .settle import Settlement, require_response
 
 
@@ -30,23 +30,47 @@ class Verdicts:
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
 
-        ``record`` is that of the request whose ``plan`` this is.
+        ``record`` is that of the request whose ``plan`` this is. If the user, or what else there is to count by, cannot
+        be found out, the request ends with that error; what is known is checked before.
         """
-        on = self._in_force
         if record is not None:
             record.checked = True
-        if on.access is None or not self._lists.allows(record or self._records.current()):
-            try:
-                applied = plan.same_for_all
-                if applied is None:
-                    applied = plan.apply(on.subjects.resolve)
-            except ConfigurationError as error:
-                raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
-            decision = self._decide(plan.scope, applied, record)
-            if decision is not None and not decision.allowed:
-                raise self.rejection(decision, applied)
+        try:
+            applied = self._applied(plan, record)
+        except (AccessDenied, ConfigurationError):
+            raise
+        except Exception:
+            if record is not None:
+                self.check_ended(plan, record)
+            raise
+        if applied is not None:
+            self._require(plan, applied, record)
         if record is not None:
             record.admitted = True
+
+    def check_ended(self, plan: Plan, record: Record) -> None:
+        """Check ``plan`` for a request that ends before its view, so that the user may be unknown. Raises as
+        :meth:`check`."""
+        record.checked = True
+        on = self._in_force
+        if on.access is None or not self._lists.allows(record, ended=True):
+            self._require(plan, plan.apply(on.subjects.resolve_if_found, ended=True), record)
+
+    def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
+        """What applies to the current request; ``None`` if a list allows it."""
+        on = self._in_force
+        if on.access is not None and self._lists.allows(record or self._records.current()):
+            return None
+        try:
+            applied = plan.same_for_all
+            return plan.apply(on.subjects.resolve) if applied is None else applied
+        except ConfigurationError as error:
+            raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
+
+    def _require(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
+        decision = self._decide(plan.scope, applied, record)
+        if decision is not None and not decision.allowed:
+            raise self.rejection(decision, applied)
 
     def check_here(self, scope: str, applied: AppliedLimits) -> Decision | None:
         """Check limits that are given at the call; ``None`` if nothing is limited now. Raises as :meth:`check`, but

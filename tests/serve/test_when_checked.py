@@ -193,6 +193,84 @@ class TestUsersThatAreFoundOnTheWay:
         assert [self.as_user(app, name) for name in ("ann", "bob", "ann")] == [200, 200, 429]
 
 
+class TestWhoIsNotFoundOut:
+    """Nothing escapes the limits because the user, or what else there is to count by, cannot be found out."""
+
+    BY_USER_AND_ADDRESS: ClassVar = [{"type": "user", "rules": "9/minute"}, {"type": "ip", "rules": "2/hour"}]
+
+    @pytest.fixture(autouse=True)
+    def by_user_and_address(self, app: Flask, storage: RecordingStorage) -> None:
+        def user() -> str:
+            return str(g.user)  # AttributeError before it is known
+
+        MultiLimit(app, storage=storage, user_loader=user, default_limits=self.BY_USER_AND_ADDRESS)
+
+    def refuse_strangers(self) -> None:
+        if "X-User" not in request.headers:
+            abort(401)
+        g.user = request.headers["X-User"]
+
+    def test_a_request_that_ends_before_keeps_its_answer_and_counts_as_one_of_nobody(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        app.get("/", endpoint="view")(view())
+        app.before_request(self.refuse_strangers)
+
+        assert statuses(app, "/", "/", "/") == [401, 401, 429]
+        assert storage.keys_asked[0] == [
+            "rate_limit:{view}:anonymous:127.0.0.1:sliding_window:60000",
+            "rate_limit:{view}:ip:127.0.0.1:sliding_window:3600000",
+        ]
+
+    def test_and_so_does_one_that_ends_in_a_decorator(self, app: Flask) -> None:
+        app.get("/", endpoint="view")(login_required(rate_limiter(rules="9/second", with_defaults=True)(view())))
+
+        assert statuses(app, "/", "/", "/") == [401, 401, 429]
+
+    @pytest.mark.parametrize("limited", [True, False])
+    def test_an_error_of_the_user_loader_counts_before_it_ends_the_request(
+        self, app: Flask, storage: RecordingStorage, limited: bool
+    ) -> None:
+        app.testing = False
+        limiter = rate_limiter(type=LimitType.IP, rules="9/second", with_defaults=True)
+        app.get("/", endpoint="view")(limiter(view()) if limited else view())
+
+        assert statuses(app, "/", "/", "/") == [500, 500, 429]
+        assert storage.windows == [[60, 3600, 1] if limited else [60, 3600]] * 3
+
+    @pytest.mark.parametrize(
+        "unknown",
+        [
+            {"type": lambda: g.tenant, "name": "tenant"},
+            {"type": (LimitType.IP, lambda: g.tenant), "name": "tenant"},
+            {"exempt_when": lambda: g.user.is_admin},
+            {"cost": lambda: g.user.cost},
+            {"reserve": {"high": 0.5}, "priority": lambda: g.user.priority},
+        ],
+        ids=["type", "part of a type", "exempt_when", "cost", "priority"],
+    )
+    def test_the_same_holds_for_other_callables(
+        self, app: Flask, storage: RecordingStorage, unknown: dict[str, Any]
+    ) -> None:
+        blueprint = rate_limiter(rules="5 per 7 seconds", **unknown)(Blueprint("pages", __name__))
+        rate_limiter(type=LimitType.IP, rules="2/hour")(blueprint)
+        blueprint.get("/", endpoint="view")(view())
+        app.register_blueprint(blueprint)
+        app.before_request(self.refuse_strangers)
+
+        assert statuses(app, "/", "/", "/") == [401, 401, 429]
+        assert storage.windows == [[3600] if "type" in unknown else [7, 3600]] * 3
+
+    def test_lists_of_users_ask_nobody_who_is_unknown(self, storage: RecordingStorage) -> None:
+        other = Flask("other")
+        MultiLimit(other, storage=storage, user_loader=lambda: g.user, allow=["user:ann"], application_limits="2/hour")
+        other.get("/", endpoint="view")(view())
+        other.before_request(self.refuse_strangers)
+
+        assert statuses(other, "/", "/", "/") == [401, 401, 429]
+        assert statuses(other, "/", headers={"X-User": "ann"}) == [200]
+
+
 def test_a_view_that_calls_itself_counts_the_request_once(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="9/hour")
 
