@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from flask import Flask, current_app, request
+from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
 from .control.control import Control
@@ -113,7 +114,7 @@ class MultiLimit:
         Raises :class:`ConfigurationError` for a wrong setting, when ``app`` has a MultiLimit already, and when it is no
         Flask app.
         """
-        _require_flask(app)
+        app = _require_flask(app)
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
         settings = Settings.from_config(app.config)
@@ -335,9 +336,10 @@ class MultiLimit:
         return _gate().limiter
 
 
-def _require_flask(app: object) -> None:
+def _require_flask(app: object) -> Flask:
+    """``app`` itself, also if it is given as ``current_app``."""
     if isinstance(app, Flask):
-        return
+        return app._get_current_object() if isinstance(app, LocalProxy) else app
     modules = {each.__module__.partition(".")[0] for each in type(app).__mro__}
     shown = f"{type(app).__name__} of {type(app).__module__}"
     for framework, instead in _INSTEAD.items():
@@ -375,10 +377,14 @@ def _layers(app: Flask, settings: Settings) -> Layers:
 def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
     """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default: those of
     the request)."""
-    resolve = gate.subjects.given(given) if given else gate.subjects.resolve
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
     if endpoint is None:
-        plan = gate.plans.of_request(request)
+        plan, resolve = gate.plans.of_request(request), gate.subjects.given(given) if given else gate.subjects.resolve
         return plan.apply(resolve, conditions=False) if plan else ()
-    return [applied for standing in gate.plans.standings(endpoint, method, resolve) for applied in standing.applied]
+    plans = gate.plans
+    if given:
+        standings = plans.standings_given(endpoint, method, given)
+    else:
+        standings = plans.standings(endpoint, method, gate.subjects.resolve)
+    return [applied for standing in standings for applied in standing.applied]

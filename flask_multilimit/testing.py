@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from uuid import UUID
 
@@ -135,10 +136,10 @@ def exhaust(
     endpoint: str,
     *,
     method: str | None = None,
-    ip: str | None = None,
-    user: object = None,
+    ip: str | IPv4Address | IPv6Address | None = None,
+    user: str | int | UUID | None = None,
     everyone: bool = False,
-    subjects: Mapping[str, str] | None = None,
+    subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> Decision:
     """Use up what is left at ``endpoint``, so that the next request of that subject is refused. The view is not called.
 
@@ -168,10 +169,10 @@ def reset(
     endpoint: str | None = None,
     *,
     method: str | None = None,
-    ip: str | None = None,
-    user: object = None,
+    ip: str | IPv4Address | IPv6Address | None = None,
+    user: str | int | UUID | None = None,
     everyone: bool = False,
-    subjects: Mapping[str, str] | None = None,
+    subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> None:
     """Reset all quotas of the app, or those at ``endpoint``, chosen as for :func:`exhaust`.
 

@@ -17,7 +17,7 @@ def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mappin
     :class:`ConfigurationError` when there is no such endpoint, or it does not take the method.
     """
     with _made_up_request(gate, endpoint, method, given):
-        return gate.plans.standings(endpoint, method, gate.subjects.given(given))
+        return gate.plans.standings_given(endpoint, method, given)
 
 
 def require_limiters(

@@ -16,7 +16,7 @@ from werkzeug.routing import Rule as Route
 from ..declare.decorators import Stack, rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import LimitType, Resolve, Subjects, SubjectType, parts_of
+from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subjects, SubjectType
 from ..engine import ConfigurationError, Hit
 from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
@@ -24,6 +24,7 @@ from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import methods_of_handlers, view_exemptions, view_stack
 
+_TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
 
@@ -173,10 +174,27 @@ class Plans:
             plan = self.of_endpoint(endpoint, method_)
             applied = plan.apply(resolve, conditions=False)
             same = found.get(applied.hits, Standing((), applied, {}))
-            declared = (limiter.declaration for limiter in plan.limiters)
-            types = {each.type_name: parts_of(each.type, each.name) for each in declared}
-            found[applied.hits] = Standing((*same.methods, method_), same.applied, {**same.types, **types})
+            found[applied.hits] = Standing((*same.methods, method_), same.applied, {**same.types, **plan.types})
         return list(found.values())
+
+    def standings_given(self, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
+        """As :meth:`standings`, of the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
+        no endpoint of the app is limited by."""
+        found = self.standings(endpoint, method, self._subjects.given(given))
+        unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
+        if unknown:
+            self._require_types(unknown)
+        return found
+
+    def _require_types(self, names: Iterable[str]) -> None:
+        self.ensure()
+        plans = [*self._endpoints.values(), *self._unmatched.values()]
+        known = sorted(_names_in(plan.types for plan in plans))
+        for name in names:
+            if name not in known:
+                raise ConfigurationError(
+                    f"no limiter of this app has a type called {name!r}; its types are: {', '.join(known)}"
+                )
 
     def methods_for(self, endpoint: str, method: str | None) -> list[str]:
         """``method``, or all that ``endpoint`` takes. Raises :class:`ConfigurationError` when there is no such
@@ -274,6 +292,11 @@ class Plans:
             return list(self.app.url_map.iter_rules(endpoint))
         except KeyError:
             return []
+
+
+def _names_in(types: Iterable[Mapping[str, tuple[str, ...]]]) -> set[str]:
+    """The names of types and of their parts."""
+    return {name for each in types for called, parts in each.items() for name in (called, *parts)}
 
 
 def known_method(method: str) -> str:

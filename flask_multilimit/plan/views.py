@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from flask.views import MethodView, http_method_funcs
+from flask.views import MethodView, View, http_method_funcs
 
 from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels
 from ..declare.limiter import Declaration
+from ..declare.unwrap import attributes_of, functions_below
 
 
 def view_stack(view: Any, method: str) -> Stack | None:
@@ -25,7 +26,7 @@ def methods_of_handlers(view: Any) -> dict[Declaration, str]:
 
     Those that have methods or a scope of their own go by these.
     """
-    view_class = getattr(view, "view_class", None)
+    view_class = _class_of(view)
     if view_class is None:
         return {}
     served: dict[Declaration, list[str]] = {}
@@ -44,10 +45,16 @@ def view_exemptions(view: Any, method: str) -> frozenset[Level]:
 
 def _parts(view: Any, method: str) -> list[Any]:
     """The view function, and of a class-based one all that a request comes through, outermost first."""
-    view_class = getattr(view, "view_class", None)
+    view_class = _class_of(view)
     if view_class is None:
         return [view]
     return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
+
+
+def _class_of(view: Any) -> type[View] | None:
+    """The class that ``as_view`` made ``view`` of. A mock, which has any attribute, is no such view."""
+    found = (attributes_of(function).get("view_class") for function in functions_below(view))
+    return next((each for each in found if isinstance(each, type) and issubclass(each, View)), None)
 
 
 def _handler(view_class: Any, name: str) -> Any:

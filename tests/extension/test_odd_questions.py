@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
@@ -115,3 +115,11 @@ def test_another_kind_of_app_is_refused_at_once(other: Any, remedy: str) -> None
     for register in (MultiLimit, MultiLimit().init_app):
         with pytest.raises(ConfigurationError, match=rf"app=\w+ of .*{remedy}"):
             register(other)
+
+
+def test_the_app_may_be_given_as_the_current_one(app: Flask, storage: RecordingStorage) -> None:
+    with app.app_context():
+        MultiLimit(current_app, storage=storage, default_limits="1/minute")
+    app.get("/", endpoint="view")(view())
+
+    assert statuses(app, "/", "/") == [200, 429]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from flask import Flask, request
@@ -89,6 +91,56 @@ def test_the_subject_as_it_stands_in_storage_is_known_too(
 def test_a_reset_that_touches_nothing_is_an_error(app: Flask, multilimit: MultiLimit, given: dict[str, Any]) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match=r'no limiter at "one" counts .*nothing was reset'):
         multilimit.reset("one", **given)
+
+
+@pytest.mark.parametrize("given", [{"raeds": "a"}, {"reads": "a", "raeds": "a"}])
+def test_a_type_that_no_endpoint_has_is_an_error(app: Flask, multilimit: MultiLimit, given: dict[str, str]) -> None:
+    types = "all, default, document, folder, ip, place, reads, user"
+    for ask in (multilimit.peek, multilimit.reset):
+        with (
+            app.app_context(),
+            pytest.raises(ConfigurationError, match=f"a type called 'raeds'; its types are: {types}"),
+        ):
+            ask("one", ip="127.0.0.1", subjects=given)
+
+    told = app.test_cli_runner().invoke(args=["multilimit", "check", "one", "--subject", "raeds=a"])
+
+    assert (told.exit_code, "has a type called 'raeds'" in told.output) == (1, True)
+
+
+def test_a_type_of_another_endpoint_does_not_apply(app: Flask, multilimit: MultiLimit) -> None:
+    with app.app_context():
+        assert multilimit.peek("one", subjects={"folder": "b"}) is None
+
+
+@pytest.mark.parametrize("given", [{"user": object()}, {"subjects": {"reads": 5.0}}, {"subjects": {"reads": ["a"]}}])
+def test_a_subject_that_is_no_id_is_an_error(app: Flask, multilimit: MultiLimit, given: dict[str, Any]) -> None:
+    with app.app_context(), pytest.raises(ConfigurationError, match="give a str, an int or a UUID"):
+        multilimit.reset("one", ip="127.0.0.1", **given)
+
+
+def test_ids_are_given_as_the_types_return_them(app: Flask, multilimit: MultiLimit) -> None:
+    number = UUID(int=5)
+    app.get("/three", endpoint="three")(
+        rate_limiter(type=(LimitType.IP, lambda: number), name="id", rules="1/minute")(view())
+    )
+    assert statuses(app, "/three", "/three") == [200, 429]
+
+    with app.app_context():
+        multilimit.reset("three", ip=ip_address("127.0.0.1"), subjects={"id": number})
+
+    assert statuses(app, "/three") == [200]
+
+
+def test_callables_of_one_name_are_given_by_number(app: Flask, multilimit: MultiLimit) -> None:
+    types = (LimitType.IP, lambda: "first", lambda: "second")
+    app.get("/two-lambdas", endpoint="three")(rate_limiter(type=types, name="both", rules="1/minute")(view()))
+    assert statuses(app, "/two-lambdas", "/two-lambdas") == [200, 429]
+
+    with app.app_context():
+        multilimit.reset("three", ip="127.0.0.1", subjects={"<lambda>": "first", "<lambda>-2": "second"})
+
+    assert statuses(app, "/two-lambdas") == [200]
 
 
 @pytest.mark.usefixtures("multilimit")

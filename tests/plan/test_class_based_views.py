@@ -3,8 +3,10 @@
 # mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 from flask import Blueprint, Flask
@@ -21,6 +23,8 @@ with warnings.catch_warnings():
     import flask_smorest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.doubles import RecordingStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(flask_|apispec|webargs|marshmallow|jsonschema).*")
@@ -102,6 +106,28 @@ class TestFlask:
 
         assert statuses(app, "/", "/") == [200, 429]
         assert storage.keys_asked[0] == ["rate_limit:{page}:default::sliding_window:60000"]
+
+
+@pytest.mark.parametrize("below", [functools.partial, functools.cache])
+def test_class_based_views_are_known_below_what_tells_its_function(
+    app: Flask, storage: RecordingStorage, below: Callable[..., Any]
+) -> None:
+    class Page(MethodView):
+        @rate_limiter(rules="9/minute")
+        def get(self) -> str:
+            return "ok"
+
+    app.add_url_rule("/", "page", below(Page.as_view("page")))
+
+    assert statuses(app, "/") == [200]
+    assert storage.windows == [[60]]
+
+
+def test_what_has_any_attribute_is_none(app: Flask, storage: RecordingStorage) -> None:
+    app.add_url_rule("/", "mock", MagicMock(return_value="ok"), methods=["GET"])
+
+    assert statuses(app, "/") == [200]
+    assert len(storage.windows) == 1
 
 
 class TestRestful:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ...declare.networks import without_port
 from ...declare.subjects import EVERYONE, Subject, subjects_given
 from ...engine import BanStatus, Decision, Hit, RuleStatus
 from ...engine.hits import BanHit
@@ -40,7 +41,7 @@ MOST_SHOWN = 20
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     try:
-        return value and str(ip_address(value))
+        return value and str(ip_address(without_port(value)))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not an IP address", context, parameter) from None
 
