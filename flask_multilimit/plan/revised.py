@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from ..declare.limiter import Declaration
@@ -28,9 +29,14 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
         answer: Hits | None = known[1]
         return answer
     found: list[Hit] = []
+    became: dict[str, tuple[str, ...]] = {}
     for origin, group in groupby(hits, key=lambda hit: hit.origin):
         same = list(group)
-        found += same if origin is None else _as_changed(same, origin, overrides)
+        changed = same if origin is None else _as_changed(same, origin, overrides)
+        keys = tuple(hit.key for hit in changed if hit.rule.count)
+        became |= {hit.key: keys for hit in same}
+        found += changed
+    found = [_watching(hit, became) if isinstance(hit, BanHit) else hit for hit in found]
     answer = hits if tuple(found) == hits else Hits(found) if found else None
     hits.memory[revised] = (overrides, answer)
     return answer
@@ -90,6 +96,17 @@ def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
 def _bans(hits: Sequence[Hit], watched: Sequence[Hit]) -> list[Hit]:
     bans = [(hit.name, hit.rule.ban) for hit in hits if isinstance(hit, BanHit) and isinstance(hit.rule, BanRule)]
     return [ban_hit(ban, _stem_of(watched[0]), watched, name) for name, ban in bans]
+
+
+def _watching(ban: BanHit, became: Mapping[str, Sequence[str]]) -> BanHit:
+    """It goes on watching what it has watched in other scopes."""
+    watches = dict.fromkeys(now for key in ban.watches for now in _now(key, became))
+    return replace(ban, watches=tuple(watches))
+
+
+def _now(key: str, became: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    keys = became.get(key)
+    return (key,) if keys is None or key in keys else keys
 
 
 def _stem_of(hit: Hit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,6 +49,19 @@ def test_the_limiter_of_an_app_follows_overrides_of_a_scope(
 
     with shop.app.app_context():
         assert passes(shop.multilimit.limiter, mail()) == admitted
+
+
+@pytest.mark.parametrize("rules", ["1/hour", "1/minute; 1/hour"])
+def test_a_ban_of_another_scope_watches_the_rules_that_an_override_gives(shop: Shop, rules: str) -> None:
+    shop.control.override("mail", limiter="user", rules=rules, lasting=True, force=True)
+    watched = mail(rules="1/day")
+    *_, ban = hits_for("1/minute", scope="all", subject="42", ban=Ban(after=1, within=60, time=60))
+    hits = Hits((*watched, replace(ban, watches=(watched[0].key,))))  # type: ignore[call-arg]  # of a ban
+
+    with shop.app.app_context():
+        found = [shop.multilimit.limiter.check(hits) for _ in range(2)]
+
+    assert [[ban.begun for ban in each.bans] for each in found] == [[False], [True]]
 
 
 def test_so_do_hits_that_an_extension_has_checked(shop: Shop) -> None:

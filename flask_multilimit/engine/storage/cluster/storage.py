@@ -2,8 +2,9 @@
 
 A server is atomic only for keys of one slot. So the hits of each slot form a *group*, and the groups are checked one
 after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly, by that id,
-and the groups after it are only peeked; what refuses there is a strike all the same. A rule never admits more than it
-allows. For a moment, other requests may see charges that are about to be refunded.
+and the groups after it are only peeked; what refuses there is a strike all the same. A ban that watches rules of other
+slots is struck in a command of its own. A rule never admits more than it allows. For a moment, other requests may see
+charges that are about to be refunded.
 
 While a slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then each
 hit is a group of its own. A ban that holds still refuses, but no refusal is a strike.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,8 +23,9 @@ from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import StorageError
-from ...hits import Hit, Hits, bans_among, memoized
-from ...reply import DELAY, Standing, joined, standing_of
+from ...hits import BanHit, Hit, Hits, bans_among, memoized
+from ...reply import DELAY, Standing, joined, retry_afters, standing_of
+from ...rules import Rule
 from ..base import Lost, Slot, StoredKey
 from ..redis.failures import code_of
 from ..redis.storage import RedisStorage, remembers_ids
@@ -31,6 +33,8 @@ from ..tallies import Tallies, Tally
 from .nodes import Address, Nodes, NodesOfClient, NodesOfUri
 from .slots import Slots, redirection_of
 
+REFUSES = Rule.model_construct(time=1, count=0, algorithm="fixed_window")
+"""Stands for a rule of another slot that refuses."""
 MOST_SERVERS = 8
 """The most servers that one question is redirected to."""
 
@@ -195,6 +199,8 @@ class ClusterStorage:
                 charged += [answer] if answer.charges else []
             if len(charged) > 0 and not all(answer.allowed for _, answer in answers):
                 answers = self._without_charges(hits, answers, charged)
+            if memoized(hits, bans_among) and not all(answer.allowed for _, answer in answers):
+                answers += self._struck_from_elsewhere(hits, answers, check_id or answers[0][1].id)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
             self._deadline.begin()  # the refund has its own deadline
@@ -211,6 +217,29 @@ class ClusterStorage:
         self._take_back(charged)
         others = [(group, answer) for group, answer in answers if not answer.charges]
         return [*others, *self._answers(hits, given_back, self._peek)]
+
+    def _struck_from_elsewhere(self, hits: tuple[Hit, ...], answers: Sequence[Answer], check_id: UUID) -> list[Answer]:
+        """The bans for which rules of other slots alone are a strike, after it."""
+        slots = {place: group.slot for group, _ in answers for place in group.places}
+        refusing = {place for group, answer in answers for place in _refusing(group, answer)}
+        struck = []
+        for place, ban, watched in memoized(hits, bans_among):
+            guilty = {slots[other] for other in watched if other in refusing}
+            if guilty and slots[place] not in guilty and place not in refusing:
+                struck.append(self._struck(Group.of(slots[place], hits, [place]), ban, check_id))
+        return struck
+
+    def _struck(self, group: Group, ban: BanHit, check_id: UUID) -> Answer:
+        refuses = Hit(f"{ban.key}:refused", REFUSES)
+        both = Group.of(group.slot, [replace(ban, watches=(refuses.key,)), refuses], (0, 1))
+        try:
+            answer = self._strike(both, check_id)
+        except StorageError as error:
+            if not _must_be_taken_apart(both, error):
+                raise
+            return group, self._peek(group)  # while a slot moves, no refusal is a strike
+        alone = joined(answer.at, 0, [(standing_of(answer.reply, 0), ban.shadow)])
+        return group, answer._replace(hits=group.hits, reply=alone)
 
     def _take_back(self, charged: list[Decision]) -> None:
         """Refund each. There is no second attempt: it might refund more than was charged."""
@@ -379,6 +408,11 @@ def _code_of(error: StorageError) -> str:
 
 def _must_be_taken_apart(group: Group, error: StorageError) -> bool:
     return len(group.hits) > 1 and _code_of(error) == "TRYAGAIN"
+
+
+def _refusing(group: Group, answer: Decision) -> list[int]:
+    """The places of what refuses."""
+    return [place for place, wait in zip(group.places, retry_afters(answer.reply), strict=True) if wait]
 
 
 def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:

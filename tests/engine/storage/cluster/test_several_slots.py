@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ import pytest
 from redis.crc import key_slot
 
 from flask_multilimit.engine import (
+    Ban,
     ClusterStorage,
     ConfigurationError,
     Limiter,
@@ -67,6 +69,48 @@ def test_the_scopes_of_these_tests_lie_on_different_servers(cluster: Cluster) ->
     owners = [cluster.owner(hit.key) for hit in plan_of(1, 1, 1)]
 
     assert len(set(owners)) == 3
+
+
+# Bans that watch rules of other slots
+
+
+def banned_by_others(*watched: Hit) -> tuple[Hit, ...]:
+    """After two refusals of what lies in other slots, for a minute."""
+    ban = Ban(after=2, within=60, time=60, factor=1)
+    *_, hit = hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban)
+    return (*watched, replace(hit, watches=tuple(each.key for each in watched)))  # type: ignore[call-arg]  # of a ban
+
+
+def told(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
+    return [(decision.allowed, ban.holds, ban.begun, ban.strikes_left) for ban in decision.bans]
+
+
+@pytest.mark.parametrize("counts", [(1,), (1, 3), (3, 1), (1, 1, 1)])
+def test_what_rules_of_other_slots_refuse_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
+    plan, one_storage = banned_by_others(*plan_of(*counts)), Limiter("memory://")
+
+    for _ in range(5):
+        assert told(limiter.check(plan)) == told(one_storage.check(plan))
+
+    assert limiter.peek(plan[-1:]).bans[0].holds
+
+
+def test_a_strike_from_another_slot_is_one_however_often_it_is_asked(limiter: Limiter) -> None:
+    plan, id_ = banned_by_others(*plan_of(1)), uuid4()
+    limiter.check(plan)
+
+    seen = [told(limiter.check(plan, check_id=id_)) for _ in range(3)]
+
+    assert seen == [[(False, False, False, 1)]] * 3
+
+
+def test_a_peek_is_no_strike_in_another_slot(limiter: Limiter) -> None:
+    plan = banned_by_others(*plan_of(1))
+    limiter.check(plan)
+
+    seen = [told(limiter.peek(plan)) for _ in range(3)]
+
+    assert seen == [[(False, False, False, 2)]] * 3
 
 
 # All or nothing
