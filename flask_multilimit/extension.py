@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +38,9 @@ from .serve.steer import STEERING, Steering, steering_of
 from .signals import notify, storage_failed, storage_recovered
 
 U = TypeVar("U", bound=UserLoader)
+
+_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+"""The app itself: each access to an attribute of the proxy would look it up again."""
 
 
 class MultiLimit:
@@ -357,7 +360,7 @@ _INSTEAD = {
 
 def _gate() -> AppGate:
     """Of the current app."""
-    return gate_of(current_app)
+    return gate_of(_current_app())
 
 
 def _layers(app: Flask, settings: Settings) -> Layers:

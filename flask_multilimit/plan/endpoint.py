@@ -150,12 +150,18 @@ class AppliedLimits(tuple[Applied, ...]):
 
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
-        """For hits that no limiter of the app has made; ``subjects`` says who is counted, by type."""
+        """For hits that no limiter of the app has made; ``subjects`` says who is counted, by type. The latest is kept
+        in ``hits``."""
+        known = hits.memory.get(cls)
+        if known is not None and known[:2] == (scope, subjects):
+            latest: AppliedLimits = known[2]
+            return latest
         asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
         made = super().__new__(cls, asked_here)
         hits.memory[scope_of] = scope
         made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
+        hits.memory[cls] = (scope, dict(subjects), made)
         return made
 
     def longest_wait(self, decision: Decision) -> float:

@@ -7,8 +7,9 @@ import time
 from flask import Flask
 
 from ..config import Settings
+from ..declare.subjects import Subject
 from ..engine import BanStatus, Decision
-from ..plan.endpoint import Applied, AppliedLimits
+from ..plan.endpoint import AppliedLimits
 from ..signals import notify, subject_banned
 
 
@@ -16,25 +17,32 @@ def tell_of_bans(app: Flask, settings: Settings, decision: Decision, scope: str,
     """Those that began with ``decision``, which was made at ``scope``."""
     for ban in decision.bans:
         if ban.begun and not ban.hit.shadow:
-            limiter = next(each for each in applied if ban.hit in each.hits)
-            _log(app, settings, ban, scope, limiter)
+            limiter, subject = _banned(ban, applied)
+            _log(app, settings, ban, scope, subject)
             notify(
                 subject_banned,
                 app,
                 endpoint=scope,
-                limiter=limiter.declaration.name or limiter.declaration.type_name,
-                subject=limiter.subject.value,
+                limiter=limiter,
+                subject=subject.value,
                 until=time.time() + ban.retry_after,
                 level=ban.level,
                 decision=decision,
             )
 
 
-def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, limiter: Applied) -> None:
+def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
+    """The name of the limiter that bans, and whom. Hits that no limiter has made say it themselves."""
+    origin = ban.hit.origin
+    if origin is not None:
+        return origin.type, Subject(origin.type, origin.subject)
+    limiter = next(each for each in applied if ban.hit in each.hits)
+    return limiter.declaration.name or limiter.declaration.type_name, limiter.subject
+
+
+def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:
     if settings.log == "off":
         return
-    who = f" {limiter.subject.value}" if settings.log == "subjects" else ""
+    who = f" {subject.value}" if settings.log == "subjects" else ""
     again = f", repetition {ban.level}" if ban.level else ""
-    app.logger.info(
-        "Banned%s for %g s at %s by %s%s", f" {limiter.subject.type}{who}", ban.retry_after, scope, ban.name, again
-    )
+    app.logger.info("Banned%s for %g s at %s by %s%s", f" {subject.type}{who}", ban.retry_after, scope, ban.name, again)

@@ -67,9 +67,11 @@ class Steering:
 
     def revise(self, hits: Hits) -> Hits | None:
         """``hits`` that no plan has made as overrides of their scope make them; ``None``: all of them are off."""
-        self._gate.startup.keep_up()
-        overrides = self._gate.plans.overrides
-        return revised(hits, overrides) if overrides else hits
+        gate = self._gate
+        if not gate.startup.finished:
+            gate.startup.keep_up()
+        overrides = gate.plans.overrides
+        return revised(hits, overrides) if overrides.entries else hits
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
         """Each endpoint that has other limits in ``after``. Raises :class:`ConfigurationError`."""

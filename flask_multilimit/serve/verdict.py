@@ -75,7 +75,8 @@ class Verdicts:
     def check_here(self, scope: str, applied: AppliedLimits) -> Decision | None:
         """Check limits that are given at the call; ``None`` if nothing is limited now. Raises as :meth:`check`, but
         returns a refusal."""
-        if not self._in_force.settings.enabled or self._lists.allows(self._records.current()):
+        on = self._in_force
+        if not on.settings.enabled or (on.access is not None and self._lists.allows(self._records.current())):
             return None
         return self._decide(scope, applied)
 
