@@ -39,7 +39,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"declared"},
         {"errors", "registry", "storage"},
         {"requests", "settings"},
-        {"differences", "headers"},
+        {"differences", "headers", "stops"},
         {"in_force"},
         {"phase"},
         {"command_line"},

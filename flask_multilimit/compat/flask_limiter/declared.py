@@ -73,16 +73,25 @@ class RuntimeLimit:
     """What tells its quotas in storage from those of other limits with the same scope, window and key."""
 
     @property
+    def depends_on_request(self) -> bool:
+        """Whether more than its key does."""
+        return self.exempt_when is not None or callable(self.cost) or callable(self.scope)
+
+    @property
     def is_exempt(self) -> bool:
         return bool(self.exempt_when is not None and self.exempt_when())
 
     @property
     def deduction_amount(self) -> int:
-        return self.cost() if callable(self.cost) else self.cost
+        return self.units()
 
     @property
     def method_exempt(self) -> bool:
         return self.methods is not None and request.method.lower() not in self.methods
+
+    def units(self) -> int:
+        """What this request takes."""
+        return self.cost() if callable(self.cost) else self.cost
 
     def scope_for(self, endpoint: str, method: str | None) -> str:
         """What is limited: the endpoint, or what is shared, and with ``per_method`` also the method."""
@@ -130,12 +139,13 @@ class Limit:
             raise ConfigurationError(f"methods={self.methods!r}: give a list, such as [{self.methods!r}]")
         if self.methods is not None:
             self.methods = tuple(method.lower() for method in self.methods)
-        if self.meta_limits is not None:
-            self.meta_limits = tuple(self.meta_limits)
-        _check_text(self.limit_provider)
-        for each in self.meta_limits or ():
-            if not isinstance(each, MetaLimit):
-                _check_text(each)
+        if self.meta_limits is not None:  # what is given as text goes by the key of this limit
+            self.meta_limits = tuple(
+                each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
+                for each in self.meta_limits
+            )
+        if not callable(self.limit_provider):
+            self._items(self.limit_provider)
 
     def bind(self: T, limiter: Binding) -> T:
         """Make it a limit of ``limiter``."""
@@ -191,13 +201,22 @@ class Limit:
             return ()
         found = self._made.get(text)
         if found is None:
-            found = tuple(self._runtime(item) for item in parse_many(text))
-            for each in found:
-                each.limit.rule("fixed_window")  # raises for what no rule can be
+            found = tuple(self._runtime(item) for item in self._items(text))
             if len(self._made) >= TEXTS_REMEMBERED:
                 self._made.clear()
             self._made[text] = found
         return found
+
+    def _items(self, text: str) -> tuple[RateLimitItem, ...]:
+        """Raises :class:`ConfigurationError` unless ``text`` is a limit, or empty."""
+        items = parse_many(text) if text != "" else ()
+        for item in items:
+            self._check(item)
+        return items
+
+    def _check(self, item: RateLimitItem) -> None:
+        """Raises :class:`ConfigurationError` for what it cannot be."""
+        item.rule("fixed_window")
 
     def _runtime(self, item: RateLimitItem) -> RuntimeLimit:
         return RuntimeLimit(
@@ -213,7 +232,7 @@ class Limit:
             on_breach=self.on_breach,
             cost=self.cost or 1,
             shared=self.shared,
-            meta_limits=tuple(self._meta(each) for each in self.meta_limits or ()),
+            meta_limits=tuple(each for each in self.meta_limits or () if isinstance(each, MetaLimit)),
             kind=self._kind(item),
         )
 
@@ -223,14 +242,6 @@ class Limit:
             return kind_of("shared", item.amount, key)
         cost = None if self.cost == 1 else self.cost
         return kind_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
-
-    def _meta(self, given: LimitText | MetaLimit) -> MetaLimit:
-        """What is given as text goes by the key of this limit."""
-        return (
-            given
-            if isinstance(given, MetaLimit)
-            else MetaLimit(given, key_function=self.key_function).bind(self.limiter)
-        )
 
 
 @dataclass(kw_only=True, unsafe_hash=True)
@@ -289,6 +300,9 @@ class MetaLimit(Limit):
         """Strikes against one meta limit say nothing about another."""
         return f"meta-{item.amount}"
 
+    def _check(self, item: RateLimitItem) -> None:
+        item.ban(1)
+
 
 def kind_of(role: str, amount: int, *parts: object) -> str:
     """Two limits of one scope, window and key share a quota when they have the same ``role`` and count the same
@@ -311,11 +325,3 @@ def name_of(part: object) -> str:
         return str(part or "")
     name = getattr(part, "__qualname__", None)
     return f"{getattr(part, '__module__', '')}.{name}" if name else f"<{type(part).__qualname__}>"
-
-
-def _check_text(provider: object) -> None:
-    """Raise :class:`ConfigurationError` unless it is a callable, or text that is a limit, or empty."""
-    if callable(provider) or provider == "":
-        return
-    for item in parse_many(provider):  # type: ignore[arg-type]  # it says what is wrong
-        item.rule("fixed_window")

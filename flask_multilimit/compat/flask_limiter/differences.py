@@ -62,6 +62,14 @@ def _has_deductions(known: Known) -> bool:
     return any(each.deduct_when is not None for each in _every_limit(known))
 
 
+def _has_meta_limits(known: Known) -> bool:
+    return bool(known.settings.meta_limits) or any(each.meta_limits for each in _every_limit(known))
+
+
+def _has_meta_limits_of_blueprints(known: Known) -> bool:
+    return any(each.meta_limits for limits in known.registry.blueprints.values() for each in limits)
+
+
 def _has_decorated_functions(known: Known) -> bool:
     """Other than views."""
     views = {view_name(known.app, endpoint) for endpoint in known.app.view_functions}
@@ -126,6 +134,27 @@ DIFFERENCES: tuple[Difference, ...] = (
         "Default limits, limits of some methods and decorated functions that a view calls have a quota each; there, "
         "those with the same text share one at each endpoint.",
         _has_decorated_functions,
+    ),
+    Difference(
+        "end of a meta limit",
+        "A meta limit holds for its whole window from the refusal that completes it, whose `Retry-After` says so; "
+        "there, it ends with the window that its first refusal began.",
+        _has_meta_limits,
+    ),
+    Difference(
+        "meta limits of a blueprint",
+        "Meta limits of a limit on a blueprint are in force, and so are those with `per_method`; there, the former are "
+        "not, and the latter are a 500.",
+        _has_meta_limits_of_blueprints,
+    ),
+    Difference(
+        "who is spared by a meta limit",
+        "A request that a `request_filter` lets pass, or any while `enabled` is false, passes; there, meta limits "
+        "refuse it.",
+    ),
+    Difference(
+        "large meta limits",
+        "A meta limit of more than 1000 refusals is an error.",
     ),
     Difference(
         "empty keys",

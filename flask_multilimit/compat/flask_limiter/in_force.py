@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from flask import Flask, Request, has_app_context, request
@@ -17,8 +18,9 @@ from .constants import ExemptionScope
 from .declared import Binding
 from .differences import PAGE, Known, touching
 from .registry import Applicable, Place, Registry
-from .requests import Answer, Asked, Progress, Question, question_for
+from .requests import LONGEST_REMEMBERED, Answer, Asked, Meta, Progress, Question, Terms, question_for
 from .settings import Options, Settings, unknown_settings
+from .stops import Stop
 from .storage import storage_from
 from .util import get_qualified_name
 
@@ -30,6 +32,7 @@ DEFAULT_PREFIX = "rate_limit:"
 LONGEST_PREFIX = 29
 """Characters, so that there is room for the number of a Limiter."""
 PLACES_REMEMBERED = 4096
+QUESTIONS_REMEMBERED = 1024
 
 
 class InForce:
@@ -41,11 +44,14 @@ class InForce:
         self.prefix: str = _prefix_of(app, settings)
         self._registry = registry
         self._multilimit = multilimit
+        self._terms = Terms(settings.algorithm, self.prefix, settings.on_storage_error)
         self._memory = Engine() if settings.in_memory_fallback else None
         self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
-        self._known: dict[tuple[Place, str | None], tuple[int, Applicable]] = {}
+        self._stops: dict[tuple[str, str | None, str, str | None], Stop] = {}
         self._views: dict[tuple[str, str], tuple[int, bool]] = {}
-        self._started = False
+        self._question_at = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
+        self.started: bool = False
+        """Whether a request has come."""
 
     @classmethod
     def make(cls, app: Flask, limiter: Binding, registry: Registry, options: Options) -> InForce:
@@ -69,9 +75,7 @@ class InForce:
 
     def start(self) -> None:
         """Say once, at the first request, what is different here."""
-        if self._started:
-            return
-        self._started = True
+        self.started = True
         for text in unknown_settings(self.app.config):
             LOGGER.warning("%s", text)
         if found := touching(Known(self.app, self.settings, self._registry)):
@@ -92,33 +96,35 @@ class InForce:
         with self.app.app_context():
             return self._multilimit.limiter
 
-    def question(self, asked: tuple[Asked, ...]) -> Question:
-        return question_for(asked, self.settings.algorithm, self.prefix, self.settings.on_storage_error)
+    def question(self, asked: tuple[Asked, ...], metas: tuple[Meta, ...] = (), spared: bool = False) -> Question:
+        return question_for(asked, metas, spared, self._terms)
 
-    def ask(self, asked: tuple[Asked, ...], endpoint: str) -> Answer:
-        """One question for all of them. Raises :class:`StorageError`."""
-        question = self.question(asked)
-        decision = None
-        if question.hits is not None and None not in question.places:
-            decision = self._multilimit.check_hits(question.hits, scope=endpoint, subjects=question.subjects)
-        return Answer(asked, question, decision, time.time())
+    def question_at(self, stop: Stop, keys: tuple[str, ...]) -> Question:
+        """Where nothing but ``keys`` depends on the request: one for each ``key_func`` of ``stop``."""
+        if max(map(len, keys), default=0) > LONGEST_REMEMBERED:
+            return self._question_of(stop, keys)
+        return self._question_at(stop, keys)
 
-    def ask_memory(self, asked: tuple[Asked, ...]) -> Answer:
+    def _question_of(self, stop: Stop, keys: tuple[str, ...]) -> Question:
+        resolved = stop.applicable.resolve()
+        asked, metas = stop.asked(resolved, resolved.limits, dict(zip(stop.keyed_by or (), keys, strict=True)))
+        return Question.of(tuple(asked), tuple(metas), stop.spared, self._terms)
+
+    def ask(self, question: Question, endpoint: str) -> Answer:
+        """Raises :class:`StorageError`."""
+        assert question.hits is not None
+        decision = self._multilimit.check_hits(question.hits, scope=endpoint, subjects=question.subjects)
+        return Answer(question, decision, time.time())
+
+    def ask_memory(self, question: Question) -> Answer:
         """What :meth:`ask` would, of this process."""
         assert self._memory is not None
-        question = question_for(asked, self.settings.algorithm, self.prefix, None)
-        decision = self._memory.check(question.hits) if question.hits and None not in question.places else None
-        return Answer(asked, question, decision, time.time())
+        return Answer(question, self._memory.check(question.hits or ()), time.time())
 
-    def peek(self, asked: tuple[Asked, ...]) -> Answer:
-        question = self.question(asked)
-        decision = self.engine.peek(question.hits) if question.hits and None not in question.places else None
-        return Answer(asked, question, decision, time.time())
-
-    def strike(self, asked: Iterable[Asked]) -> None:
-        """Charge each of them by itself."""
-        questions = [self.question((each,)) for each in asked]
-        self.engine.check_many(each.hits for each in questions if each.hits is not None)
+    def peek(self, asked: Asked) -> Answer:
+        """How one limit stands. Raises :class:`StorageError`."""
+        question = self.question((asked,))
+        return Answer(question, self.engine.peek(question.hits or ()), time.time())
 
     def give_back(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """The decision as it stands then."""
@@ -138,10 +144,6 @@ class InForce:
         identify = self.settings.request_identifier
         return (request.endpoint or "") if identify is None else identify()
 
-    def place(self, asked: Request) -> Place:
-        endpoint = self.endpoint() if self.settings.request_identifier is not None else asked.endpoint or ""
-        return Place(endpoint, asked.blueprint, asked.method)
-
     def progress(self, asked: Request) -> Progress:
         """It lies in the request object: an environment may run twice."""
         known = self.progress_if_any(asked)
@@ -152,24 +154,58 @@ class InForce:
     def progress_if_any(self, asked: Request) -> Progress | None:
         return asked.__dict__.get(self._name_of_progress)
 
-    def before(self, place: Place) -> Applicable:
+    def before(self, asked: Request) -> Stop:
+        """The check before the view is called."""
+        return self._stop(asked, None)
+
+    def at(self, asked: Request, name: str) -> Stop:
+        """The check where the decorated function ``name`` is called."""
+        return self._stop(asked, name)
+
+    def entered(self, asked: Request, location: str, owner: str) -> Stop:
+        """The check at a ``with`` statement, whose limit may be another one each time."""
+        place = Place(self.endpoint(), asked.blueprint, asked.method)
+        self._registry.learn(place.endpoint, location)
+        return self._made(place, self.applicable_at(place, location), owner=f"with in {owner}")
+
+    def _stop(self, asked: Request, name: str | None) -> Stop:
+        route, identify = asked.url_rule, self.settings.request_identifier
+        endpoint = None if route is None else route.endpoint
+        where = (endpoint or "" if identify is None else identify(), endpoint, asked.method, name)
+        known = self._stops.get(where)
+        if known is None or known.version != self._registry.version:
+            place = Place(where[0], asked.blueprint, asked.method)
+            known = self._made_before(place) if name is None else self._made_at(place, name)
+            _keep(self._stops, where, known)
+        return known
+
+    def _made_before(self, place: Place) -> Stop:
+        return self._made(place, self.applicable_before(place), is_before=True)
+
+    def _made_at(self, place: Place, name: str) -> Stop:
+        owner = "" if self.is_view(place.endpoint, name) else name
+        if owner:
+            self._registry.learn(place.endpoint, name)
+        return self._made(place, self.applicable_at(place, name), owner=owner)
+
+    def _made(self, place: Place, applicable: Applicable, **more: Any) -> Stop:
+        return Stop(
+            place,
+            applicable if _may_be_limited(place.endpoint) else Applicable(place.method),
+            version=self._registry.version,
+            key_prefix=self.settings.key_prefix,
+            meta_limits=self.settings.meta_limits,
+            spared=self.is_free_of_meta_limits(place),
+            **more,
+        )
+
+    def applicable_before(self, place: Place) -> Applicable:
         """What is checked before the view is called."""
-        return self._remembered(
-            (place, None),
-            lambda: self._registry.before_request(
-                self.app, place, application=self.settings.application_limits, default=self.settings.default_limits
-            ),
-        )
+        application, default = self.settings.application_limits, self.settings.default_limits
+        return self._registry.before_request(self.app, place, application=application, default=default)
 
-    def at(self, place: Place, name: str) -> Applicable:
+    def applicable_at(self, place: Place, name: str) -> Applicable:
         """What is checked where the decorated function ``name`` is called."""
-        return self._remembered(
-            (place, name),
-            lambda: self._registry.at_function(self.app, place, name, default=self.settings.default_limits),
-        )
-
-    def entered(self, place: Place, name: str) -> Applicable:
-        """What is checked at a ``with`` statement, whose limit may be another one each time."""
         return self._registry.at_function(self.app, place, name, default=self.settings.default_limits)
 
     def is_view(self, endpoint: str, name: str) -> bool:
@@ -184,12 +220,9 @@ class InForce:
     def is_free_of_meta_limits(self, place: Place) -> bool:
         return bool(self._registry.exemption(self.app, place) & ExemptionScope.META)
 
-    def _remembered(self, where: tuple[Place, str | None], work_out: Callable[[], Applicable]) -> Applicable:
-        known = self._known.get(where)
-        if known is None or known[0] != self._registry.version:
-            known = (self._registry.version, work_out())
-            _keep(self._known, where, known)
-        return known[1]
+
+def _may_be_limited(endpoint: str) -> bool:
+    return bool(endpoint) and endpoint != "static" and not endpoint.endswith(".static")
 
 
 def _prefix_of(app: Flask, settings: Settings) -> str:

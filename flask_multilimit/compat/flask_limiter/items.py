@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import NamedTuple
 
-from flask_multilimit import ConfigurationError, Rule
+from flask_multilimit import Ban, ConfigurationError, Rule
 
 _SEPARATORS = re.compile("[,;|]")
 _ITEM = re.compile(
@@ -23,6 +23,8 @@ class Granularity(NamedTuple):
 
 
 DAY = 86_400
+MOST_STRIKES = 1000
+"""That a ban waits for."""
 GRANULARITIES = {
     unit.name: unit
     for unit in (
@@ -86,17 +88,35 @@ class RateLimitItem:
         many = str(self.multiples) if self.multiples > 1 else ""
         return f"{self.amount}/{many}{self.granularity.name}"
 
-    def rule(self, algorithm: str) -> Rule | None:
-        """The same in our words; ``None`` for an ``amount`` of 0, which admits nobody.
+    def rule(self, algorithm: str) -> Rule:
+        """The same in our words.
 
         Raises :class:`ConfigurationError` for what a rule cannot be, such as a window of more than 400 days.
         """
-        return _rule(self.get_expiry(), self.amount, algorithm, self.label) if self.amount else None
+        return _rule(self.get_expiry(), self.amount, algorithm, self.label)
+
+    def ban(self, cost: int) -> Ban | None:
+        """What it is as a meta limit that is asked for ``cost``; ``None`` when it lets nothing pass.
+
+        Raises :class:`ConfigurationError` for more than 1000 refusals.
+        """
+        strikes = self.amount - cost + 1
+        if strikes > MOST_STRIKES:
+            raise ConfigurationError(f"meta limit {self}: it counts at most {MOST_STRIKES} refusals; give less")
+        return _ban(strikes, self.get_expiry()) if strikes > 0 else None
 
 
 @lru_cache(maxsize=1024)
 def _rule(time: int, count: int, algorithm: str, name: str) -> Rule:
-    return Rule(time=time, count=count, algorithm=algorithm, name=name)
+    if count:
+        return Rule(time=time, count=count, algorithm=algorithm, name=name)
+    Rule(time=time, algorithm=algorithm)  # what it raises
+    return Rule.model_construct(time=time, count=0, algorithm=algorithm, name=name)  # which admits nobody
+
+
+@lru_cache(maxsize=1024)
+def _ban(strikes: int, seconds: int) -> Ban:
+    return Ban(after=strikes, within=seconds, time=seconds, factor=1, most=seconds)
 
 
 def parse_many(text: str) -> tuple[RateLimitItem, ...]:

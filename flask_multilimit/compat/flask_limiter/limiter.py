@@ -20,9 +20,10 @@ from .errors import RateLimitExceeded
 from .headers import add_headers
 from .in_force import InForce
 from .phase import Phase, settle
-from .registry import Applicable, Place, Registry
+from .registry import Registry
 from .requests import Progress, RequestLimit
 from .settings import Common, Options
+from .stops import Stop
 from .storage import StorageOfApp, Strategy
 from .util import get_qualified_name
 
@@ -135,7 +136,7 @@ class Limiter:
             return
         state = self._latest = InForce.make(app, self, self.registry, self._options)
         if self._auto_check:
-            app.before_request(self._before_request)
+            app.before_request(functools.partial(self._before_request, state))
         app.after_request(functools.partial(self._after_request, state))
         add_commands(app)
         limiters.add(self)
@@ -288,9 +289,8 @@ class Limiter:
         if state is None or not self.enabled:
             return
         self.registry.enter(place, limit)
-        where = state.place(_current_request())
-        self.registry.learn(where.endpoint, place)
-        self._check(state, where, state.entered(where, place), owner=f"with in {owner}")
+        request = _current_request()
+        self._check(state, request, state.entered(request, place, owner))
 
     # What an app asks
 
@@ -336,47 +336,33 @@ class Limiter:
 
     # The way of a request
 
-    def _before_request(self) -> None:
-        state = InForce.of(_current_app(), self)
-        if state is None or not self.enabled:
+    def _before_request(self, state: InForce) -> None:
+        if not self.enabled:
             return
-        state.start()
-        place = state.place(_current_request())
-        if place.endpoint:
-            applicable = state.before(place)
-            if applicable.fixed is None or applicable.fixed.limits:
-                self._check(state, place, applicable, is_before=True)
+        if not state.started:
+            state.start()
+        request = _current_request()
+        stop = state.before(request)
+        if not stop.is_free:
+            self._check(state, request, stop)
 
     def _check_at(self, name: str) -> None:
         """Check what applies where the decorated function ``name`` is called."""
         state = InForce.of(_current_app(), self)
-        if state is None or not self.enabled:
-            return
-        place = state.place(_current_request())
-        owner = "" if state.is_view(place.endpoint, name) else name
-        if owner:
-            self.registry.learn(place.endpoint, name)
-        self._check(state, place, state.at(place, name), owner=owner)
+        if state is not None and self.enabled:
+            request = _current_request()
+            self._check(state, request, state.at(request, name))
 
-    def _check(
-        self, state: InForce, place: Place, applicable: Applicable, *, is_before: bool = False, owner: str = ""
-    ) -> None:
+    def _check(self, state: InForce, request: Request, stop: Stop) -> None:
         try:
-            if self._passes(place.endpoint):
-                return
-            phase = Phase(self, state, place, state.progress(_current_request()))
-            phase.check(applicable, is_before=is_before, owner=owner)
+            if not self.filters or not any(fn() for fn in self.filters):
+                Phase(self, state, stop, state.progress(request)).check()
         except RateLimitExceeded:
             raise
         except Exception:
             if not state.settings.swallow_errors:
                 raise
             self.logger.exception("Failed to rate limit. Swallowing error")
-
-    def _passes(self, endpoint: str) -> bool:
-        if not endpoint or endpoint == "static" or endpoint.endswith(".static"):
-            return True
-        return bool(self.filters) and any(fn() for fn in self.filters)
 
     def _after_request(self, state: InForce, response: Response) -> Response:
         progress = state.progress_if_any(_current_request())

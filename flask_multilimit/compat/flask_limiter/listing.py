@@ -12,7 +12,7 @@ from .declared import RuntimeLimit
 from .in_force import InForce
 from .limiter import Limiter
 from .registry import Applicable, Place, view_name
-from .requests import Answer, Asked
+from .requests import Asked
 
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
 
@@ -70,8 +70,8 @@ def routes_of(app: Flask, limiter: Limiter, state: InForce, endpoint: str | None
 
 def stand(state: InForce, limits: tuple[Listed, ...], key: str) -> list[tuple[bool, int]]:
     """Of each limit, whether ``key`` would pass, and what is left for it."""
-    answers = [state.peek((_asked(state, each, key),)) for each in limits]
-    return [(not answer.breached(), _left(answer)) for answer in answers]
+    answers = [state.peek(_asked(state, each, key)) for each in limits]
+    return [(not answer.breached(), answer.standing(0)[1]) for answer in answers]
 
 
 def clear(state: InForce, limits: tuple[Listed, ...], key: str) -> None:
@@ -80,10 +80,6 @@ def clear(state: InForce, limits: tuple[Listed, ...], key: str) -> None:
         hits = state.question((_asked(state, each, key),)).hits
         if hits is not None:
             state.engine.reset(hits)
-
-
-def _left(answer: Answer) -> int:
-    return answer.standing(0)[1] if answer.decision is not None else 0
 
 
 def _asked(state: InForce, listed: Listed, key: str) -> Asked:
@@ -96,7 +92,7 @@ def _limits_at(app: Flask, state: InForce, route: Route) -> Iterator[Listed]:
         place = _place(route, method)
         with app.test_request_context(method=method):
             view = view_name(app, route.endpoint)
-            for applicable in (state.before(place), state.at(place, view)):
+            for applicable in (state.applicable_before(place), state.applicable_at(place, view)):
                 yield from _listed(applicable, place)
 
 

@@ -16,7 +16,7 @@ from flask_multilimit import MultiLimitError
 from .contrib.util import get_remote_address_cloudflare
 from .declared import Limit, name_of
 from .in_force import InForce
-from .items import parse_many
+from .items import MOST_STRIKES, parse_many
 from .limiter import Limiter
 from .listing import limiter_of
 from .registry import view_name
@@ -31,8 +31,6 @@ STRATEGIES = {"fixed_window": FIXED_WINDOW, "sliding_window_counter": COUNTER}
 ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
-MOST_STRIKES = 1000
-"""That a ban waits for."""
 DAY = 86_400
 """The longest that a ban lasts, unless it says else."""
 SAME_UNITS = frozenset(("second", "minute", "hour", "day", "month"))
@@ -207,10 +205,7 @@ def _ban(meta: Sequence[object], notes: list[str]) -> Iterator[str]:
         seconds = item.get_expiry()
         most = f", most={seconds}" if seconds > DAY else ""
         yield f"ban=Ban(after={item.amount}, within={seconds}, time={seconds}, factor=1{most})"
-        notes.append(
-            "the ban holds for its whole time from the refusal that completes it; a meta limit ended with its window. "
-            "Limiters with one type, scope and ban share it"
-        )
+        notes.append("limiters with one type, scope and ban share it")
 
 
 def _endpoints_by_name(app: Flask) -> dict[str, list[str]]:

@@ -14,6 +14,8 @@ from .declared import Binding, RouteLimit, RuntimeLimit, kind_of
 from .items import RateLimitItem
 from .storage import Strategy, WindowStats
 
+NOT_ASKED = "1/minute"
+"""A rule beside that of a ban, which is not asked."""
 LONGEST_REMEMBERED = 256
 """Characters of a key that is kept: clients, who make some of them up, must not fill the memory."""
 
@@ -29,75 +31,119 @@ class Asked(NamedTuple):
     """The function or ``with`` statement inside of the view that has the limit for itself."""
 
 
-@dataclass(frozen=True, slots=True)
+class Meta(NamedTuple):
+    """A meta limit that applies to a request."""
+
+    asked: Asked
+    watched: tuple[int, ...] | None
+    """The limits whose refusals it counts, by their places among the asked; ``None``: all."""
+
+
+class Terms(NamedTuple):
+    """How a Limiter asks."""
+
+    algorithm: str
+    prefix: str
+    on_storage_error: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Question:
     """All limits of a phase as one question to storage."""
 
+    asked: tuple[Asked, ...]
+    metas: tuple[Asked, ...]
     hits: Hits | None
-    """``None`` when all limits are 0."""
+    """``None`` when there is no limit."""
     subjects: Mapping[str, str]
     """Who is counted, by type: for signals."""
+    keys: tuple[str, ...]
+    """Of what is asked, in storage."""
+    bans: tuple[str, ...]
+    """Those of the meta limits."""
+    more: tuple[int, ...]
+    """How much laxer what is asked is than what is asked with its quota, for which it may share that with another."""
     telling: int
     """Which limit tells most when none refuses."""
     waits_for_response: bool
     """Whether it depends on the response what is charged."""
-    places: tuple[int | None, ...]
-    """Of each limit among the hits; ``None`` for a limit of 0, which nobody passes."""
-
-    def only(self, number: int) -> Question:
-        """For one of the limits."""
-        return replace(self, places=(self.places[number],), telling=0)
 
     @classmethod
-    def of(cls, asked: Iterable[Asked], algorithm: str, prefix: str, on_storage_error: str | None) -> Question:
-        """Limits with one quota are one hit, the strictest."""
-        asked = tuple(asked)
+    def of(cls, asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
+        """Limits with one quota are one hit, the strictest. Who is ``spared`` by meta limits still strikes."""
         hits: dict[str, Hit] = {}
-        keys: list[str | None] = []
-        for each in asked:
-            hit = _hit(each, algorithm, prefix, on_storage_error)
-            keys.append(None if hit is None else hit.key)
-            if hit is not None:
-                hits[hit.key] = _strictest(hits[hit.key], hit) if hit.key in hits else _named(hit, hits.values())
-        order = list(hits)
+        keys = tuple(_add(hits, _hit(each, terms)) for each in asked)
+        bans = tuple(_add(hits, _ban(each, spared, terms)) for each, _ in metas)
+        watched: dict[str, dict[str, None]] = {key: {} for key in bans}
+        for key, (_, places) in zip(bans, metas, strict=True):
+            watched[key].update(dict.fromkeys(keys if places is None else [keys[place] for place in places]))
+        for key, watches in watched.items():
+            if hits[key].cost == 0:
+                hits[key] = replace(hits[key], watches=tuple(watches))  # type: ignore[call-arg]  # of a ban
         return cls(
+            asked=asked,
+            metas=tuple(each for each, _ in metas),
             hits=Hits(hits.values()) if hits else None,
+            subjects={each.limit.kind: each.identifiers[-2] for each in (*asked, *(meta for meta, _ in metas))},
+            keys=keys,
+            bans=bans,
+            more=tuple(each.limit.limit.amount - hits[key].rule.count for each, key in zip(asked, keys, strict=True)),
             telling=next((number for number, each in enumerate(asked) if not each.limit.shared), 0),
             waits_for_response=any(each.limit.deduct_when is not None for each in asked),
-            subjects={each.limit.kind: each.identifiers[-2] for each in asked},
-            places=tuple(None if key is None else order.index(key) for key in keys),
         )
 
+    def of_meta(self, number: int) -> Question:
+        """About one of the meta limits alone."""
+        return replace(self, asked=(self.metas[number],), keys=(self.bans[number],), more=(0,), telling=0)
 
-def question_for(asked: tuple[Asked, ...], algorithm: str, prefix: str, on_storage_error: str | None) -> Question:
+
+def question_for(asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
     if any(len(part) > LONGEST_REMEMBERED for each in asked for part in each.identifiers):
-        return Question.of(asked, algorithm, prefix, on_storage_error)
-    return _remembered_question(asked, algorithm, prefix, on_storage_error)
+        return Question.of(asked, metas, spared, terms)
+    return _remembered_question(asked, metas, spared, terms)
 
 
-@lru_cache(maxsize=1024, typed=True)
-def _remembered_question(
-    asked: tuple[Asked, ...], algorithm: str, prefix: str, on_storage_error: str | None
-) -> Question:
-    return Question.of(asked, algorithm, prefix, on_storage_error)
+_remembered_question = lru_cache(maxsize=1024, typed=True)(Question.of)
 
 
-def _hit(asked: Asked, algorithm: str, prefix: str, on_storage_error: str | None) -> Hit | None:
+def _hit(asked: Asked, terms: Terms) -> Hit:
     limit = asked.limit
-    rule = limit.limit.rule(algorithm)
-    if rule is None:
-        return None
     *subject, scope = asked.identifiers
     (hit,) = hits_for(
-        rule,
+        limit.limit.rule(terms.algorithm),
         scope=scope,
         subject="/".join(subject),
         type=kind_of(RouteLimit.role, 0, limit.kind, asked.owner) if asked.owner else limit.kind,
         cost=asked.cost,
-        prefix=prefix,
-        on_storage_error=on_storage_error,  # type: ignore[arg-type]  # one of our own texts
+        prefix=terms.prefix,
+        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
     )
     return hit
+
+
+def _ban(asked: Asked, spared: bool, terms: Terms) -> Hit:
+    """A meta limit: a ban. One that lets nothing pass in any case refuses as a limit does."""
+    ban = asked.limit.limit.ban(asked.cost)
+    if ban is None:
+        return replace(_hit(asked, terms), shadow=spared)
+    key, scope = asked.identifiers
+    *_, hit = hits_for(
+        NOT_ASKED,
+        scope=scope,
+        subject=key,
+        type=asked.limit.kind,
+        prefix=terms.prefix,
+        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
+        ban=ban,
+    )
+    return replace(hit, shadow=spared)
+
+
+def _add(hits: dict[str, Hit], hit: Hit) -> str:
+    """Return its key."""
+    known = hits.get(hit.key)
+    hits[hit.key] = _named(hit, hits.values()) if known is None else _strictest(known, hit)
+    return hit.key
 
 
 def _strictest(one: Hit, other: Hit) -> Hit:
@@ -117,57 +163,71 @@ def _named(hit: Hit, others: Iterable[Hit]) -> Hit:
 class Answer:
     """What was asked in one phase of a request, and what storage said."""
 
-    asked: tuple[Asked, ...]
     question: Question
-    decision: Decision | None
-    """``None`` when storage was not asked, for a limit of 0 refuses everyone."""
+    decision: Decision
     at: float
     """Seconds since the epoch."""
     told: int | None = None
     """How many of the asked anybody hears of; ``None``: all."""
-    _read: tuple[Decision, tuple[RuleStatus, ...]] | None = None
-    """The statuses of the decision as it stands."""
+    _read: tuple[Decision, Mapping[str, RuleStatus]] | None = None
+    """The statuses of the decision as it stands, by key."""
 
     @property
     def allowed(self) -> bool:
-        return self.decision is not None and self.decision.allowed
+        return self.decision.allowed
 
     def breached(self) -> list[int]:
         """The limits that refuse, by their places among the asked."""
         if self.allowed:
             return []
-        found = [number for number in range(len(self.asked)) if self._refuses(number)]
-        return found or [number for number in range(len(self.asked)) if self.question.places[number] is not None][:1]
+        found = [number for number in range(len(self.question.asked)) if self._refuses(number)]
+        if not found and self.question.asked:  # somebody has declared another rule while the app runs
+            return [0]
+        return found
+
+    def of_meta(self) -> Answer | None:
+        """What is told when a meta limit refuses that did so before this request: nothing but that."""
+        if not self.question.bans or self.allowed:
+            return None
+        begun = {ban.hit.key for ban in self.decision.bans if ban.begun}
+        for number, key in enumerate(self.question.bans):
+            status = self._statuses.get(key)
+            if status is not None and not status.allowed and not status.hit.shadow and key not in begun:
+                return Answer(self.question.of_meta(number), self.decision, self.at)
+        return None
+
+    def item(self, number: int) -> RateLimitItem:
+        """The limit, with the count that is in force: somebody may have changed it while the app runs."""
+        limit = self.question.asked[number].limit.limit
+        if self.decision.hits is self.question.hits:
+            return limit
+        status = self._statuses.get(self.question.keys[number])
+        count = None if status is None else status.rule.count + self.question.more[number]
+        return limit if count is None else replace(limit, amount=count)
 
     def standing(self, number: int) -> tuple[float, int]:
         """Seconds until the limit admits again or is whole, and units left."""
-        limit = self.asked[number].limit.limit
-        status = self._status(number)
-        if status is None:
-            return limit.get_expiry(), limit.amount
-        more = limit.amount - status.rule.count  # of two limits with one quota, the laxer one
-        left = status.remaining + more
-        seconds = status.retry_after or status.reset_after
-        if not math.isfinite(seconds):
-            seconds = limit.get_expiry()
-        return 0 if left >= limit.amount else seconds, max(left, 0)
+        limit = self.question.asked[number].limit.limit
+        status = self._statuses.get(self.question.keys[number])
+        if status is None:  # it was changed, or switched off, while the app runs
+            seconds, left = (0.0, limit.amount) if self.allowed else (self.decision.retry_after, 0)
+        else:
+            left = status.remaining + self.question.more[number]
+            seconds = 0 if left >= self.item(number).amount else status.retry_after or status.reset_after
+        return seconds if math.isfinite(seconds) else limit.get_expiry(), max(left, 0)
 
     def _refuses(self, number: int) -> bool:
-        limit, _, cost, _ = self.asked[number]
-        if self.question.places[number] is None:
-            return True
-        status = self._status(number)
+        status = self._statuses.get(self.question.keys[number])
         if status is None or status.allowed:
             return False
-        return status.remaining + limit.limit.amount - status.rule.count < cost
+        return status.remaining + self.question.more[number] < self.question.asked[number].cost
 
-    def _status(self, number: int) -> RuleStatus | None:
-        place, decision = self.question.places[number], self.decision
-        if place is None or decision is None:
-            return None
-        if self._read is None or self._read[0] is not decision:
-            self._read = (decision, decision.statuses)
-        return self._read[1][place]
+    @property
+    def _statuses(self) -> Mapping[str, RuleStatus]:
+        read = self._read
+        if read is None or read[0] is not self.decision:
+            read = self._read = (self.decision, {status.hit.key: status for status in self.decision.statuses})
+        return read[1]
 
 
 class RequestLimit:
@@ -177,8 +237,8 @@ class RequestLimit:
         self.extension = extension
         self._answer = answer
         self._number = number
-        asked = answer.asked[number]
-        self.limit: RateLimitItem = asked.limit.limit
+        asked = answer.question.asked[number]
+        self.limit: RateLimitItem = answer.item(number)
         """``amount`` per ``multiples`` of a unit of time."""
         self._identifiers = asked.identifiers
         self.breached = breached
@@ -222,7 +282,7 @@ class Progress:
     __slots__ = ("_limits", "_shown", "answer", "before", "conditional", "once")
 
     def __init__(self) -> None:
-        self.once: set[RuntimeLimit] = set()
+        self.once: frozenset[RuntimeLimit] = frozenset()
         """Limits of the app and of blueprints that are done."""
         self.answer: Answer | None = None
         """The latest."""
@@ -258,5 +318,5 @@ class Progress:
 def limits_of(limiter: Binding, answer: Answer) -> list[RequestLimit]:
     """With ``fail_on_first_breach``, none after the first that refuses."""
     refusing = set(answer.breached())
-    limits = [RequestLimit(limiter, answer, number, number in refusing) for number in range(len(answer.asked))]
+    limits = [RequestLimit(limiter, answer, number, number in refusing) for number in range(len(answer.question.asked))]
     return limits[: answer.told] if answer.told else limits

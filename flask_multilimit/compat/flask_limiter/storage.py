@@ -135,9 +135,9 @@ class Strategy:
     def _hits(self, item: RateLimitItem, identifiers: tuple[str, ...], cost: int) -> tuple[Hit, ...]:
         *subject, scope = map(str, identifiers) if identifiers else ("",)
         own = _item_from(item)
-        rule = own.rule(self._algorithm)
-        if rule is None:
+        if not own.amount:
             return ()
+        rule = own.rule(self._algorithm)
         return hits_for(rule, scope=scope, subject="/".join(subject), type="limit", cost=cost, prefix=self._prefix)
 
 

@@ -1044,6 +1044,155 @@ def meta_limits_of_a_limit(lib: Library) -> str:
     return " | ".join(seen)
 
 
+def meta_limits_elsewhere(lib: Library) -> str:
+    """Who is refused, is so at places without limits, too."""
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["1/hour"])
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
+    app.get("/unlimited", endpoint="unlimited")(_view(2))
+    app.get("/exempt", endpoint="exempt")(limiter.exempt(_view(3)))
+    spared = limiter.exempt(_view(4), flags=lib.names.ExemptionScope.META)
+    app.get("/spared", endpoint="spared")(spared)
+    client, seen = app.test_client(), []
+    for number in (1, 2):
+        paths = ("/unlimited", "/exempt", "/spared", "/nowhere", "/static/none")
+        seen.append(" ".join([times(number, client), *(times(1, client, path) for path in paths)]))
+        seen.append(times(1, client, method="POST"))
+    return " | ".join(seen)
+
+
+def meta_limits_count_refusals_where_they_spare(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, application_limits=["1/minute"], meta_limits=["1/hour"])
+    spared = limiter.exempt(_view(1), flags=lib.names.ExemptionScope.META)
+    app.get("/spared", endpoint="spared")(spared)
+    app.get("/", endpoint="index")(_view(2))
+    client = app.test_client()
+    seen = [times(3, client, "/spared")]
+    lib.advance(61)
+    return " | ".join([*seen, times(1, client, "/spared"), times(1, client)])
+
+
+def meta_limits_with_a_cost(lib: Library) -> str:
+    app = lib.app()
+    meta = lib.names.MetaLimit("3/hour", cost=2)
+    limiter = lib.limiter(app, meta_limits=[meta])
+    app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
+    client, seen = app.test_client(), []
+    for _ in range(4):
+        seen.append(times(2, client))
+        lib.advance(1)
+    return " | ".join(seen)
+
+
+def meta_limits_that_let_nothing_pass(lib: Library) -> str:
+    app = lib.app()
+    lib.limiter(app, meta_limits=["0/hour"])
+    app.get("/", endpoint="index")(_view(1))
+    return times(2, app.test_client())
+
+
+def meta_limits_of_limits_that_let_nothing_pass(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["2/minute"])
+    app.get("/", endpoint="index")(limiter.limit("0/hour")(_view(1)))
+    client = app.test_client()
+    return " ".join(client.get("/").text.rpartition("<p>")[2].removesuffix("</p>\n") for _ in range(4))
+
+
+def meta_limits_and_what_they_tell(lib: Library) -> str:
+    app, told = lib.app(), list[str]()
+    lib.limiter(
+        app,
+        key_prefix="shop",
+        default_limits=["1/second"],
+        meta_limits=[lib.names.MetaLimit("1/minute", error_message="too often")],
+        on_meta_breach=lambda limit: told.append(f"{limit.request_args} {limit.key} {limit.remaining}"),
+        on_breach=lambda limit: told.append(f"{limit.limit}"),
+    )
+    app.get("/", endpoint="index")(_view(1))
+    client = app.test_client()
+    texts = [client.get("/").text for _ in range(3)]
+    return " | ".join([*told, str("too often" in texts[2])])
+
+
+def meta_limits_of_limits_that_refuse_together(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, fail_on_first_breach=False)
+    daily = lib.names.MetaLimit("1/day", scope="daily")
+    one = limiter.limit("1/second", meta_limits=[daily])
+    app.get("/", endpoint="index")(limiter.limit("1/minute", meta_limits=["1/hour"])(one(_view(1))))
+    client = app.test_client()
+    return " ".join(client.get("/").text.rpartition("<p>")[2].removesuffix("</p>\n") for _ in range(3))
+
+
+def meta_limits_during_an_outage(lib: Library) -> str:
+    options: dict[str, Any] = {"meta_limits": ["1/minute"], "in_memory_fallback": ["1/second"]}
+    return _outage(lib, **options)
+
+
+def the_end_of_a_meta_limit(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["2/minute"])
+    app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
+    client, seen = app.test_client(), []
+    for pause in (0, 20, 1, 38, 2, 20):
+        lib.advance(pause)
+        seen.append(times(2, client))
+    return " | ".join(seen)
+
+
+def when_to_come_again_after_the_last_strike(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["1/minute"], headers_enabled=True)
+    app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
+    client = app.test_client()
+    return " ".join(client.get("/").headers["Retry-After"] for _ in range(3))
+
+
+def meta_limits_of_a_blueprint(lib: Library) -> str:
+    app, shop = lib.app(), Blueprint("shop", __name__)
+    limiter = lib.limiter(app)
+    shop.get("/", endpoint="index")(_view(1))
+    limiter.limit("1/second", meta_limits=["1/hour"])(shop)
+    app.register_blueprint(shop)
+    client = app.test_client()
+    seen = [times(2, client)]
+    lib.advance(1)
+    return " | ".join([*seen, times(1, client)])
+
+
+def meta_limits_by_method(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=[lib.names.MetaLimit("1/hour", per_method=True)])
+    view = limiter.limit("1/second")(_view(1))
+    app.route("/", endpoint="index", methods=["GET", "POST"])(view)
+    client, seen = app.test_client(), []
+    for method in ("GET", "GET", "POST"):
+        seen.append(times(2, client, method=method))
+        lib.advance(1)
+    return " | ".join(seen)
+
+
+def who_is_filtered_after_a_meta_limit(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["1/hour"])
+    limiter.request_filter(lambda: "free" in request.args)
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
+    client = app.test_client()
+    seen = [times(2, client), times(1, client, "/?free")]
+    limiter.enabled = False
+    return " | ".join([*seen, times(1, client)])
+
+
+def a_meta_limit_of_thousands(lib: Library) -> str:
+    try:
+        lib.names.MetaLimit("1001/day")
+    except ValueError as error:
+        return str(error)
+    return "none"
+
+
 # Header fields
 
 

@@ -65,6 +65,28 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "(9 per 1 minute: 7 61 False False) (1 per 1 hour: 0 3601 True False)",
         "(9 per 1 minute: 8 61 False False) (1 per 1 hour: 0 3601 True False)",
     ),
+    "the_end_of_a_meta_limit": (
+        "end of a meta limit",
+        "200 429 | 200 429 | 429 429 | 429 429 | 200 429 | 200 429",
+        "200 429 | 200 429 | 429 429 | 429 429 | 429 429 | 200 429",
+    ),
+    "when_to_come_again_after_the_last_strike": ("end of a meta limit", "1 1 60", "1 60 60"),
+    "meta_limits_of_a_blueprint": ("meta limits of a blueprint", "200 429 | 200", "200 429 | 429"),
+    "meta_limits_by_method": (
+        "meta limits of a blueprint",
+        "500 500 | 500 500 | 500 500",
+        "200 429 | 429 429 | 200 429",
+    ),
+    "who_is_filtered_after_a_meta_limit": (
+        "who is spared by a meta limit",
+        "200 429 | 429 | 429",
+        "200 429 | 200 | 200",
+    ),
+    "a_meta_limit_of_thousands": (
+        "large meta limits",
+        "none",
+        "meta limit 1001 per 1 day: it counts at most 1000 refusals; give less",
+    ),
     "limits_of_the_application_on_the_command_line": (
         "flask limiter",
         "limits: 50 per 1 day | limits:  | clear: 50 per 1 day",

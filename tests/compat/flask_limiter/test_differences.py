@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Blueprint, Flask
 
 from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
 
@@ -33,6 +33,13 @@ def one_view(*limits: Any, **options: Any) -> Callable[[Flask, Limiter], Any]:
     return declare
 
 
+def one_blueprint(app: Flask, limiter: Limiter) -> None:
+    shop = Blueprint("shop", __name__)
+    shop.get("/")(lambda: "ok")
+    limiter.limit("9/day", meta_limits=["5/hour"])(shop)
+    app.register_blueprint(shop)
+
+
 @pytest.mark.parametrize(
     ("declare", "options", "named"),
     [
@@ -47,6 +54,9 @@ def one_view(*limits: Any, **options: Any) -> Callable[[Flask, Limiter], Any]:
             "one quota whatever the count, callables that fail, headers of the check",
         ),
         (one_view("9/day", deduct_when=bool), {}, "charge first, headers of the check"),
+        (one_view("9/day", meta_limits=["5/hour"]), {}, "headers of the check, end of a meta limit"),
+        (one_view("9/day"), {"meta_limits": ["5/hour"]}, "headers of the check, end of a meta limit"),
+        (one_blueprint, {}, "headers of the check, end of a meta limit, meta limits of a blueprint"),
         (one_view("9/day"), {"storage_uri": "redis://127.0.0.1:1"}, "outages, headers of the check"),
         (one_view("9/day"), {"storage_uri": "redis://127.0.0.1:1", "swallow_errors": True}, "headers of the check"),
         (one_view("9/day"), {"storage_uri": None}, "headers of the check, memory"),

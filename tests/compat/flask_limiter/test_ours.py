@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, Response, abort
@@ -12,14 +12,23 @@ from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import (
     Decision,
+    Event,
     MultiLimit,
     current_decision,
+    limit_event,
     limits_checked,
     rate_limiter,
     request_rejected,
+    subject_banned,
     testing,
 )
 from flask_multilimit.compat.flask_limiter import Limiter, RateLimitExceeded, get_remote_address
+from support.asking import commands
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
 
 
 @pytest.fixture
@@ -226,3 +235,91 @@ def test_charges_of_the_app_that_wait_for_the_response_are_given_back_once(app: 
 
     assert codes(app, 3) == [200, 429, 429]
     assert codes(app, 3, "/other") == [200, 200, 429]
+
+
+# What is changed while the app runs
+
+
+@pytest.mark.parametrize(
+    ("override", "shown", "seen"),
+    [
+        ({"times": 2.0}, ["4", "3 2 1 0 0"], [200, 200, 200, 200, 429]),
+        ({"rule": "2/minute", "off": True}, ["2", "2 2 2 2 2"], [200, 200, 200, 200, 200]),
+        ({"limiter": "limit", "off": True}, ["2", "2 2 2 2 2"], [200, 200, 200, 200, 200]),
+        ({"limiter": "limit", "shadow": True}, ["2", "1 0 0 0 0"], [200, 200, 200, 200, 200]),
+        ({"limiter": "limit", "rules": "3/hour"}, ["2", "2 2 2 0 0"], [200, 200, 200, 429, 429]),
+        ({"limiter": "limit", "rules": "1/second; 4/minute; 9/hour"}, ["2", "2 0 0 0 0"], [200, 429, 429, 429, 429]),
+    ],
+)
+def test_overrides_of_its_limits(app: Flask, override: dict[str, Any], shown: list[str], seen: list[int]) -> None:
+    limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
+    app.get("/", endpoint="index")(limiter.limit("2/minute; 9/hour")(named("v16")))
+    with app.app_context(), testing.freeze(app):
+        multilimit: MultiLimit = app.extensions["multilimit"]
+        multilimit.control.override("index", **override, lasting=True, force=True)
+        client = app.test_client()
+        responses = [client.get("/") for _ in range(5)]
+
+    told = [[response.headers[f"X-RateLimit-{name}"] for response in responses] for name in ("Limit", "Remaining")]
+    assert [response.status_code for response in responses] == seen
+    assert [told[0][0], " ".join(told[1])] == shown
+
+
+# Meta limits, which are bans
+
+
+@pytest.fixture
+def meta_limited(app: Flask) -> Flask:
+    limiter = Limiter(get_remote_address, app=app, meta_limits=["2/hour"])
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(named("v17")))
+    app.get("/free", endpoint="free")(named("v18"))
+    return app
+
+
+def test_a_ban_that_begins_is_told_by_its_signal(meta_limited: Flask) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    def note(_: Flask, *, endpoint: str, limiter: str, subject: str, **__: Any) -> None:
+        told.append((endpoint, limiter, subject))
+
+    with subject_banned.connected_to(note, meta_limited):
+        seen = codes(meta_limited, 4, address="203.0.113.7")
+
+    assert seen == [200, 429, 429, 429]
+    assert told == [("index", "meta-2", "203.0.113.7")]
+
+
+def test_observers_hear_of_those_who_are_banned(app: Flask, meta_limited: Flask) -> None:
+    told: list[str] = []
+
+    def note(_: Flask, event: Event) -> None:
+        told.append(f"{event.endpoint} {event.outcome}")
+
+    codes(meta_limited, 3)
+    with limit_event.connected_to(note, app):
+        seen = [*codes(meta_limited, 1), *codes(meta_limited, 1, "/free"), *codes(meta_limited, 1, "/nowhere")]
+
+    assert seen == [429, 429, 429]
+    assert told == ["index banned", "free banned", " banned"]
+
+
+def test_a_meta_limit_holds_for_clients_by_themselves(meta_limited: Flask) -> None:
+    codes(meta_limited, 3)
+
+    assert codes(meta_limited, 1, "/free") == [429]
+    assert codes(meta_limited, 1, "/free", address="192.0.2.1") == [200]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
+def test_a_meta_limit_costs_no_command_of_its_own(
+    app: Flask, server: Server, redis_client: redis.Redis, address: str
+) -> None:
+    app.config["MULTILIMIT_TRAFFIC"] = False
+    limiter = Limiter(get_remote_address, app=app, storage_uri=server.tcp_url)
+    app.get("/")(limiter.limit("1/minute", meta_limits=["2/hour"])(named("v19")))
+    codes(app, 2)
+
+    with commands(redis_client) as seen:
+        codes(app, 1, address=address)
+
+    assert seen == ["EVALSHA"]
