@@ -21,6 +21,7 @@ from support.servers import ENVIRONMENT_VARIABLE, Binary, Server, Servers, find_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import redis
     from flask.testing import FlaskClient
@@ -39,6 +40,11 @@ SLOW_FOLDERS = [
         *("engine/storage/layers/guard/test_guard.py", "operate/simulate/test_picture.py"),
     )
 ]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick run does not even import what is slow as a whole."""
+    return True if config.getoption("markexpr") == "not slow" and collection_path in SLOW_FOLDERS else None
 
 
 @pytest.hookimpl(tryfirst=True)

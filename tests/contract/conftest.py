@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +13,7 @@ from support.clock import Clock
 from support.compiled import CompiledStorage
 from support.pages import own_storage
 from support.servers import find_binaries
+from support.slow import slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 OWN_STORAGE = own_storage()
 """What the page "Write your own storage" shows."""
-
-
-def slow(storage: str) -> Any:
-    return pytest.param(storage, marks=pytest.mark.slow)
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms.base import AHEAD
 from support.bench import exhaust, hits, rule
 from support.clock import SECOND, microseconds
+from support.slow import slow
 
 if TYPE_CHECKING:
     from flask_multilimit.engine import Hit
     from support.bench import Bench
 
 DAY = 86_400
-WINDOWS = [0.001, 0.007, 10, 400 * DAY]
+WINDOWS = [0.001, slow(0.007), 10, 400 * DAY]
 
 
 def windows_of(algorithm: str) -> int:
@@ -38,7 +39,7 @@ def assert_admitted_at_the_promised_instant(bench: Bench, plan: tuple[Hit, ...])
     assert bench.limiter.check(plan).allowed
 
 
-@pytest.mark.parametrize("cost", [1, 2, 7])
+@pytest.mark.parametrize("cost", [1, slow(2), 7])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_an_exhausted_rule_admits_exactly_at_retry_after(
     bench: Bench, algorithm: str, window: float, cost: int
@@ -180,7 +181,7 @@ stepping_back = pytest.mark.usefixtures("_never_forgetting")
 
 @stepping_back
 @pytest.mark.parametrize("cost", [1, 5])
-@pytest.mark.parametrize("window", [1, 10, 29, 31, 60, 3600])
+@pytest.mark.parametrize("window", [slow(1), slow(10), 29, 31, slow(60), slow(3600)])
 def test_a_step_back_locks_nobody_out_for_longer_than_a_window(
     bench: Bench, algorithm: str, window: float, cost: int
 ) -> None:
@@ -194,8 +195,8 @@ def test_a_step_back_locks_nobody_out_for_longer_than_a_window(
 
 @stepping_back
 @pytest.mark.parametrize("cost", [1, 5])
-@pytest.mark.parametrize("window", [0.001, 1, 10])
-@pytest.mark.parametrize("step", [1, 50_000, AHEAD])
+@pytest.mark.parametrize("window", [0.001, slow(1), slow(10)])
+@pytest.mark.parametrize("step", [1, slow(50_000), AHEAD])
 def test_a_small_step_back_forgets_nothing_and_makes_waits_longer_by_the_step(
     bench: Bench, algorithm: str, window: float, cost: int, step: int
 ) -> None:

@@ -50,6 +50,7 @@ class TestUsersOfExtensions:
         self.expect_a_quota_each(app, basic("ann", "secret of ann"), basic("bob", "secret of bob"))
         assert statuses(app, "/profile", 4, basic("ann", "guessed")) == [401, 401, 401, 429]
 
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore")
     def test_flask_appbuilder(self, run: Run) -> None:
         namespace = run(self.PAGE, "appbuilder")

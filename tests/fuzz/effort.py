@@ -1,4 +1,4 @@
-"""How hard the fuzz tests try: a little at every run, and as hard as one likes by hand."""
+"""How hard the fuzz tests try: a little in the quick run, more in CI, and as hard as you like by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = int(os.environ.get("MULTILIMIT_FUZZ_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("MULTILIMIT_FUZZ_EXAMPLES", "20"))
 
 
 def tries(share: float = 1.0) -> settings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SERVES = """
 import sys
 from flask import Flask
@@ -19,17 +21,20 @@ print("redis" in sys.modules, *sorted(ours))
 """
 
 
-def test_what_only_the_command_line_and_tests_need_is_not_loaded() -> None:
-    loaded = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True).stdout.split()
+@pytest.fixture(scope="module")
+def loaded() -> list[str]:
+    """Whether the client of Redis was imported, and the names of our modules that were."""
+    run = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True)
+    return run.stdout.split()
 
+
+def test_what_only_the_command_line_and_tests_need_is_not_loaded(loaded: list[str]) -> None:
     assert {"extension", "limiter", "memory"} <= set(loaded)
     assert not {"schema", "leases"} & set(loaded)
     assert not {"cli", "doctor", "listing", "console", "standing", "testing"} & set(loaded)
 
 
-def test_an_app_in_memory_starts_without_the_client_of_redis() -> None:
-    loaded = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True).stdout.split()
-
+def test_an_app_in_memory_starts_without_the_client_of_redis(loaded: list[str]) -> None:
     assert loaded[0] == "False"
 
 

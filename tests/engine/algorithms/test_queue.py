@@ -131,6 +131,7 @@ def test_a_refunded_turn_goes_to_the_next_who_comes_and_those_in_the_queue_keep_
     assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == decisions[2].delay
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("redis_client")
 def test_the_queue_of_two_processes_is_one_and_fair_in_order_of_arrival(server: Server) -> None:
     times = 150

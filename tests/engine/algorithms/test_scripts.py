@@ -42,11 +42,11 @@ def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.parametrize("driver", ["check", "refund"])
-@pytest.mark.parametrize("names", SUBSETS, ids=lambda names: "+".join(sorted(names)))
-def test_a_script_holds_the_algorithms_of_its_plan_and_no_others(driver: str, names: frozenset[str]) -> None:
-    text = scripts.script(driver, names).text
+def test_a_script_holds_the_algorithms_of_its_plan_and_no_others(driver: str) -> None:
+    for names in SUBSETS:
+        text = scripts.script(driver, names).text
 
-    assert {name for name in ALGORITHMS if f"algorithms.{name} = " in text} == names
+        assert {name for name in ALGORITHMS if f"algorithms.{name} = " in text} == names
 
 
 def test_what_several_algorithms_share_is_in_a_script_once_and_only_where_it_is_needed() -> None:

@@ -61,26 +61,26 @@ def test_subjects_that_keep_passing_by_do_not_pile_up(
     limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
 ) -> None:
     most = 0
-    for n in range(5_000):
+    for n in range(2_000):
         limiter.check(hits(rule(algorithm, 1, 5), subject=str(n)))
-        clock.advance(0.001)
+        clock.advance(0.0025)
         most = max(most, len(storage))
 
-    assert most <= 2 * 1000 + 2
+    assert most <= 2 * 400 + 2
 
 
 @each_algorithm
 def test_subjects_of_long_windows_do_not_keep_those_of_short_ones(
     limiter: Limiter, storage: MemoryStorage, clock: Clock, algorithm: str
 ) -> None:
-    for n in range(1000):
+    for n in range(500):
         limiter.check(hits([rule(algorithm, 1, 5), rule(algorithm, 86_400, 5)], subject=str(n)))
     clock.advance(2)
 
-    for _ in range(1000):
+    for _ in range(500):
         limiter.check(hits(rule(algorithm, 86_400, 5)))
 
-    assert len(storage) == 1001
+    assert len(storage) == 501
 
 
 @each_algorithm
@@ -104,9 +104,9 @@ def test_nobody_is_forgotten_inside_the_window_whoever_passes_by(
     exhaust(limiter, hits(rule(algorithm, 10, 5), subject="held"))
     wait = round(limiter.peek(hits(rule(algorithm, 10, 5), subject="held")).retry_after * 1_000_000)
 
-    for n in range(3000):
+    for n in range(1000):
         limiter.check(hits(rule(algorithm, 10, 5), subject=str(n)))
-        clock.now += (wait - 1) // 3000
+        clock.now += (wait - 1) // 1000
 
     assert not limiter.check(hits(rule(algorithm, 10, 5), subject="held")).allowed
 

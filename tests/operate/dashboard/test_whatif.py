@@ -115,6 +115,7 @@ def test_what_was_left_out_is_said(app: Flask) -> None:
     assert [(each.lines, each.why) for each in answer.left_out] == [(2, "none of the format"), (1, "too long")]
 
 
+@pytest.mark.slow
 def test_a_small_upload_that_is_large_once_unpacked_is_read_in_part(app: Flask) -> None:
     packed = gzip.compress((line(1, BUSY) + "\n").encode() * (2 * MOST_UNPACKED // 80))
     assert len(packed) < 200_000
