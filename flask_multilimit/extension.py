@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from flask import Flask, current_app, request
+from flask import Flask, current_app, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
@@ -18,6 +18,7 @@ from .declare.decorators import EXTENSION, GATE, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter
+from .engine.errors import brief
 from .engine.hits import Hits, OnStorageError
 from .engine.rules import Rules
 from .engine.storage import (
@@ -37,6 +38,7 @@ from .serve.here import check_here, check_hits
 from .serve.steer import STEERING, Steering, steering_of
 from .signals import notify, storage_failed, storage_recovered
 
+T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
 
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
@@ -92,11 +94,11 @@ class MultiLimit:
         self._application_limits = application_limits
         self._default_limits = default_limits
         self._unmatched_limits = unmatched_limits
-        self._allow = tuple(allow)
-        self._deny = tuple(deny)
+        self._allow = _several("allow", allow)
+        self._deny = _several("deny", deny)
         self._on_rejected = on_rejected
         self._apps: WeakSet[Flask] = WeakSet()
-        self._observers = tuple(observers)
+        self._observers = _several("observers", observers)
         for observer in self._observers:
             check_callable("observers", observer, "the Event")
         if app is not None:
@@ -266,10 +268,12 @@ class MultiLimit:
         gate = _gate()
         given = subjects_given(**subject)
         applied = _standing(gate, endpoint, method, given)
-        if given and not applied:
+        hits = hits_of(each for each in applied if given or each.subject != EVERYONE)
+        if given and not hits:
             where = f'at "{endpoint}"' if endpoint else "at this endpoint"
-            raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
-        gate.limiter.reset(hits_of(each for each in applied if given or each.subject != EVERYONE))
+            why = "has rules for" if applied else "counts"
+            raise ConfigurationError(f"reset: no limiter {where} {why} {' and '.join(given)}, so nothing was reset")
+        gate.limiter.reset(hits)
 
     def reset_everywhere(self, **subject: Any) -> int:
         """Reset the quotas that a subject has anywhere: at all endpoints, in functions, and in checks. For all
@@ -302,11 +306,13 @@ class MultiLimit:
 
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
+        _require_decision(decision)
         return _gate().settlement.refund(decision, hits)
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
         :meth:`Limiter.release`."""
+        _require_decision(decision)
         _gate().release([decision])
 
     def close(self) -> None:
@@ -326,6 +332,8 @@ class MultiLimit:
 
         Names that match no endpoint are errors, or warnings, as ``MULTILIMIT_UNKNOWN_NAMES`` says.
         """
+        if app is not None:
+            _require_flask(app)
         (_gate() if app is None else gate_of(app)).startup.validate()
 
     @property
@@ -337,6 +345,17 @@ class MultiLimit:
     def limiter(self) -> Limiter:
         """The engine's limiter of the current app."""
         return _gate().limiter
+
+
+def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"{name}={brief(given)}: give a list")
+    return tuple(given)
+
+
+def _require_decision(given: object) -> None:
+    if not isinstance(given, Decision):
+        raise ConfigurationError(f"decision={brief(given)}: give the Decision of a check")
 
 
 def _require_flask(app: object) -> Flask:
@@ -380,6 +399,8 @@ def _layers(app: Flask, settings: Settings) -> Layers:
 def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
     """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default: those of
     the request)."""
+    if endpoint is None and not has_request_context():
+        raise ConfigurationError("outside of a request, name an endpoint, and whose quotas: ip=, user= or others")
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
     if endpoint is None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from ..declare.data import InvalidData, Mistake
 from ..engine import ConfigurationError
-from ..engine.errors import brief
+from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
 from .controls import LONGEST_TEXT, Document, Listing, Override, entry_from
 from .preview import Difference, Preview
@@ -144,10 +144,15 @@ class Control:
 
     def history(self, most: int = 50) -> list[Change]:
         """The latest changes, the newest first."""
+        if type(most) is not int or most < 1:
+            raise ConfigurationError(f"most={brief(most)}: give a whole number, 1 or more")
         return self._store.history(most)
 
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
         """Put a line into the history about something that changes no entry: ``note("reset", "user:42")``."""
+        for name, text in (("what", what), ("entry", entry), ("reason", reason), ("author", author)):
+            if not isinstance(text, str):
+                raise ConfigurationError(f"{name}={brief(text)}: give text")
         change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="")
         for _ in range(TRIES):
             stamp, document = self._read()
@@ -187,6 +192,8 @@ class Control:
         :class:`InvalidData`, which names the fields, and :class:`ConfigurationError` when it does not fit the limits of
         the app.
         """
+        if not isinstance(given, Mapping):
+            raise InvalidData("", [Mistake("", "", 'give a dict, such as {"kind": "deny", "who": "::1"}')])
         entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
         before = self._watcher.in_force.document
         after = before.having(entry)
@@ -203,6 +210,7 @@ class Control:
     def put(self, entry: Override | Listing, *, force: bool = False) -> None:
         """Put the ``entry`` of a :meth:`preview` in force. Raises :class:`ControlConflict`, :class:`NeedsForce`,
         :class:`ConfigurationError`."""
+        check_bool("force", force)
         stamp, document = self._read()
         seen = _of_target(document, entry)
         for _ in range(TRIES):
@@ -227,6 +235,7 @@ class Control:
         author: str = "",
     ) -> Override | Listing:
         """The entry that ``given`` describes, not yet in force."""
+        check_bool("lasting", lasting)
         if (for_ is None) == (not lasting):
             remedy = 'for how long? Give for_, seconds or text such as "2h"; or lasting=True'
             raise InvalidData("", [Mistake("for", "", remedy)])
@@ -239,7 +248,7 @@ class Control:
     def _list(
         self, kind: Literal["allow", "deny", "ban"], who: str, status: int | None, options: Mapping[str, Any]
     ) -> Listing:
-        force = bool(options.get("force", False))
+        force = options.get("force", False)
         given = {name: value for name, value in options.items() if name != "force"}
         entry = self._prepared({"kind": kind, "who": who, "status": status}, **given)
         self.put(entry, force=force)

@@ -47,6 +47,11 @@ NO_IMPORTS = {"imports": False}
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*.^_`|~-]{1,64})")
+_IMPORT_PATTERN = f"^{_IMPORT_PATH.pattern}$"
+_CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
+"""Options that text names a callable for."""
+_COST = 'give a whole number, 0 or more, or "module:function"'
+_STATUSES = 'give a list of statuses such as [401, 403] or ["4xx"], or "module:function"'
 _TYPES = {name.lower(): kind for name, kind in LimitType.__members__.items()}
 
 T = TypeVar("T")
@@ -164,7 +169,7 @@ def _not_empty(value: tuple[T, ...]) -> tuple[T, ...]:
 # The checks of a whole value run after those of its parts, and only if these found nothing wrong.
 Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems": 1}), AfterValidator(_not_empty)]
 Text = Annotated[str, Field(min_length=1)]
-ImportPath = Annotated[str, Field(pattern=f"^{_IMPORT_PATH.pattern}$")]
+ImportPath = Annotated[str, Field(pattern=_IMPORT_PATTERN)]
 Status = Annotated[
     Annotated[int, Field(ge=100, le=599), Tag("<number>")] | Annotated[str, Field(pattern="^[1-5]xx$"), Tag("<text>")],
     _forms('give a number such as 401, or a class such as "4xx"'),
@@ -289,7 +294,7 @@ class WrittenLimiter(Written):
     """Request methods it applies to. Default: all but OPTIONS."""
     cost: Annotated[
         Annotated[int, Field(ge=0, le=MAX_COUNT), Tag("<number>")] | Annotated[ImportPath, Tag("<text>")],
-        _forms('give a whole number, 0 or more, or "module:function"'),
+        _forms(_COST),
     ] = 1
     """Units that a request takes; or module:function."""
     exempt: tuple[NetworkText, ...] = Field((), strict=False)
@@ -299,7 +304,7 @@ class WrittenLimiter(Written):
     charge_when: (
         Annotated[
             Annotated[ImportPath, Tag("<text>")] | Annotated[Some[Status], Tag("<list>")],
-            _forms('give a list of statuses such as [401, 403] or ["4xx"], or "module:function"'),
+            _forms(_STATUSES),
         ]
         | None
     ) = Field(None, examples=[[401, 403], ["4xx"]])
@@ -340,7 +345,7 @@ class WrittenLimiter(Written):
     def _check_exempt(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(network_from(each)) for each in value)
 
-    @field_validator("type", "rules", "cost", "exempt_when", "charge_when", "on_rejected", "priority")
+    @field_validator("type", "rules", *_CALLABLES)
     @classmethod
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
         if info.context and not info.context.get("imports", True):
@@ -376,7 +381,7 @@ class WrittenLimiter(Written):
             options["type"] = type_of(self.type)
         if "rules" in options:
             options["rules"] = _imported(str(self.rules)) if _is_import_path(self.rules) else rules_of(self.rules)
-        for name in ("cost", "exempt_when", "charge_when", "on_rejected", "priority"):
+        for name in _CALLABLES:
             if _is_import_path(options.get(name)):
                 options[name] = _imported(options[name])
         if self.ban is not None:
@@ -487,7 +492,11 @@ def limiter_options(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _written_alike(written: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are written the same way in data and in Python."""
     alike = set(OPTIONS) - {"type"} | ({"rules"} if not isinstance(written.get("rules"), Mapping) else set())
-    return {name: value for name, value in written.items() if name in alike and not _holds_data(value)}
+    return {
+        name: value
+        for name, value in written.items()
+        if name in alike and not _holds_data(value) and not (name in _CALLABLES and isinstance(value, str))
+    }
 
 
 def _holds_data(value: object) -> bool:
@@ -513,7 +522,7 @@ def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -
     try:
         return model.model_validate(given, context=None if imports else NO_IMPORTS)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
+        found = error.errors(include_url=False)
         mistakes = tuple(_mistake(each, model) for each in found)
         raise InvalidData(where, mistakes) from None
 
@@ -550,13 +559,37 @@ def _mistake(found: Any, model: type[BaseModel]) -> Mistake:
     steps = [step for step in found["loc"] if not str(step).startswith("<")]
     path = "".join(map(_step, enumerate(steps)))
     if found["type"] == "extra_forbidden":
-        return Mistake(path, "", f"is not an option{_nearest(str(steps[-1]), _options_at(steps[:-1], model))}")
-    reason = _REMEDIES.get(found["type"], found["msg"].removeprefix("Value error, "))
+        return Mistake(path, "", f"is not an option{_belonging(str(steps[-1]), _model_at(steps[:-1], model))}")
+    reason = _remedy_for(found, str(steps[-1]) if steps else "")
     reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
     return Mistake(path, brief(found["input"]) if path else "", reason)
 
 
-_REMEDIES = {"tuple_type": "give a list", "missing": "is missing; give it"}
+def _remedy_for(found: Any, field: str) -> str:
+    told = str(found["msg"]).removeprefix("Value error, ")
+    if found["type"] == "string_pattern_mismatch":
+        pattern = found["ctx"]["pattern"]
+        return _FORMS.get(field, _CALLABLE) if pattern == _IMPORT_PATTERN else _PATTERNS.get(pattern, told)
+    return _REMEDIES.get(found["type"], told)
+
+
+_REMEDIES = {
+    "tuple_type": "give a list",
+    "missing": "is missing; give it",
+    "model_type": "give a table",
+    "dict_type": "give a table",
+    "string_type": "give text",
+    "int_type": "give a whole number",
+    "float_type": "give a number",
+    "bool_type": "give true or false",
+}
+_CALLABLE = 'name a callable as "module:function"'
+_FORMS = {"cost": _COST, "charge_when": _STATUSES}
+_PATTERNS = {
+    f"^{PREFIX_PATTERN.pattern}$": "1 to 32 printable ASCII characters, no blanks, no braces",
+    f"^{NAME_PATTERN.pattern}$": "1 to 20 characters, a letter and then letters, digits, - and _",
+    f"^{NAME.pattern}$": "1 to 64 of letters, digits and _.:*/-",
+}
 
 
 def _step(numbered: tuple[int, Any]) -> str:
@@ -568,17 +601,34 @@ def _step(numbered: tuple[int, Any]) -> str:
     return plain if number == 0 else f".{plain}"
 
 
-def _options_at(steps: Sequence[Any], model: type[BaseModel]) -> Iterable[str]:
-    """The options that are possible there."""
-    inner = next((step for step in reversed(steps) if isinstance(step, str)), None)
-    if inner in _INNER:
-        return _INNER[inner].model_fields
-    return (WrittenLimiter if steps else model).model_fields
+def _model_at(steps: Sequence[Any], model: type[BaseModel]) -> type[BaseModel]:
+    """What is written at a path in ``model``."""
+    fields = [step for step in steps if isinstance(step, str)]
+    if fields[:1] == ["limits"]:
+        del fields[1:2]  # the name of an endpoint
+    return _INNER.get(fields[-1], WrittenLimiter) if fields else model
 
 
-_INNER: dict[str, type[BaseModel]] = {"rules": WrittenRule, "ban": WrittenBan}
+_INNER: dict[str, type[BaseModel]] = {
+    "rules": WrittenRule,
+    "ban": WrittenBan,
+    "limit": WrittenLimiter,
+    "default_limits": WrittenLimiter,
+}
+"""What is written in a field; in others, limiters."""
+_WORDS: dict[type[BaseModel], str] = {WrittenRule: "a rule", WrittenBan: "a ban", WrittenLimiter: "a limiter"}
+
+
+def _belonging(option: str, model: type[BaseModel]) -> str:
+    """Where an option belongs that ``model`` does not have, or which one of its own may be meant."""
+    for field, inner in _INNER.items():
+        if field in model.model_fields and option in inner.model_fields:
+            return f'; it is one of {_WORDS[inner]}: "{field}": {{"{option}": ...}}'
+    if model in {WrittenRule, WrittenBan} and option in WrittenLimiter.model_fields:
+        return f"; it is one of a limiter: put it beside {'rules' if model is WrittenRule else 'ban'}"
+    return _nearest(option, model.model_fields)
 
 
 def _nearest(value: str, names: Iterable[str]) -> str:
-    match = difflib.get_close_matches(value, list(names), n=1, cutoff=0.5)
+    match = difflib.get_close_matches(value, list(names), n=1)
     return f"; did you mean {match[0]!r}?" if match else ""

@@ -194,7 +194,8 @@ def exempt(*levels: Any) -> Any:
 
 
 def _exempted(target: T, levels: frozenset[Level]) -> T:
-    if isinstance(target, (MethodType, Flask)) or not (callable(target) or isinstance(target, Blueprint)):
+    bound = (MethodType, staticmethod, classmethod)
+    if isinstance(target, (*bound, Flask)) or not (callable(target) or isinstance(target, Blueprint)):
         raise ConfigurationError(f"exempt({target!r}): put it on a function, a view class or a blueprint")
     before: frozenset[Level] = getattr(target, _EXEMPT, frozenset())
     try:

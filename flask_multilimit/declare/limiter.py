@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..config import check_prefix
 from ..engine import Ban, ConfigurationError, Decision, Rule
-from ..engine.errors import brief
+from ..engine.errors import brief, check_bool
 from ..engine.hits import OnStorageError, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
@@ -134,8 +134,10 @@ def reject_unknown_options(where: str, options: Iterable[object]) -> None:
 def _remedy_for(option: str) -> str:
     if option in Rule.model_fields:
         return f"it is one of a rule: rules=Rule(..., {option}=...)"
-    nearest = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0)[0]
-    return f"did you mean {nearest!r}?"
+    if option in Ban.model_fields:
+        return f"it is one of a ban: ban=Ban({option}=...)"
+    nearest = difflib.get_close_matches(option, OPTIONS, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"give one of {', '.join(OPTIONS)}"
 
 
 def _given(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -183,7 +185,7 @@ def _validate(declaration: Declaration) -> None:
     if declaration.on_storage_error is not None:
         check_policy(declaration.on_storage_error)
     for name in ("shadow", "with_defaults"):
-        _check_bool(name, getattr(declaration, name))
+        check_bool(name, getattr(declaration, name))
     if isinstance(declaration.message, (bytes, int, float, list, tuple, dict, set)):
         raise ConfigurationError(f"message={brief(declaration.message)}: give text, or a callable of the Decision")
     if callable(declaration.message):
@@ -261,11 +263,6 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
         raise ConfigurationError(f"{shown}: is called {expected}, which it does not take") from None
     except ValueError:
         return  # some built-in callables have no signature
-
-
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={brief(value)}: give True or False")
 
 
 def _check_type(type_: object, name: object) -> None:

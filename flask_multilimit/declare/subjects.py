@@ -8,13 +8,14 @@ from enum import Enum
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from socket import AF_INET, inet_ntop, inet_pton
+from types import NoneType
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
-from ..engine.errors import brief
+from ..engine.errors import brief, check_bool
 from .networks import LONGEST_ADDRESS, without_port
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
@@ -98,12 +99,21 @@ def subjects_given(
     subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> dict[str, str]:
     """The subjects that the caller gives, by type. Raises :class:`ConfigurationError` for what is no id."""
+    check_bool("everyone", everyone)
+    _require_subjects(subjects)
     address = str(ip) if isinstance(ip, (IPv4Address, IPv6Address)) else ip
+    if not isinstance(address, (str, NoneType)):
+        raise ConfigurationError(f'ip={brief(address)}: give the address as text, such as "203.0.113.7"')
     named = [*(subjects or {}).items(), (LimitType.IP.value, address), (LimitType.USER.value, user)]
     given = {name: _given_id(name, value) for name, value in named if value is not None}
     if everyone:
         given[EVERYONE.type] = EVERYONE.value
     return given
+
+
+def _require_subjects(given: object) -> None:
+    if not isinstance(given, (Mapping, NoneType)):
+        raise ConfigurationError(f'subjects={brief(given)}: give a dict by type, such as {{"api_key": "abc"}}')
 
 
 def _given_id(name: str, value: object) -> str:
@@ -189,9 +199,7 @@ class Subjects:
 
     def here(self, type_name: str, subject: object) -> Resolve:
         """A resolver for one check with a given ``subject``, of a type called ``type_name``."""
-        value = _id_from(subject)
-        if value is None:
-            raise ConfigurationError(f"subject={brief(subject)}: give a str, an int or a UUID")
+        value = _given_id("subject", subject)
         found = Subject(type_name, network_of(value, self._ipv6_prefix) if type_name == "ip" else value)
         return lambda type_, name: found  # noqa: ARG005
 

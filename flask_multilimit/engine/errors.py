@@ -54,6 +54,12 @@ class ConfigurationWarning(UserWarning):
     """A declaration that works, but probably not as intended, such as a rule that can never refuse."""
 
 
+def check_bool(name: str, value: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` is one: a text such as ``"false"`` would count as true."""
+    if value is not True and value is not False:
+        raise ConfigurationError(f"{name}={brief(value)}: give True or False")
+
+
 def brief(value: object, *, without_secrets: Callable[[str], str] = str) -> str:
     """``value`` as an error shows it."""
     try:

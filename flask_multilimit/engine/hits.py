@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms.ban import BanQuota
 from .bans import Ban
-from .errors import ConfigurationError, brief
+from .errors import ConfigurationError, brief, check_bool
 from .keys import (
     DEFAULT_PREFIX,
     PREFIX_PATTERN,
@@ -58,7 +59,12 @@ class Hit:
     """Its scope and subject, if :func:`hits_for` has made it."""
 
     def __post_init__(self) -> None:
-        check_cost(self.cost, self.rule)
+        try:
+            check_cost(self.cost, self.rule)
+        except AttributeError:
+            raise ConfigurationError(f"rule={brief(self.rule)}: give a Rule") from None
+        if self.shadow is not False:
+            check_bool("shadow", self.shadow)
         if self.on_storage_error is not None:
             check_policy(self.on_storage_error)
 
@@ -216,9 +222,9 @@ def hits_for(
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
             raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
-    if not PREFIX_PATTERN.fullmatch(prefix):
+    if not _fits(prefix, PREFIX_PATTERN):
         raise ConfigurationError(f"prefix={brief(prefix)}: must match {PREFIX_PATTERN.pattern}")
-    if not TYPE_PATTERN.fullmatch(type):
+    if not _fits(type, TYPE_PATTERN):
         raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
@@ -236,8 +242,14 @@ def hits_for(
         for rule in rules_from(rules)
     ]
     if ban is not None:
+        if not isinstance(ban, Ban):
+            raise ConfigurationError(f"ban={brief(ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)")
         hits.append(ban_hit(ban, stem, hits, f"{type}-ban"))
     return Hits(hits)
+
+
+def _fits(text: object, pattern: re.Pattern[str]) -> bool:
+    return isinstance(text, str) and pattern.fullmatch(text) is not None
 
 
 def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from .decision import NOTHING, Decision
-from .errors import ConfigurationError
+from .errors import ConfigurationError, brief
 from .forks import tell_child
 from .hits import Hit, Hits
 from .slots import KEEPER, slots_of, that_keeps_slots
@@ -59,6 +59,8 @@ class Limiter:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        if layers is not None and not isinstance(layers, Layers):
+            raise ConfigurationError(f"layers={brief(layers)}: give Layers(...)")
         if layers is None and not is_storage(storage):
             layers = Layers()
         found = storage_from(storage)

@@ -18,6 +18,7 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subjects, SubjectType
 from ..engine import ConfigurationError, Hit
+from ..engine.errors import brief
 from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
 from .overrides import Overrides
@@ -200,6 +201,8 @@ class Plans:
         """``method``, or all that ``endpoint`` takes. Raises :class:`ConfigurationError` when there is no such
         endpoint, or it does not take the method."""
         self.require_endpoint(endpoint)
+        if method is not None and not isinstance(method, str):
+            raise ConfigurationError(f'method={brief(method)}: give the name of one, such as "POST"')
         taken = self.methods_of(endpoint)
         if not taken:
             raise ConfigurationError(f'no route leads to the endpoint "{endpoint}"')
@@ -215,6 +218,8 @@ class Plans:
 
     def require_endpoint(self, endpoint: str) -> None:
         """Raise :class:`ConfigurationError` if no endpoint has this name, or no route leads to it."""
+        if not isinstance(endpoint, str):
+            raise ConfigurationError(f'endpoint={brief(endpoint)}: give the name of one, such as "api.update"')
         if endpoint not in self.app.view_functions:
             nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
             raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
@@ -307,6 +312,8 @@ def known_method(method: str) -> str:
 def _declared_here(scope: str | None, options: dict[str, Any]) -> Declaration:
     if scope is None:
         raise ConfigurationError("scope=None: name what is limited")
+    if options.get("rules", ()) is None:
+        raise ConfigurationError('rules=None: give rules, such as "5/minute"')
     where = str(scope)
     reject_unknown_options(f'limiter on "{where}"', options)
     for option in ("methods", "with_defaults"):

@@ -10,6 +10,7 @@ from flask import has_request_context
 from ..declare.limiter import Declaration
 from ..declare.subjects import LimitType, Resolve
 from ..engine import ConfigurationError, Decision, MemoryStorage
+from ..engine.errors import brief
 from ..engine.hits import PEEKED, Hits
 from ..engine.reply import head
 from ..plan.endpoint import AppliedLimits
@@ -28,12 +29,20 @@ def check_here(
 
 def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
     """Decide on hits that no limiter of the app has made."""
+    if not isinstance(hits, Hits):
+        raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
+    _require_name(scope)
     revise = gate.limiter.revise
     revised = revise(hits) if hits.revisable and revise is not None else hits
     applied = AppliedLimits.of_hits(revised or hits, subjects, scope)
     if revised is None:
         return _unasked(applied)
     return gate.verdicts.check_here(scope, applied) or _unasked(applied)
+
+
+def _require_name(scope: object) -> None:
+    if not isinstance(scope, str):
+        raise ConfigurationError(f"scope={brief(scope)}: name what is limited, as text")
 
 
 def _resolver(gate: AppGate, declaration: Declaration, subject: str | None) -> Resolve:

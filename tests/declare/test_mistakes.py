@@ -143,6 +143,9 @@ def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any
         ({"type": "user+ipp"}, r"type='user\+ipp'"),
         ({"rulse": "5/minute"}, "'rulse' is not an option of a limiter; did you mean 'rules'"),
         ({"where": "here"}, "'where' is not an option"),
+        ({"per": 60}, "'per' is not an option of a limiter; give one of type, rules, key"),
+        ({"after": 3}, r"'after' is not an option of a limiter; it is one of a ban: ban=Ban\(after="),
+        ({"charge_when": "4xx"}, r"charge_when='4xx': give a list of statuses such as \[401, 403\]"),
         (
             {"algorithm": "gcra"},
             r"'algorithm' is not an option of a limiter; it is one of a rule: rules=Rule\(..., algorithm=",
@@ -261,7 +264,9 @@ class TestExempt:
             exempt("default", level)
 
     @pytest.mark.parametrize(
-        "target", [5, Flask("shop").make_response, Flask("shop")], ids=["number", "bound method", "app"]
+        "target",
+        [5, Flask("shop").make_response, staticmethod(with_two), Flask("shop")],
+        ids=["number", "bound method", "static method", "app"],
     )
     def test_on_what_cannot_be_exempt(self, target: Any) -> None:
         with pytest.raises(ConfigurationError, match="put it on a function, a view class or a blueprint"):

@@ -9,12 +9,17 @@ import pytest
 from flask import Flask, Response, current_app, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, hits_for, rate_limiter
 from support.asking import ask, statuses, view
 from support.doubles import RecordingStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.clock import Clock
+
+
+HITS = hits_for("5/minute", scope="mail")
 
 
 @pytest.fixture
@@ -39,6 +44,80 @@ def test_any_other_subject_is_an_error(app: Flask, multilimit: MultiLimit, subje
         pytest.raises(ConfigurationError, match=r"subject=.*: give a str, an int or a UUID"),
     ):
         multilimit.check("1/minute", scope="mail", subject=subject)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endpoint": 5, "ip": "::1"}, 'endpoint=5: give the name of one, such as "api.update"'),
+        ({"endpoint": "view", "ip": 5}, 'ip=5: give the address as text, such as "203.0.113.7"'),
+        ({"endpoint": "view", "ip": b"::1"}, "ip=b'::1': give the address as text"),
+        ({"endpoint": "view", "ip": "::1", "method": 5}, 'method=5: give the name of one, such as "POST"'),
+        ({"endpoint": "view", "user": 5.0}, "user=5.0: give a str, an int or a UUID"),
+        ({"endpoint": "view", "user": object()}, "user=<object.*: give a str, an int or a UUID"),
+        ({"endpoint": "view", "everyone": "no"}, "everyone='no': give True or False"),
+        ({"endpoint": "view", "subjects": 5}, r'subjects=5: give a dict by type, such as {"api_key": "abc"}'),
+        ({"endpoint": "view", "subjects": {"key": 5.0}}, "key=5.0: give a str, an int or a UUID"),
+        ({}, "outside of a request, name an endpoint, and whose quotas"),
+    ],
+)
+def test_a_wrong_question_about_a_quota_is_an_error(
+    app: Flask, multilimit: MultiLimit, options: dict[str, Any], message: str
+) -> None:
+    app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules="1/minute")(view()))
+
+    with app.app_context():
+        for ask_for in (multilimit.peek, multilimit.reset):
+            with pytest.raises(ConfigurationError, match=message):
+                ask_for(**options)
+
+
+def test_a_subject_is_found_by_a_number_too(app: Flask, multilimit: MultiLimit) -> None:
+    app.get("/", endpoint="view")(rate_limiter(type=lambda: 5, name="tenant", rules="3/minute")(view()))
+    assert statuses(app, "/") == [200]
+
+    with app.app_context():
+        standing = multilimit.peek("view", subjects={"tenant": 5})
+
+    assert standing is not None
+    assert standing.remaining == 2
+
+
+def test_a_reset_where_rules_by_request_are_none_now_is_an_error(app: Flask, multilimit: MultiLimit) -> None:
+    app.get("/", endpoint="view")(rate_limiter(type=LimitType.IP, rules=lambda: None)(view()))
+
+    with app.test_request_context("/"), pytest.raises(ConfigurationError, match="has rules for ip, so nothing was"):
+        multilimit.reset("view", ip="::1")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda multilimit: multilimit.check(None, scope="mail"), 'rules=None: give rules, such as "5/minute"'),
+        (lambda multilimit: multilimit.refund(None), "decision=None: give the Decision of a check"),
+        (lambda multilimit: multilimit.release("x"), "decision='x': give the Decision of a check"),
+        (lambda multilimit: multilimit.check_hits([], scope="mail", subjects={}), r"hits=\[\]: give what hits_for"),
+        (lambda multilimit: multilimit.check_hits(HITS, scope=[], subjects={}), r"scope=\[\]: name what is limited"),
+        (lambda multilimit: multilimit.validate(5), "app=int of builtins: give the Flask object itself"),
+        (lambda multilimit: multilimit.control.deny("::1", lasting="no"), "lasting='no': give True or False"),
+        (lambda multilimit: multilimit.control.deny("::1", lasting=True, force="no"), "force='no': give True or False"),
+        (lambda multilimit: multilimit.control.preview(None, lasting=True), "give a dict, such as"),
+        (lambda multilimit: multilimit.control.note("reset", None), "entry=None: give text"),
+        (lambda multilimit: multilimit.control.history(0), "most=0: give a whole number, 1 or more"),
+    ],
+)
+def test_a_call_with_a_wrong_kind_of_value_is_an_error(
+    app: Flask, multilimit: MultiLimit, call: Callable[[Any], object], message: str
+) -> None:
+    with app.app_context(), pytest.raises(ConfigurationError, match=message):
+        call(multilimit)
+
+
+@pytest.mark.parametrize("option", ["allow", "deny", "observers"])
+@pytest.mark.parametrize("given", [None, 5, "10.0.0.0/8", ""])
+def test_what_takes_several_is_told_about_one(option: str, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option}=.*: give a list"):
+        MultiLimit(**{option: given})
 
 
 def test_a_check_without_a_scope_is_an_error(app: Flask, multilimit: MultiLimit) -> None:

@@ -73,6 +73,8 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
 
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """
+    if not isinstance(uri, str):
+        raise ConfigurationError(f"uri={brief(uri)}: give text, such as redis://localhost:6379/0")
     name, separator, address = uri.partition("://")
     scheme = SCHEMES.get(name)
     if scheme is None or not separator:
