@@ -316,14 +316,16 @@ class MultiLimit:
         _gate().release([decision])
 
     def close(self) -> None:
-        """Close the limiter of every app that this object serves: units of leases are given back, the thread that asks
-        whether a storage is back ends, and connections that were opened here are closed.
+        """End what runs in the background of every app that this object serves, and close its limiter: traffic is sent
+        to the storage, units of leases are given back, and connections that were opened here are closed.
 
         For processes that make one app after the other, such as tests. What still asks opens connections anew.
         """
         for app in list(self._apps):
+            gate = gate_of(app)
             steering_of(app).watcher.close()
-            gate_of(app).limiter.close()
+            gate.audience.watched.beat.close()
+            gate.limiter.close()
 
     def validate(self, app: Flask | None = None) -> None:
         """Raise :class:`ConfigurationError` for whatever is wrong in the limits of ``app`` (default: the current app),

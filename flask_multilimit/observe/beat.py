@@ -55,8 +55,9 @@ class Beat:
             if not self.idle:
                 return
             self.idle = False
+            turn = self.turn = object()
         try:
-            Thread(target=_run, args=(weakref.ref(self),), name="multilimit-beat", daemon=True).start()
+            Thread(target=_run, args=(weakref.ref(self), turn), name="multilimit-beat", daemon=True).start()
         except RuntimeError as error:  # no thread left, or the interpreter is ending: the next event tries again
             self.idle = True
             self._logger.warning("Rate limits: no thread can be started, so traffic is not flushed: %s", error)
@@ -76,6 +77,12 @@ class Beat:
         with self._lock:
             self.idle = bool(self._tasks)
 
+    def close(self) -> None:
+        """Run every task a last time, and let the thread end. An event that comes later starts another."""
+        self.once(ending=True)
+        with self._lock:
+            self.turn, self.idle = None, bool(self._tasks)
+
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
         self.idle = bool(self._tasks)
@@ -93,18 +100,18 @@ def threads_run() -> bool:
     return bool(given & {"enable-threads", "threads"})
 
 
-def _run(beating: weakref.ref[Beat]) -> None:
+def _run(beating: weakref.ref[Beat], turn: object) -> None:
     """The thread. It keeps no app alive."""
     idle = 0
     while idle < IDLE_BEATS:
         time.sleep(SECONDS)
         beat = beating()
-        if beat is None:
+        if beat is None or beat.turn is not turn:
             return
         idle = 0 if beat.once() else idle + 1
         del beat
     beat = beating()
-    if beat is not None:
+    if beat is not None and beat.turn is turn:
         beat.rest()
         if beat.once():  # events that came before rest(), while the thread still counted as running
             beat.start()

@@ -11,6 +11,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import Limiter, MultiLimit, Rule, hits_for, rate_limiter
+from flask_multilimit.observe.traffic.reading import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view
 from support.clock import Clock
@@ -63,6 +64,34 @@ def test_close_ends_the_threads_of_all_apps() -> None:
     until(lambda: not probing() & threads, seconds=10)
     assert [statuses(app, "/") for app, _ in made] == [[200], [200]], "limits hold all the same"
     assert not probing() & threads
+
+
+def test_close_ends_all_that_runs_in_the_background() -> None:
+    before = set(threading.enumerate())
+    multilimit = MultiLimit()
+    app, _ = app_without_storage(multilimit)
+    ours = set(threading.enumerate()) - before
+    assert {thread.name for thread in ours} == {"multilimit-probe", "multilimit-control", "multilimit-beat"}
+
+    multilimit.close()
+
+    until(lambda: not any(thread.is_alive() for thread in ours), seconds=10)
+    assert statuses(app, "/") == [200]
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_close_sends_the_traffic_that_was_counted(server: Server) -> None:
+    app = Flask("shop")
+    app.config["MULTILIMIT_STORAGE_URI"] = server.url
+    multilimit = MultiLimit(app, default_limits="9/minute")
+    app.add_url_rule("/", "view", view())
+    statuses(app, "/", "/")
+
+    multilimit.close()
+
+    limiter = Limiter(server.url)
+    assert sum(reader_of(limiter.storage, "rate_limit:").read(60).checks(endpoint="view")) == 2
+    limiter.close()
 
 
 @pytest.mark.usefixtures("redis_client")  # which empties the server: lists of another test may lie there

@@ -169,3 +169,33 @@ def test_it_beats_once_more_when_the_process_ends() -> None:
 
     assert run.stdout.splitlines()[-1] == "ending"
     assert run.stderr == ""
+
+
+def beating() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "multilimit-beat"}
+
+
+def test_closed_it_does_all_a_last_time_and_its_thread_ends(beat: Beat) -> None:
+    others, task = beating(), Task(*[True] * 1_000_000)
+    beat.add(task)
+    beat.start()
+    until(lambda: len(task.calls) > 2)
+
+    beat.close()
+
+    assert True in task.calls, "told that it is the end"
+    assert not beat.running
+    until(lambda: not beating() - others)
+
+
+def test_closed_it_begins_again_in_one_thread(beat: Beat) -> None:
+    others = beating()
+    beat.add(Task(*[True] * 1_000_000))
+    beat.start()
+    beat.close()
+
+    beat.start()
+
+    assert beat.running
+    until(lambda: len(beating() - others) == 1)
+    beat.close()
