@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import TypeVar, cast
 
@@ -82,7 +82,7 @@ class DynamicRules:
 def _rules_from(given: object) -> tuple[Rule, ...]:
     if type(given) is int and given == 0:
         return (NOTHING,)
-    if isinstance(given, Iterable) and not isinstance(given, (str, Rule)):
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping, Rule)):
         given = tuple(given)
     return () if given in (None, "", ()) else rules_from(cast("Rules", given))
 

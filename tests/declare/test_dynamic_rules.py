@@ -167,6 +167,18 @@ def test_may_say_that_there_is_no_limit_now(
     assert failures == []
 
 
+@pytest.mark.parametrize("nothing", [{}, b"", False, 0.0])
+def test_what_is_empty_but_no_list_is_nonsense_and_no_freedom(
+    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], nothing: Any
+) -> None:
+    MultiLimit(app, storage=storage)
+    answers = iter(["1/minute", nothing])
+    app.add_url_rule("/", "view", rate_limiter(rules=lambda: next(answers))(view()))
+
+    assert statuses(app, "/", "/") == [200, 429]
+    assert len(failures) == 1
+
+
 def test_may_say_that_nothing_passes(app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]) -> None:
     multilimit = MultiLimit(app, storage=storage)
     answers = iter([0, "1/minute", 0, RuntimeError("database away"), 0])
