@@ -151,7 +151,7 @@ class Control:
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
         """Put a line into the history about something that changes no entry: ``note("reset", "user:42")``."""
         for name, text in (("what", what), ("entry", entry), ("reason", reason), ("author", author)):
-            if not isinstance(text, str):
+            if not _is_text(text):
                 raise ConfigurationError(f"{name}={brief(text)}: give text")
         change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="")
         for _ in range(TRIES):
@@ -270,6 +270,14 @@ class Control:
         if written is not None:
             self._watcher.start()
         return written is not None
+
+
+def _is_text(value: object) -> bool:
+    """Whether ``value`` is text that can be stored."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 _TOO_MANY = "others change limits all the time: try again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,14 @@ def write(lines: Iterable[str]) -> None:
 
 def write_json(**fields: Any) -> None:
     click.echo(json.dumps({"schema": SCHEMA, **fields}, indent=2, ensure_ascii=False))
+
+
+def user_name() -> str:
+    """The name of the user who runs this; in a container there may be none."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
 
 
 as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from ...control.preview import Preview
 from ...engine import ConfigurationError
 from ...serve.steer import Steering, steering_of
 from .. import console
-from .base import C, as_json, command, for_people, write, write_json
+from .base import C, as_json, command, for_people, user_name, write, write_json
 
 _PER_PROCESS = (
     f"{PREFIX}STORAGE_URI=memory:// is in each process by itself: this command would change nothing but itself. "
@@ -146,7 +145,7 @@ def _change(
     with for_people():
         steering = _steering()
         control = steering.control
-        author = _user() if author is None else author
+        author = user_name() if author is None else author
         preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
         if not as_json:
             click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
@@ -157,14 +156,6 @@ def _change(
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
         click.echo(f"In force within a second. To take it back: flask multilimit unset {preview.entry.id}")
-
-
-def _user() -> str:
-    """The name of the user who runs this; in a container there may be none."""
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return ""
 
 
 def _confirm(warning: str, *, yes: bool, force: bool) -> None:
@@ -194,7 +185,7 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
         if not dry_run:
             if not yes:
                 click.confirm("Take this back?", abort=True, err=True)
-            author = _user() if author is None else author
+            author = user_name() if author is None else author
             steering.control.undo(id_, reason=reason, author=author)
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))
@@ -228,13 +219,13 @@ def entries_command(as_json: bool) -> None:
     write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
 
 
-@command("history", short_help="List the latest changes.")
+@command("history", short_help="List the latest changes and resets.")
 @click.option(
     "--most", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of changes to list."
 )
 @as_json
 def history_command(most: int, as_json: bool) -> None:
-    """List the latest changes, the newest first, with who made them and why."""
+    """List the latest changes and resets, the newest first, with who made them and why."""
     with for_people():
         changes = _steering().control.history(most)
     if as_json:

@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from ...declare.networks import without_port
-from ...declare.subjects import EVERYONE, Subject, subjects_given
-from ...engine import BanStatus, Decision, Hit, RuleStatus
+from ...declare.subjects import EVERYONE, LimitType, Subject, subjects_given
+from ...engine import BanStatus, ConfigurationError, Decision, Hit, RuleStatus, StorageError
 from ...engine.hits import BanHit
 from ...plan.endpoint import Applied, hits_of
 from ...plan.plans import Standing
 from ...serve.gate import AppGate
+from ...serve.steer import steering_of
 from .. import console
 from ..everywhere import all_keys, forget, keys_of
 from ..standing import require_limiters, standings_of
@@ -31,6 +32,7 @@ from .base import (
     current_gate,
     for_people,
     require_shared_storage,
+    user_name,
     write,
     write_json,
 )
@@ -123,8 +125,12 @@ class _Answer:
     @property
     def by_request(self) -> list[str]:
         """The limiters whose rules depend on the request."""
-        declarations = [each.declaration for each in self.applied if callable(each.declaration.rules)]
-        return [declared.name or declared.type_name for declared in declarations]
+        return _by_request(self.applied)
+
+
+def _by_request(applied: Iterable[Applied]) -> list[str]:
+    declarations = [each.declaration for each in applied if callable(each.declaration.rules)]
+    return [declared.name or declared.type_name for declared in declarations]
 
 
 def _asked(gate: AppGate, standing: Standing) -> _Answer:
@@ -172,7 +178,15 @@ _BY_REQUEST = (
 )
 
 
+_OTHER_RULES = (
+    "The rules of {names} depend on the request. This command makes none, so it looks at the rules that the callable "
+    "returns without one. With --all in place of the endpoint, quotas of other rules are reset, too."
+)
+
+
 def _verdict(answer: _Answer) -> str:
+    if answer.decision is None and answer.by_request:
+        return "no limit now, as far as checked"
     if answer.decision is None:
         return "none of its limits counts these subjects" if answer.not_asked else "has no limits"
     if answer.decision.allowed:
@@ -290,6 +304,8 @@ def _finite(seconds: float) -> float | None:
 @who_options
 @click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
 @click.option("--everything", is_flag=True, help="All quotas of all subjects.")
+@click.option("--reason", default="", help="The reason, for the history.")
+@click.option("--author", default=None, help="The author; default: the user who runs this command.")
 @click.option("--dry-run", is_flag=True, help="Show what would be reset, and reset nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
@@ -302,17 +318,21 @@ def reset_command(
     subjects: dict[str, str],
     everywhere: bool,
     everything: bool,
+    reason: str,
+    author: str | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, wherever it has any.
 
-    Quotas that everyone shares are reset only with --everyone, or with --everything.
+    Quotas that everyone shares are reset only with --everyone, or with --everything. The history shows who has reset
+    what, and why.
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
-    answer = _Reset(dry_run=dry_run, yes=yes, as_json=as_json)
+    what = f"{_somebody(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
+    answer = _Reset(what, reason=reason, author=author, dry_run=dry_run, yes=yes, as_json=as_json)
     with for_people():
         gate = current_gate()
         if endpoint is not None:
@@ -335,10 +355,25 @@ def _require_one_place(
         raise click.UsageError("--method is for an ENDPOINT.")
 
 
+def _somebody(given: Mapping[str, str]) -> str:
+    return " + ".join(
+        "everyone" if name == EVERYONE.type else value if name == LimitType.IP.value else f"{name}:{value}"
+        for name, value in given.items()
+    )
+
+
+def _place(endpoint: str | None, method: str | None) -> str:
+    return "everywhere" if endpoint is None else f"at {endpoint}" if method is None else f"at {endpoint} ({method})"
+
+
 @dataclass(frozen=True, slots=True)
 class _Reset:
     """How one command resets, and what it tells."""
 
+    what: str
+    """For the history."""
+    reason: str
+    author: str | None
     dry_run: bool
     yes: bool
     as_json: bool
@@ -349,11 +384,19 @@ class _Reset:
         require_shared_storage(gate)
         applied = [each for standing in standings for each in standing.applied]
         hits = hits_of(applied)
+        by_request = ", ".join(dict.fromkeys(_by_request(applied)))
+        if not hits:
+            raise ConfigurationError(
+                f'reset: the rules of {by_request} at "{endpoint}" depend on the request, and without one there are '
+                "none, so nothing was reset; --all in place of the endpoint resets whatever is used"
+            )
         rows = [(hit.name, _subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
         self._ask(console.columns(rows, indent=2), len(hits))
         used, full = _used_and_full(bare_limiter(gate).peek(hits))
         if not self.dry_run:
             gate.limiter.reset(hits)
+            if used:
+                self._note(gate)
         if self.as_json:
             found = {
                 "reset": [_hit_as_json(each) for each in used],
@@ -364,6 +407,8 @@ class _Reset:
         for said, some in ((self._said, used), ("Nothing to reset", full)):
             if some:
                 click.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
+        if by_request:
+            write(console.paragraph(_OTHER_RULES.format(names=by_request)))
 
     def of_keys(self, gate: AppGate, keys: list[str]) -> None:
         lines = [f"  {key}" for key in keys[:MOST_SHOWN]]
@@ -372,12 +417,25 @@ class _Reset:
             self._ask([*lines, *more], len(keys))
         if not self.dry_run:
             forget(gate, keys)
+            if keys:
+                self._note(gate)
         if self.as_json:
             write_json(endpoint=None, changed=not self.dry_run, keys=keys)
         elif not keys:
             click.echo("Nothing to reset: nothing is used.")
         else:
             click.echo(f"{self._said}: {console.plural(len(keys), 'quota')}.")
+
+    def _note(self, gate: AppGate) -> None:
+        """Put a line into the history, if there is one."""
+        steering = steering_of(gate.app)
+        if not steering.enabled:
+            return
+        author = user_name() if self.author is None else self.author
+        try:
+            steering.control.note("reset", self.what, reason=self.reason, author=author)
+        except (ConfigurationError, StorageError) as error:
+            click.echo(f"Reset, but the history does not show it: {error}", err=True)
 
     @property
     def _said(self) -> str:

@@ -196,12 +196,20 @@ def reset() -> Response:
     somebody = subject.Somebody.of(gate(), form.get("type", ""), form.get("value", ""))
     try:
         number = subject.reset(gate(), somebody, endpoint)
-        what = f"{somebody.who or somebody.shown}{f' at {endpoint}' if endpoint else ''}"
-        steering_of(gate().app).control.note("reset", what, author=visit().author)
     except (ConfigurationError, StorageError) as error:
         shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
         return render("refused.html", status=409, title="", why=shown)
+    _note_reset(f"{somebody.who or somebody.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
     return _to(url("subject", type=form.get("type"), value=form.get("value"), done=number))
+
+
+def _note_reset(what: str) -> None:
+    """Put a line into the history. The quotas are reset already, so an error does not change the answer."""
+    app = gate().app
+    try:
+        steering_of(app).control.note("reset", what, author=visit().author)
+    except (ConfigurationError, StorageError) as error:
+        app.logger.error("The history does not show the reset of %s: %s", what, error)
 
 
 # Lists and history

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.operate.cli.control import _user
+from flask_multilimit.operate.cli.base import user_name
 
 if TYPE_CHECKING:
     import redis
@@ -171,7 +171,7 @@ def test_where_the_user_has_no_name_the_author_is_empty(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("getpass.getuser", nobody)
 
-    assert _user() == ""
+    assert user_name() == ""
 
 
 def test_text_that_is_no_text_is_an_error(on_server: Command) -> None:

@@ -9,12 +9,24 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.operate.cli.base import user_name
+from operate.cli.conftest import Command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
     from flask.testing import FlaskClient
 
-    from operate.cli.conftest import Command
+FREE = """
+from flask import Flask
+from flask_multilimit import IP, MultiLimit, rate_limiter
 
+app = Flask("free")
+app.config.from_prefixed_env()
+MultiLimit(app)
+app.get("/", endpoint="view")(rate_limiter(type=IP, rules=lambda: None)(lambda: "ok"))
+"""
 ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
 
@@ -251,6 +263,93 @@ def test_reset_asks_and_then_the_next_request_passes(on_server: Command, shop: F
     assert "Reset 2 quotas? [y/N]" in run.err
     assert run.out == "Reset: ip-20s, ip-3600s.\n"
     passes_within_seconds(shop, "/update")  # a process believes its last refusal for one
+
+
+class TestResetInTheHistory:
+    def history(self, on_server: Command) -> list[tuple[str, str, str, str]]:
+        changes = on_server("history", "--json").json["changes"]
+        return [(each["what"], each["entry"], each["author"], each["reason"]) for each in changes]
+
+    def test_says_who_reset_what_where_and_why(self, on_server: Command, shop: FlaskClient) -> None:
+        told = ("--yes", "--author", "ann", "--reason", "a mistake")
+        for what in (
+            ("login", "--ip", "203.0.113.7", "--method", "post"),
+            ("update", "--everyone"),
+            ("--all", "--ip", "203.0.113.7"),
+            ("--everything",),
+        ):
+            call(shop, "/update")
+            assert shop.post("/login", environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code == 200
+            assert on_server("reset", *what, *told).code == 0
+
+        assert self.history(on_server) == [
+            ("reset", "all quotas of all subjects", "ann", "a mistake"),
+            ("reset", "203.0.113.7 everywhere", "ann", "a mistake"),
+            ("reset", "everyone at update", "ann", "a mistake"),
+            ("reset", "203.0.113.7 at login (POST)", "ann", "a mistake"),
+        ]
+
+    def test_names_the_user_of_the_machine_if_nobody_else(self, on_server: Command, shop: FlaskClient) -> None:
+        shop.get("/api/items", headers={"X-User": "ann"})
+
+        on_server("reset", "api.items", "--user", "ann", "--yes")
+
+        assert self.history(on_server) == [("reset", "user:ann at api.items", user_name(), "")]
+
+    @pytest.mark.parametrize("arguments", [("--dry-run",), ("--yes",)], ids=["dry run", "nothing used"])
+    def test_says_nothing_where_nothing_was_reset(
+        self, on_server: Command, shop: FlaskClient, arguments: tuple[str, ...]
+    ) -> None:
+        if "--dry-run" in arguments:
+            call(shop, "/update")
+
+        assert on_server("reset", "update", "--ip", "203.0.113.7", *arguments).code == 0
+        assert on_server("reset", "--all", "--ip", "203.0.113.7", *arguments).code == 0
+
+        assert self.history(on_server) == []
+
+    def test_that_cannot_be_written_hides_no_reset(
+        self, on_server: Command, shop: FlaskClient, redis_client: redis.Redis
+    ) -> None:
+        redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": "{"})
+        call(shop, "/update")
+
+        run = on_server("reset", "update", "--ip", "203.0.113.7", "--yes")
+
+        assert (run.code, run.out) == (0, "Reset: ip-20s, ip-3600s.\n")
+        assert "Reset, but the history does not show it: the control document is not JSON" in run.err
+
+    def test_is_not_written_where_changes_are_switched_off(self, on_server: Command, shop: FlaskClient) -> None:
+        call(shop, "/update")
+        on_server.environment["FLASK_MULTILIMIT_CONTROL"] = "false"
+
+        run = on_server("reset", "update", "--ip", "203.0.113.7", "--yes")
+
+        assert (run.code, run.err) == (0, "")
+        del on_server.environment["FLASK_MULTILIMIT_CONTROL"]
+        assert self.history(on_server) == []
+
+
+def test_reset_says_when_rules_depend_on_the_request(on_server: Command, shop: FlaskClient) -> None:
+    shop.get("/api/search/x?plan=gold", headers={"X-Api-Key": "abc"})
+
+    told = " ".join(on_server("reset", "api.search", "--subject", "api_key=abc", "--yes").out.split())
+
+    assert told.startswith("Reset: api_key-3600s. The rules of api_key depend on the request.")
+    assert "With --all in place of the endpoint" in told
+
+
+def test_rules_by_request_that_are_none_without_one(on_server: Command, tmp_path: Path) -> None:
+    app = tmp_path / "free.py"
+    app.write_text(FREE)
+    on_free = Command(app, on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"])
+
+    check = on_free("check", "view", "--ip", "203.0.113.7")
+    reset = on_free("reset", "view", "--ip", "203.0.113.7", "--yes")
+
+    assert check.out.startswith("view GET  no limit now, as far as checked\n")
+    assert reset.code == 1
+    assert 'the rules of ip at "view" depend on the request, and without one there are none' in reset.err
 
 
 def test_reset_does_nothing_without_a_yes(on_server: Command, shop: FlaskClient) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, Control, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
@@ -185,7 +185,22 @@ def test_all_quotas_of_a_subject_are_reset_and_the_history_says_so(app: Flask, a
     assert "Reset: 3 quotas." in ada.get(answer.location).text
     assert statuses(app, "/", "/", "/", environ_base=CLIENT) == [200, 200, 429]
     (change,) = ada.get(f"{ROOT}api/history").get_json()["changes"]
-    assert (change["what"], change["entry"], change["author"]) == ("reset", "203.0.113.7", "ada")
+    assert (change["what"], change["entry"], change["author"]) == ("reset", "203.0.113.7 at all endpoints", "ada")
+
+
+def test_a_reset_is_told_as_done_if_only_the_history_cannot_be_written(
+    app: Flask, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("NOPERM")
+
+    asked(app)
+    page = ada.get(SUBJECT, query_string={"who": "203.0.113.7"})
+    monkeypatch.setattr(Control, "note", fail)
+
+    assert reset(ada, page).status_code == 303
+    assert statuses(app, "/", environ_base=CLIENT) == [200]
+    assert "The history does not show the reset of 203.0.113.7 at all endpoints: NOPERM" in caplog.text
 
 
 def test_those_of_one_endpoint(app: Flask, ada: FlaskClient) -> None:
