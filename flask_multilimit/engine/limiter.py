@@ -233,12 +233,16 @@ class _Block:
         self._hits = hits
 
     def __enter__(self) -> Decision:
-        self._decision = decision = self._limiter.check(self._hits)
-        self._limiter.hold(decision)
+        limiter = self._limiter
+        self._decision = decision = limiter.check(self._hits)
+        if limiter._holding is limiter._storage:  # as usual: what hold() does, in a call less
+            KEEPER.hold(limiter._keeps_slots, decision)
+        else:
+            limiter.hold(decision)
         return decision
 
     def __exit__(self, *_: object) -> None:
-        self._limiter.release(self._decision)
+        KEEPER.release(self._decision)  # what this process does not hold is not its own, as in a fork, or given back
 
 
 def _unasked(hits: Hits) -> Decision:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -22,6 +22,7 @@ from .decision import Decision
 from .errors import ConfigurationError, StorageError
 from .forks import tell_child
 from .hits import PEEKED, Hit, memoized
+from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 
 RENEWALS = 3
@@ -30,6 +31,8 @@ RETRY_SECONDS = 1.0
 """Time between two attempts of a release that fails, until the slots expire."""
 CONFIRM_SECONDS = 1.0
 """Time after which the answer to a release is read, if no check has done so."""
+SILENT_SECONDS = 10.0
+"""Time after a warning of lost releases in which there is no other."""
 LINGER_SECONDS = 10.0
 """How long the idle thread waits for more work."""
 
@@ -38,8 +41,9 @@ _log = logging.getLogger("flask_multilimit")
 
 @dataclass(slots=True)
 class _Held:
-    """The slots that one check holds."""
+    """The slots that one check holds. Called with the reason if their release was lost."""
 
+    keeper: Keeper
     storage: KeepsSlots
     slots: tuple[Slot, ...]
     timeout: float
@@ -50,6 +54,9 @@ class _Held:
     """Whether a release has failed and is tried again."""
     failing: bool = False
     """Whether the last renewal has failed."""
+
+    def __call__(self, error: StorageError) -> None:
+        self.keeper.release_later((self,), error)
 
 
 class Keeper:
@@ -68,6 +75,7 @@ class Keeper:
         self._releasing = threading.Lock()
         self._wake = threading.Condition()
         self._wakes_at = 0.0
+        self._silent_until = 0.0
         self._thread: threading.Thread | None = None
 
     def _after_fork_in_child(self) -> None:
@@ -75,22 +83,31 @@ class Keeper:
 
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
         """Renew what ``decision`` has taken until it is released."""
-        slots = slots_of(decision)
-        if not slots:
+        check_id, hits, reply, _, refunded, _ = decision
+        holding = memoized(hits, _holding)
+        slots: tuple[Slot, ...]
+        if holding.only is not None and reply[ALLOWED] > 0 and not refunded and check_id != PEEKED:
+            slots = (_slot_of((check_id, holding.only)),)  # as usual, without a call of a function
+        elif not (slots := slots_of(decision)):
             return
-        timeout, now = memoized(decision.hits, _holding).timeout, self._clock()
+        timeout, now = holding.timeout, self._clock()
         due = now + timeout / RENEWALS
-        self._held[decision.check_id] = _Held(storage, slots, timeout, due, now + timeout)
-        self._see_to_it(due)
+        self._held[check_id] = _Held(self, storage, slots, timeout, due, now + timeout)
+        if self._thread is None or due < self._wakes_at:  # this runs at every request: one call less, nearly always
+            self._see_to_it(due)
 
     def release(self, decision: Decision) -> bool:
         """Give back what ``decision`` has taken; whether this process held it."""
         held = self._held.pop(decision.check_id, None)
         if held is None:
             return False
-        if self._releasing.acquire(blocking=False):
-            try:
-                self._release(held.storage, [held])
+        if self._releasing.acquire(False):  # by its name it takes longer
+            try:  # as in _release: each call of a function takes time of every request
+                held.storage.release(held.slots, held)
+                if id(held.storage) not in self._unconfirmed:
+                    self._confirm_soon(held.storage)
+            except StorageError as error:
+                held(error)
             finally:
                 self._releasing.release()
         else:
@@ -126,31 +143,45 @@ class Keeper:
         for storage, together in _by_storage(leaving):
             self._release(storage, together)
 
-    def _release(self, storage: KeepsSlots, together: list[_Held]) -> None:
-        slots = together[0].slots if len(together) == 1 else [slot for held in together for slot in held.slots]
+    def _release(self, storage: KeepsSlots, together: Sequence[_Held]) -> None:
+        slots: Sequence[Slot] = (
+            together[0].slots if len(together) == 1 else [slot for held in together for slot in held.slots]
+        )
         try:
-            storage.release(slots, partial(self._release_later, together))
+            storage.release(slots, partial(self.release_later, together))
         except StorageError as error:
-            self._release_later(together, error)
+            self.release_later(together, error)
         else:
-            self._unconfirmed[id(storage)] = storage
-            self._see_to_it(self._clock() + CONFIRM_SECONDS)
+            self._confirm_soon(storage)
 
-    def _release_later(self, together: list[_Held], error: StorageError) -> None:
+    def _confirm_soon(self, storage: KeepsSlots) -> None:
+        self._unconfirmed[id(storage)] = storage
+        self._see_to_it(self._clock() + CONFIRM_SECONDS)
+
+    def release_later(self, together: Sequence[_Held], error: StorageError) -> None:
+        """Try again, because ``error`` may have kept the slots from being released."""
         now = self._clock()
+        self._warn(together[0], error, now)
         for held in together:
-            if not held.releasing:
-                held.releasing = True
-                _log.warning(
-                    "Slots of %s could not be released: %s. Trying again; they expire in %d s.",
-                    held.slots[0].hit.key,
-                    error,
-                    max(held.expires - now, 0),
-                )
+            held.releasing = True
             held.due = now + RETRY_SECONDS
             if held.due < held.expires:
                 self._held[held.slots[0].check_id] = held
                 self._see_to_it(held.due)
+
+    def _warn(self, held: _Held, error: StorageError, now: float) -> None:
+        """Once for all slots that are lost together, with a connection or with the server."""
+        if held.releasing or now < self._silent_until:
+            return
+        self._silent_until = now + SILENT_SECONDS
+        _log.warning(
+            "Slots of %s could not be released: %s. Trying again; they expire in %d s. "
+            "Other slots that cannot be released in the next %d s are not logged.",
+            held.slots[0].hit.key,
+            error,
+            max(held.expires - now, 0),
+            SILENT_SECONDS,
+        )
 
     # The thread
 
@@ -224,18 +255,27 @@ class Keeper:
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
     """What ``decision`` has taken of rules that hold slots."""
-    check_id, holding = decision.check_id, memoized(decision.hits, _holding)
-    if not decision.allowed or check_id == PEEKED:
+    check_id, hits, reply, _, refunded, _ = decision
+    if reply[ALLOWED] <= 0 or check_id == PEEKED:
         return ()
-    if not decision.refunded and not holding.has_shadows:  # nearly always, and charges take longer
-        return tuple([Slot(check_id, hit) for hit in holding.hits])
+    holding = memoized(hits, _holding)
+    if not refunded and not holding.has_shadows:  # nearly always, and charges take longer
+        return tuple([_slot_of((check_id, hit)) for hit in holding.hits])
     return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
+
+
+_slot_of: Callable[[tuple[bytes, Hit]], Slot] = cast(
+    "Callable[[tuple[bytes, Hit]], Slot]", partial(tuple.__new__, Slot)
+)
+"""A slot of its fields, in a third of the time that ``Slot(...)`` takes: every request makes one."""
 
 
 class _Holding(NamedTuple):
     """What of a check holds slots."""
 
     hits: tuple[Hit, ...]
+    only: Hit | None
+    """Of one that refuses where it cannot be taken; of a shadow, ``None``."""
     timeout: float
     """The shortest."""
     has_shadows: bool
@@ -243,7 +283,8 @@ class _Holding(NamedTuple):
 
 def _holding(hits: tuple[Hit, ...]) -> _Holding:
     found = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
-    return _Holding(found, min([hit.rule.time for hit in found], default=0), any(hit.shadow for hit in found))
+    only = found[0] if len(found) == 1 and not found[0].shadow else None
+    return _Holding(found, only, min([hit.rule.time for hit in found], default=0), any(hit.shadow for hit in found))
 
 
 def _confirm(storage: Storage) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit.engine import Concurrent, Limiter, RedisStorage, hits_for, slots
 from flask_multilimit.engine.slots import KEEPER
+from support.waiting import SECONDS, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import redis
 
     from support.servers import Server
 
-PATIENCE = 20
 THREE = hits_for(Concurrent(3), scope="reports")
 
 
@@ -27,16 +27,10 @@ def limiter(server: Server, redis_client: redis.Redis, monkeypatch: pytest.Monke
     redis_client.delete(THREE[0].key)
     for name in ("CONFIRM_SECONDS", "RETRY_SECONDS"):
         monkeypatch.setattr(slots, name, 0.05)
+    monkeypatch.setattr(KEEPER, "_silent_until", 0.0)
     limiter = Limiter(RedisStorage.from_url(server.url, timeout=10))
     yield limiter
     limiter.close()
-
-
-def until(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
 
 
 def test_a_slot_that_is_given_back_is_free_for_the_next_check(limiter: Limiter) -> None:
@@ -52,7 +46,7 @@ def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter
 
     def work() -> None:
         with limiter.slot(many):
-            ready.wait(PATIENCE)
+            ready.wait(SECONDS)
 
     threads = [threading.Thread(target=work) for _ in range(40)]
     for thread in threads:
@@ -68,8 +62,8 @@ def test_a_release_that_is_lost_with_its_connection_is_made_again(limiter: Limit
     with limiter.slot(THREE):
         redis_client.client_kill_filter(_type="normal", skipme=True)
 
-    assert until(lambda: redis_client.zcard(THREE[0].key) == 0)
-    assert until(lambda: len(KEEPER) == 0)
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)
+    until(lambda: len(KEEPER) == 0)
 
 
 def test_a_release_that_the_server_refuses_is_made_again(
@@ -78,12 +72,12 @@ def test_a_release_that_the_server_refuses_is_made_again(
     with limiter.slot(THREE):
         redis_client.config_set("min-replicas-to-write", 1)
     try:
-        assert until(lambda: len(KEEPER) == 1), "nobody else asks; the keeper finds out by itself"
+        until(lambda: len(KEEPER) == 1)  # nobody else asks; the keeper finds out by itself
         assert redis_client.zcard(THREE[0].key) == 1
     finally:
         redis_client.config_set("min-replicas-to-write", 0)
 
-    assert until(lambda: redis_client.zcard(THREE[0].key) == 0)
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)
     assert "could not be released" in caplog.text
 
 
@@ -111,4 +105,44 @@ def test_a_release_waits_for_no_answer(
     finally:
         redis_client.client_unpause()
 
-    assert until(lambda: redis_client.zcard(THREE[0].key) == 0)
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)
+
+
+def test_releases_that_are_lost_together_are_one_line_in_the_log(
+    limiter: Limiter, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = hits_for(Concurrent(40), scope="reports")
+    held = [limiter.check(many) for _ in range(40)]
+    for decision in held:
+        limiter.hold(decision)
+    redis_client.client_pause(60_000, all=False)
+    try:
+        for decision in held:
+            limiter.release(decision)
+        redis_client.client_kill_filter(_type="normal", skipme=True)
+    finally:
+        redis_client.client_unpause()
+
+    until(lambda: "could not be released" in caplog.text)
+    until(lambda: redis_client.zcard(many[0].key) == 0)
+    assert caplog.text.count("could not be released") == 1
+
+
+class _InTheChild(Exception):  # noqa: N818 - nothing is wrong
+    pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
+    limiter: Limiter, redis_client: redis.Redis
+) -> None:
+    try:
+        with limiter.slot(THREE):
+            child = os.fork()
+            if child == 0:
+                raise _InTheChild
+            os.waitpid(child, 0)
+            assert redis_client.zcard(THREE[0].key) == 1
+    except _InTheChild:
+        os._exit(0)
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)

@@ -7,23 +7,26 @@ local UNKNOWN = -2 -- a retry_after that nobody can know
 local TRIM = 128 -- at most so many expired slots, and so many of the future, are dropped by one charge
 
 algorithms.concurrency = {
-  -- Seen: the number of slots in progress.
+  -- Seen: the number of entries that do not count, because they lie outside the window.
   evaluate = function(hit, now)
-    local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+    local entries, used = call('ZCARD', hit.key), 0
+    if entries > 0 then -- often nothing is in progress
+      used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+    end
     local remaining = hit.count - used
     if remaining < 0 then -- the count has been lowered
       remaining = 0
     end
     if hit.cost <= remaining or hit.cost == 0 then
-      return remaining, 0, 0, used
+      return remaining, 0, 0, entries - used
     end
     if hit.cost > hit.count then
-      return remaining, NEVER, 0, used
+      return remaining, NEVER, 0, entries - used
     end
-    return remaining, UNKNOWN, 0, used
+    return remaining, UNKNOWN, 0, entries - used
   end,
 
-  charge = function(hit, now, used, id)
+  charge = function(hit, now, dead, id)
     call('ZADD', hit.key, stamp, id)
     if hit.cost > 1 then
       local entries = {}
@@ -33,8 +36,6 @@ algorithms.concurrency = {
       end
       call('ZADD', hit.key, unpack(entries))
     end
-    -- What lies outside the window.
-    local dead = call('ZCARD', hit.key) - used - hit.cost
     if dead > 0 then
       local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
       if future > 0 then
@@ -56,6 +57,11 @@ algorithms.concurrency = {
         found[n] = id .. n
       end
       return found
+    end
+
+    local reset_after_used = others.reset_after
+    others.reset_after = function(hit, now)
+      return reset_after_used(hit, now, call('ZCOUNT', hit.key, now - hit.window + 1, horizon))
     end
 
     others.refund = function(hit, until_, now, id)

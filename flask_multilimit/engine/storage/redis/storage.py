@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from ...algorithms import BAN
+from ...algorithms import ALGORITHMS, BAN
 from ...algorithms.base import HoldsSlots
 from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
@@ -145,9 +145,10 @@ class RedisStorage:
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         if lost is not None and self._wire is not None and len(slots) == 1:  # as nearly always
-            told = partial(self._tell_lost, lost)
+            check_id, hit = slots[0]
+            command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
             try:
-                self._wire.tell(_packed_release(slots[0]), monotonic(), told)
+                self._wire.tell(command, monotonic(), partial(self._tell_lost, lost))
             except (RedisError, OSError) as error:
                 raise self._failure(error) from error
             return
@@ -400,14 +401,15 @@ _ANY_ID = b"\xff" * 16
 
 
 @lru_cache(maxsize=1024)
-def _release_parts(release_command: ReleaseCommand, key: str, cost: int) -> list[bytes]:
+def _release_parts(algorithm: str, key: str, cost: int) -> list[bytes]:
     """The packed command, cut where the id stands."""
+    release_command = cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
     return command_of(*release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
 
 def _packed_release(slot: Slot) -> bytes:
     check_id, hit = slot
-    return check_id.join(_release_parts(_release_command_of(hit), hit.key, hit.cost))
+    return check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
 
 
 def _release_command_of(hit: Hit) -> ReleaseCommand:

@@ -65,6 +65,8 @@ _FRESH_SECONDS = 0.5
 """After its last question a connection is taken to be there still, by those who can tell again."""
 _MOST_OWED = 128
 """Replies to what was told that wait to be read, of one connection."""
+_DONE_AND_A_LIST = b":1\r\n*"
+"""The answer to a release, and the beginning of a reply."""
 _MORE = object()
 """In place of a reply that is not complete yet."""
 
@@ -404,7 +406,10 @@ class _SocketLine:
             raise TimeoutError("timed out")
         received = self._receive(_CHUNK)
         if self._owed:
-            return self._reply_after_owed(started, received)
+            if len(self._owed) > 1 or received[:5] != _DONE_AND_A_LIST:
+                return self._reply_after_owed(started, received)
+            self._owed.popleft()  # usually
+            received = received[4:]
         is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
         if not is_short:
             Announcements().read(received)

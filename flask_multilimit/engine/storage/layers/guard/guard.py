@@ -167,11 +167,12 @@ class GuardedStorage:
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """While the storage is away, slots that it holds are released later."""
-        if self._breaker.state is not _CLOSED or self._pending:
+        pending = self._pending
+        if self._breaker.state is not _CLOSED or pending.admitted or pending.refunds:  # its __bool__ would be a call
             with self._lock:
                 slots = [slot for slot in slots if not self._release_here(slot)]
         if slots:
-            cast("KeepsSlots", self.wrapped).release(slots, lost)
+            self.wrapped.release(slots, lost)  # type: ignore[attr-defined]  # that_keeps_slots has looked
 
     def _release_here(self, slot: Slot) -> bool:
         check_id, charges = UUID(bytes=slot.check_id), (Charge(slot.hit, 0),)

@@ -63,17 +63,17 @@ class PendingCharges:
         self._storage = storage
         self._now = now
         self._log = log
-        self._pending: OrderedDict[bytes, Admitted] = OrderedDict()
+        self.admitted: OrderedDict[bytes, Admitted] = OrderedDict()
         self._hits = 0  # of all checks together
         self._most_hits = most_hits
-        self._refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
+        self.refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
 
     def __len__(self) -> int:
         """The number of admitted checks that must be charged."""
-        return len(self._pending)
+        return len(self.admitted)
 
     def __bool__(self) -> bool:
-        return bool(self._pending or self._refunds)
+        return bool(self.admitted or self.refunds)
 
     def begin(self) -> None:
         """Another outage begins."""
@@ -81,34 +81,34 @@ class PendingCharges:
 
     def forget(self) -> None:
         """Another process will tell the storage."""
-        self._pending.clear()
+        self.admitted.clear()
         self._hits = 0
-        self._refunds.clear()
+        self.refunds.clear()
 
     def keep(self, check_id: bytes, admitted: Admitted) -> None:
         self.drop(check_id)
-        self._pending[check_id] = admitted
+        self.admitted[check_id] = admitted
         self._hits += len(admitted.hits)
-        while len(self._pending) > MOST_PENDING or (self._hits > self._most_hits and len(self._pending) > 1):
-            oldest = self.drop(next(iter(self._pending)))
+        while len(self.admitted) > MOST_PENDING or (self._hits > self._most_hits and len(self.admitted) > 1):
+            oldest = self.drop(next(iter(self.admitted)))
             self.given_up += bool(oldest and oldest.lasting(self._now()))
 
     def drop(self, check_id: bytes) -> Admitted | None:
         """Forget the check. Return what was kept."""
-        dropped = self._pending.pop(check_id, None)
+        dropped = self.admitted.pop(check_id, None)
         self._hits -= len(dropped.hits) if dropped is not None else 0
         return dropped
 
     def find(self, check_id: UUID) -> Admitted | None:
         """The check that :meth:`keep` was given, unless it is charged already."""
-        return self._pending.get(check_id.bytes)
+        return self.admitted.get(check_id.bytes)
 
     def keep_refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._refunds.append((check_id, tuple(charges)))
+        self.refunds.append((check_id, tuple(charges)))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
         """The oldest checks, for :meth:`charge`."""
-        batch = [item for item, _ in zip(self._pending.items(), range(BATCH), strict=False)]
+        batch = [item for item, _ in zip(self.admitted.items(), range(BATCH), strict=False)]
         for _, admitted in batch:
             admitted.carried = True
         return batch
@@ -130,15 +130,15 @@ class PendingCharges:
 
     def give_back(self) -> None:
         """Make all refunds. Raises :class:`StorageError`."""
-        while self._refunds:
-            check_id, charges = self._refunds[0]
+        while self.refunds:
+            check_id, charges = self.refunds[0]
             try:
                 self._storage.refund(check_id, charges)
             except StorageError as error:
                 if not error.key_specific:
                     raise
                 self._log(tuple(charge.hit for charge in charges), error)
-            self._refunds.popleft()
+            self.refunds.popleft()
 
     def _charge_at_once(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         now = self._now()
