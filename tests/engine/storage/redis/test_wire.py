@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -16,7 +18,7 @@ from redis.retry import Retry
 from flask_multilimit.engine import Limiter, Rule, StorageError, hits_for
 from flask_multilimit.engine.storage.redis import wire as wire_module
 from flask_multilimit.engine.storage.redis.deadline import Deadline
-from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
+from flask_multilimit.engine.storage.redis.wire import Wire, _SocketLine, command_of, wire_of
 from support.bench import bare
 from support.waiting import until
 
@@ -265,6 +267,42 @@ def test_what_is_told_is_done_and_the_next_reply_is_ones_own(wire: Wire) -> None
 
     assert [ask(wire, b"ECHO", b"mine", looking=False), ask(wire, b"GET", b"told")] == [b"mine", b"3"]
     assert lost == []
+
+
+def read_all_at_once(wire: Wire, size: int) -> None:
+    """Let the next reply be read when ``size`` bytes have come."""
+    (line,) = wire._idle
+    if not isinstance(line, _SocketLine):
+        pytest.skip("without hiredis it is redis-py that reads")
+    receive = line._receive
+
+    def receive_all(most: int) -> bytes:
+        until(lambda: len(line._socket.recv(most, socket.MSG_PEEK)) == size)
+        line._receive = receive
+        return receive(most)
+
+    line._receive = receive_all  # type: ignore[assignment]
+
+
+def test_an_answer_that_comes_with_the_next_reply_is_stepped_over(wire: Wire) -> None:
+    ask(wire, b"RPUSH", b"list", b"mine")
+    lost = Losses()
+    for _ in range(3):
+        tell(wire, b"ZADD", b"told", b"1", uuid4().bytes, lost=lost)
+        read_all_at_once(wire, len(b":1\r\n*1\r\n$4\r\nmine\r\n"))
+
+        assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
+        assert wire._idle[0].owed == 0
+    assert lost == []
+
+
+def test_answers_of_any_kind_that_come_with_the_next_reply_are_not_taken_for_it(wire: Wire) -> None:
+    ask(wire, b"RPUSH", b"list", b"mine")
+    tell(wire, b"ZADD", b"told", b"1", b"x")
+    tell(wire, b"ZRANGE", b"told", b"0", b"-1")
+    read_all_at_once(wire, len(b":1\r\n*1\r\n$1\r\nx\r\n*1\r\n$4\r\nmine\r\n"))
+
+    assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
 
 
 def test_a_long_reply_that_follows_what_was_told_is_read_whole(wire: Wire) -> None:
