@@ -244,7 +244,11 @@ def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[R
 
 def is_near_limit(decision: Decision) -> bool:
     """Whether :func:`hits_near_limit` finds any, for a check that every rule allows."""
-    return True in map(lt, decision.reply[_REMAININGS], memoized(decision.hits, _fews))
+    try:
+        fews = decision.hits.memory[_fews]  # type: ignore[attr-defined]  # `memoized`, written out: each request asks
+    except (AttributeError, KeyError):
+        fews = memoized(decision.hits, _fews)
+    return True in map(lt, decision.reply[_REMAININGS], fews)
 
 
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:

@@ -48,6 +48,8 @@ class AppAudience(Audience):
         self.traffic = traffic
         self.present: bool = bool(observers) or traffic is not None
         """Whether there is a listener besides receivers of the signal."""
+        self.only: Traffic | None = None if observers else traffic
+        """The traffic, if no observer listens besides."""
         self._app = app
         self._beat = watched.beat
 
@@ -86,6 +88,8 @@ class AppAudience(Audience):
 
 def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
+    if audience.only is not None and not (applied.may_wait or limit_event.receivers):
+        return _check_and_count(limiter, scope, applied, audience, audience.only)
     started, waited = perf_counter(), 0.0
     try:
         decision = limiter.check(applied.hits)
@@ -97,6 +101,21 @@ def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: 
         audience.hear(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
         raise
     audience.hear(scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, applied)
+    return decision
+
+
+def _check_and_count(
+    limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience, traffic: Traffic
+) -> Decision:
+    """:func:`check_aloud` in fewer steps, for the many apps without an observer: traffic needs no event and no time."""
+    try:
+        decision = limiter.check(applied.hits)
+    except StorageError as error:
+        audience.hear(scope, "unanswered", "nobody", applied=applied, error=error)
+        raise
+    traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
+    if audience.watched.beat.idle:
+        audience.stir()
     return decision
 
 

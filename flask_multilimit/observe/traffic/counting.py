@@ -14,6 +14,7 @@ from typing import TypeVar
 from ...engine import BanStatus, Decision, Hit
 from ...engine.forks import mind_forks
 from ...engine.hits import memoized
+from ...engine.reply import ALLOWED
 from ..events import (
     OTHERS,
     Counted,
@@ -152,12 +153,17 @@ def _marks_of_listed(endpoint: str, outcome: Outcome, subject: tuple[str, str]) 
 
 def _marks_of(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> _Marks:
     """What the rules did. It is kept with the hits, because a subject that is refused once is often refused again."""
-    near, end = hits_near_limit(decision), (endpoint, *map(truth, retry_afters(decision)))
-    if near:
+    near: Sequence[Hit] = ()
+    end: tuple[object, ...] = (endpoint, *map(truth, retry_afters(decision)))
+    if decision.reply[ALLOWED] and (near := hits_near_limit(decision)):
         end += tuple([hit.key for hit in near])
     if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
         return _new_marks(endpoint, decision, near, applied, begun)
-    known = memoized(decision.hits, _marks_by_end)
+    known: dict[tuple[object, ...], _Marks]
+    try:
+        known = decision.hits.memory[_marks_by_end]  # type: ignore[attr-defined]  # `memoized`, written out
+    except (AttributeError, KeyError):
+        known = memoized(decision.hits, _marks_by_end)
     marks = known.get(end)
     if marks is None:
         marks = known[end] = _new_marks(endpoint, decision, near, applied)
