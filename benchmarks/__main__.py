@@ -17,7 +17,7 @@ from .environment import go_where_the_peers_are
 
 PARTS = (
     *("server", "capacity", "leases", "refusals", "memory", "flask", "web"),
-    *("threads", "startup", "growth", "footprint", "connections", "local"),
+    *("threads", "startup", "growth", "footprint", "connections", "local", "observation"),
 )
 
 

@@ -1,19 +1,14 @@
-"""What observing costs: `python -m benchmarks.observation`.
-
-Each figure is what is added to one request's check in memory by three rules of one address, interleaved in blocks with
-the same check that nobody observes; medians. Then what a flush takes, and the memory and the recall of the most refused
-subjects.
-"""
+"""What it costs to observe: what is added to one request's check in memory by three rules of one address; a flush, once
+a second; and the memory and the recall of the subjects that are refused most."""
 
 from __future__ import annotations
 
 import logging
 import random
-import statistics
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -34,19 +29,37 @@ from flask_multilimit import (
 )
 from flask_multilimit.observe.events import outcome_of
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.observe.traffic.counting import MOST_SUBJECTS
 from flask_multilimit.observe.traffic.counting import Counter as EventCounter
 from flask_multilimit.observe.traffic.flushing import Outbox
 from flask_multilimit.observe.traffic.heaviest import Heaviest
 from flask_multilimit.serve.gate import gate_of
 
-from .measure import cpu_of
+from .measure import Variant, cpu_of, in_turn, pinned
+from .results import Figure, median_of
 from .setting import Setting
 
-BLOCKS, IN_BLOCK = 400, 200
-FLUSHES = 100
+PART = "observation"
+NOBODY, TRAFFIC, PROMETHEUS = "nobody", "traffic, which is on by default", "Prometheus"
+CASES = {"admitted": 10**6, "refused by the deny cache": 1}
+"""With the count of the first rule."""
+IN_BLOCK = 200
 SUBJECTS = 1_000_000
 EVENTS = 1_000_000
-COUNTERS = 1024
+EXPONENTS = (0.9, 1.0, 1.1)
+FLUSH, MEMORY, RECALL = "a flush", f"{SUBJECTS:,} subjects", f"{EVENTS:,} refusals"
+
+
+def measure(setting: Setting) -> Iterator[Figure]:
+    yield from added(setting)
+    yield from flush(setting)
+    yield Figure(PART, TRAFFIC, MEMORY, "MB", round(memory(), 2))
+    for exponent in EXPONENTS:
+        yield Figure(PART, TRAFFIC, RECALL, of_zipf(exponent), recall(exponent))
+
+
+def of_zipf(exponent: float) -> str:
+    return f"share found of the top 20, Zipf {exponent}"
 
 
 def check_of(count: int, *, traffic: bool, prometheus: bool) -> Callable[[], object]:
@@ -76,45 +89,50 @@ def check_of(count: int, *, traffic: bool, prometheus: bool) -> Callable[[], obj
     return check
 
 
-def block(check: Callable[[], object]) -> float:
-    """Microseconds a check."""
-    begin = time.perf_counter()
-    for _ in range(IN_BLOCK):
-        check()
-    return (time.perf_counter() - begin) / IN_BLOCK * 1e6
+def added(setting: Setting) -> Iterator[Figure]:
+    """What observing adds, each round to the check of the same round that nobody observes."""
+    checks = {
+        Variant(who, case): check_of(count, traffic=who == TRAFFIC, prometheus=who == PROMETHEUS)
+        for case, count in CASES.items()
+        for who in (NOBODY, TRAFFIC, PROMETHEUS)
+    }
+    with pinned():
+        samples = in_turn(checks, rounds=setting.rounds(400), block=IN_BLOCK)
+    for (who, case), taken in samples.items():
+        if who != NOBODY:
+            both = list(zip(taken, samples[Variant(NOBODY, case)], strict=True))
+            yield median_of(PART, who, case, "µs added", (more.wall - bare.wall for more, bare in both))
+            yield median_of(PART, who, case, "CPU µs added", (more.client_cpu - bare.client_cpu for more, bare in both))
 
 
-def added(count: int, *, traffic: bool, prometheus: bool) -> tuple[float, float]:
-    """Median of a check that nobody observes, and of what observing adds."""
-    bare = check_of(count, traffic=False, prometheus=False)
-    observed = check_of(count, traffic=traffic, prometheus=prometheus)
-    pairs = [(block(bare), block(observed)) for _ in range(BLOCKS)]
-    return statistics.median(one for one, _ in pairs), statistics.median(two - one for one, two in pairs)
-
-
-def flush() -> tuple[float, float]:
+def flush(setting: Setting) -> Iterator[Figure]:
     """Milliseconds of CPU, of a process and of the server, to hand on what was counted in a second at 50 endpoints: all
     outcomes, and as many refused subjects as are sent."""
-    with Setting().server() as server:
+    with setting.server() as server:
         outbox = Outbox(
             RedisStorage.from_url(server.tcp_url, timeout=10), "rate_limit:", logger=logging.getLogger("benchmark")
         )
         counter, limiter = EventCounter(subjects=True), Limiter(MemoryStorage())
-        samples = []
-        for _ in range(FLUSHES):
-            for number in range(500):
-                hits = hits_for("1/hour", scope=f"view-{number % 50}", subject=str(number))
-                for _ in range(2):
-                    decision = limiter.check(hits)
-                    outcome = outcome_of(decision, 0.0)
-                    applied = (Subject(("default", str(number)), hits),)
-                    counter.count(f"view-{number % 50}", outcome, "storage", decision, applied)
+        ours, of_server = [], []
+        for _ in range(setting.rounds(100)):
+            count_a_second(counter, limiter)
             before, at_server = time.process_time_ns(), cpu_of(server.pid)
             outbox.put(counter.take())
             outbox.send()
-            samples.append((time.process_time_ns() - before, cpu_of(server.pid) - at_server))
-    ours, of_server = zip(*samples, strict=True)
-    return statistics.median(ours) / 1e6, statistics.median(of_server) / 1e6
+            ours.append((time.process_time_ns() - before) / 1e6)
+            of_server.append((cpu_of(server.pid) - at_server) / 1e6)
+    yield median_of(PART, TRAFFIC, FLUSH, "CPU ms", ours)
+    yield median_of(PART, TRAFFIC, FLUSH, "server CPU ms", of_server)
+
+
+def count_a_second(counter: EventCounter, limiter: Limiter) -> None:
+    """A thousand checks of 500 subjects at 50 endpoints, half of them refused."""
+    for number in range(500):
+        hits = hits_for("1/hour", scope=f"view-{number % 50}", subject=str(number))
+        for _ in range(2):
+            decision = limiter.check(hits)
+            applied = (Subject(("default", str(number)), hits),)
+            counter.count(f"view-{number % 50}", outcome_of(decision, 0.0), "storage", decision, applied)
 
 
 class Subject(NamedTuple):
@@ -128,7 +146,7 @@ def recall(exponent: float) -> float:
     """Of the 20 most frequent of a Zipf stream, the share that is found."""
     weights = list(accumulate(1 / rank**exponent for rank in range(1, SUBJECTS + 1)))
     stream = random.Random(1).choices(range(SUBJECTS), cum_weights=weights, k=EVENTS)
-    heaviest: Heaviest[int] = Heaviest(COUNTERS)
+    heaviest: Heaviest[int] = Heaviest(MOST_SUBJECTS)
     for subject in stream:
         heaviest.add(subject)
     exact = {subject for subject, _ in Counter(stream).most_common(20)}
@@ -138,25 +156,9 @@ def recall(exponent: float) -> float:
 def memory() -> float:
     """Megabytes of the counters after a million subjects, each refused once."""
     tracemalloc.start()
-    heaviest: Heaviest[tuple[str, str, str, str]] = Heaviest(COUNTERS)
+    heaviest: Heaviest[tuple[str, str, str, str]] = Heaviest(MOST_SUBJECTS)
     for number in range(SUBJECTS):
         heaviest.add(("api.search", "ip-60s", "ip", f"2001:db8:{number:x}::/64"))
     taken = tracemalloc.get_traced_memory()[0] / 1e6
     tracemalloc.stop()
     return taken
-
-
-def main() -> None:
-    for name, count in (("admitted", 10**6), ("refused by the deny cache", 1)):
-        for what, traffic, prometheus in (("traffic", True, False), ("Prometheus", False, True)):
-            bare, more = added(count, traffic=traffic, prometheus=prometheus)
-            print(f"{name}: a check takes {bare:.2f} us; {what} adds {more:.2f} us")
-    ours, of_server = flush()
-    print(f"a flush, once a second: {ours:.2f} ms of a process, {of_server:.2f} ms of the server")
-    print(f"memory with {SUBJECTS:,} subjects: {memory():.2f} MB")
-    for exponent in (0.9, 1.0, 1.1):
-        print(f"recall of the top 20, Zipf {exponent}: {recall(exponent):.2f}")
-
-
-if __name__ == "__main__":
-    main()

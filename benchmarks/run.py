@@ -18,6 +18,7 @@ from . import (
     in_memory,
     leases,
     local,
+    observation,
     refusals,
     server,
     startup,
@@ -34,7 +35,7 @@ PARTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
     part.PART: part.measure
     for part in (
         *(server, capacity, leases, refusals, in_memory, in_flask, web),
-        *(threads, startup, growth, footprint, connections, local),
+        *(threads, startup, growth, footprint, connections, local, observation),
     )
 }
 

@@ -16,6 +16,7 @@ from . import (
     leases,
     local,
     memory_per_subject,
+    observation,
     refusals,
     server,
     startup,
@@ -283,6 +284,29 @@ TABLES = (
         refusals.PART,
         "Bytes that a process keeps for each refusal",
         {case: Cell(case, "bytes kept") for case in RULES},
+        best="",
+    ),
+    Table(
+        "observation",
+        observation.PART,
+        "Microseconds that observing adds to a request",
+        {case: Cell(case, "µs added", spread=True) for case in observation.CASES}
+        | {f"CPU, {case}": Cell(case, "CPU µs added") for case in observation.CASES},
+        best="",
+    ),
+    Table(
+        "observation-beside",
+        observation.PART,
+        "What traffic takes beside the requests",
+        {
+            "a flush: CPU ms of the process": Cell(observation.FLUSH, "CPU ms", spread=True),
+            "of the server": Cell(observation.FLUSH, "server CPU ms", spread=True),
+            f"MB, {observation.MEMORY}": Cell(observation.MEMORY, "MB"),
+        }
+        | {
+            f"found of the 20 refused most, Zipf {exponent}": Cell(observation.RECALL, observation.of_zipf(exponent))
+            for exponent in observation.EXPONENTS
+        },
         best="",
     ),
 )

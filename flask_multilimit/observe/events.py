@@ -205,7 +205,7 @@ class Audience:
 
 
 _REMAININGS = slice(REMAINING, None, EACH)
-_RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
+RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
 """Made once, because every request uses them."""
 
 
@@ -216,19 +216,14 @@ def outcome_of(decision: Decision, waited: float) -> Outcome:
         return "refused" if decision.ban is None else "banned"
     if waited >= SLEPT_SECONDS:
         return "waited"
-    return "shadowed" if any(reply[_RETRY_AFTERS]) else "allowed"
-
-
-def retry_afters(decision: Decision) -> Sequence[int]:
-    """Microseconds for each hit: 0 unless it refuses, or would refuse if it were not a shadow."""
-    return decision.reply[_RETRY_AFTERS]
+    return "shadowed" if any(reply[RETRY_AFTERS]) else "allowed"
 
 
 def refusing_hits(decision: Decision | None) -> list[Hit]:
     """The hits that refuse, and the shadows that would."""
     if decision is None:
         return []
-    return [hit for hit, wait in zip(decision.hits, decision.reply[_RETRY_AFTERS], strict=True) if wait]
+    return [hit for hit, wait in zip(decision.hits, decision.reply[RETRY_AFTERS], strict=True) if wait]
 
 
 def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[Refusal]:
@@ -256,7 +251,7 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
     reply, hits = decision.reply, decision.hits
     if not reply[ALLOWED]:
         return ()
-    standings = zip(hits, reply[_REMAININGS], reply[_RETRY_AFTERS], strict=True)
+    standings = zip(hits, reply[_REMAININGS], reply[RETRY_AFTERS], strict=True)
     return [hit for hit, left, wait in standings if left < _few(hit) and not wait]
 
 

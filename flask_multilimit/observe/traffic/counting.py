@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import truth
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...engine import BanStatus, Decision, Hit
 from ...engine.forks import mind_forks
@@ -17,13 +17,13 @@ from ...engine.hits import memoized
 from ...engine.reply import ALLOWED
 from ..events import (
     OTHERS,
+    RETRY_AFTERS,
     Counted,
     Outcome,
     hits_near_limit,
     is_near_limit,
     refusals_of,
     refusing_hits,
-    retry_afters,
 )
 from .counts import MOST_BANS, BanBegun, Check, Counts, Refused, RuleCount, RuleOutcome, short
 from .heaviest import Heaviest
@@ -50,12 +50,13 @@ _Who = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marks:
-    """What the rules of a check did. There is one object for each outcome of the same hits, and it is counted by its
-    identity."""
+    """A check of which there is more to count than its labels. There is one object for each outcome of the same hits,
+    and it is counted by its identity."""
 
+    labels: _Labels
     rules: tuple[_RuleLabels, ...]
     subjects: tuple[_Who, ...]
-    """The subjects that they refuse."""
+    """The subjects that were refused, each with what refused it."""
     begun: tuple[BanBegun, ...] = ()
 
 
@@ -72,6 +73,7 @@ class Counter:
         self._seen: list[_Labels] = []
         """What is not summed up yet. Requests append without a lock, so summing up removes only what it has seen."""
         self._marked: list[_Marks] = []
+        """The same, of checks of which there is more to count."""
         self._start()
         mind_forks(self, inner=True)
 
@@ -79,14 +81,17 @@ class Counter:
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
         """Count one event of these fields."""
-        seen = self._seen
-        seen.append((endpoint, outcome, decided_by))
-        if decision is None:
-            if applied and outcome != "unanswered":  # by a list
-                self._marked.append(_marks_of_listed(endpoint, outcome, applied[0].subject))
-        elif (outcome != "allowed" or is_near_limit(decision)) and outcome != "refunded":
-            self._marked.append(_marks_of(endpoint, outcome, decision, applied))
-        if len(seen) >= AT_ONCE:
+        some: list[Any]
+        if decision is not None and outcome != "refunded" and (outcome != "allowed" or is_near_limit(decision)):
+            some = self._marked
+            some.append(_marks_of(endpoint, outcome, decided_by, decision, applied))
+        elif decision is None and applied and outcome != "unanswered":  # by a list
+            some = self._marked
+            some.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))
+        else:
+            some = self._seen
+            some.append((endpoint, outcome, decided_by))
+        if len(some) >= AT_ONCE:
             with self._lock:
                 self._sum_up()
 
@@ -117,6 +122,7 @@ class Counter:
         for check, amount in _taken_from(self._seen).items():
             _add(self._checks, check, (OTHERS, *check[1:]), amount)
         for marks, amount in _taken_from(self._marked).items():
+            _add(self._checks, marks.labels, (OTHERS, *marks.labels[1:]), amount)
             for rule in marks.rules:
                 _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), amount)
             if self._counts_subjects:
@@ -147,18 +153,24 @@ def _add(amounts: dict[L, int], name: L, others: L, amount: int) -> None:
 
 
 @lru_cache(maxsize=MOST_SUBJECTS)
-def _marks_of_listed(endpoint: str, outcome: Outcome, subject: tuple[str, str]) -> _Marks:
-    return _Marks((), ((endpoint, _LIST_OF.get(outcome, outcome), subject[0], short(subject[1])),))
+def _marks_of_listed(endpoint: str, outcome: Outcome, decided_by: str, subject: tuple[str, str]) -> _Marks:
+    return _Marks(
+        (endpoint, outcome, decided_by),
+        (),
+        ((endpoint, _LIST_OF.get(outcome, outcome), subject[0], short(subject[1])),),
+    )
 
 
-def _marks_of(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequence[Counted]) -> _Marks:
-    """What the rules did. It is kept with the hits, because a subject that is refused once is often refused again."""
+def _marks_of(
+    endpoint: str, outcome: Outcome, decided_by: str, decision: Decision, applied: Sequence[Counted]
+) -> _Marks:
+    """Kept with the hits, because a subject that is refused once is often refused again."""
     near: Sequence[Hit] = ()
-    end: tuple[object, ...] = (endpoint, *map(truth, retry_afters(decision)))
+    end: tuple[object, ...] = (endpoint, outcome, decided_by, *map(truth, decision.reply[RETRY_AFTERS]))
     if decision.reply[ALLOWED] and (near := hits_near_limit(decision)):
         end += tuple([hit.key for hit in near])
     if outcome == "banned" and (begun := [ban for ban in decision.bans if ban.begun and not ban.hit.shadow]):
-        return _new_marks(endpoint, decision, near, applied, begun)
+        return _new_marks((endpoint, outcome, decided_by), decision, near, applied, begun)
     known: dict[tuple[object, ...], _Marks]
     try:
         known = decision.hits.memory[_marks_by_end]  # type: ignore[attr-defined]  # `memoized`, written out
@@ -166,7 +178,7 @@ def _marks_of(endpoint: str, outcome: Outcome, decision: Decision, applied: Sequ
         known = memoized(decision.hits, _marks_by_end)
     marks = known.get(end)
     if marks is None:
-        marks = known[end] = _new_marks(endpoint, decision, near, applied)
+        marks = known[end] = _new_marks((endpoint, outcome, decided_by), decision, near, applied)
     return marks
 
 
@@ -175,8 +187,13 @@ def _marks_by_end(hits: tuple[Hit, ...]) -> dict[tuple[object, ...], _Marks]:  #
 
 
 def _new_marks(
-    endpoint: str, decision: Decision, near: Sequence[Hit], applied: Sequence[Counted], begun: Sequence[BanStatus] = ()
+    labels: _Labels,
+    decision: Decision,
+    near: Sequence[Hit],
+    applied: Sequence[Counted],
+    begun: Sequence[BanStatus] = (),
 ) -> _Marks:
+    endpoint = labels[0]
     rules: list[_RuleLabels] = [
         (endpoint, hit.name, "shadows" if hit.shadow else "refuses") for hit in refusing_hits(decision)
     ]
@@ -185,4 +202,4 @@ def _new_marks(
     who = [(endpoint, rule, type_, short(subject)) for rule, type_, subject in refusals_of(decision, applied)]
     now = time.time() if begun else 0.0
     bans = [BanBegun(endpoint, ban.name, decision.check_id, now + ban.retry_after) for ban in begun]
-    return _Marks(tuple(rules), tuple(who), tuple(bans))
+    return _Marks(labels, tuple(rules), tuple(who), tuple(bans))
