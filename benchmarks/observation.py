@@ -3,6 +3,7 @@ a second; and the memory and the recall of the subjects that are refused most.""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
@@ -91,18 +92,18 @@ def check_of(count: int, *, traffic: bool, prometheus: bool) -> Callable[[], obj
 
 def added(setting: Setting) -> Iterator[Figure]:
     """What observing adds, each round to the check of the same round that nobody observes."""
-    checks = {
-        Variant(who, case): check_of(count, traffic=who == TRAFFIC, prometheus=who == PROMETHEUS)
-        for case, count in CASES.items()
-        for who in (NOBODY, TRAFFIC, PROMETHEUS)
-    }
-    with pinned():
-        samples = in_turn(checks, rounds=setting.rounds(400), block=IN_BLOCK)
-    for (who, case), taken in samples.items():
-        if who != NOBODY:
-            both = list(zip(taken, samples[Variant(NOBODY, case)], strict=True))
-            yield median_of(PART, who, case, "µs added", (more.wall - bare.wall for more, bare in both))
-            yield median_of(PART, who, case, "CPU µs added", (more.client_cpu - bare.client_cpu for more, bare in both))
+    for case, count in CASES.items():
+        checks = {
+            Variant(who, case): check_of(count, traffic=who == TRAFFIC, prometheus=who == PROMETHEUS)
+            for who in (NOBODY, TRAFFIC, PROMETHEUS)
+        }
+        with pinned() if setting.pinned else contextlib.nullcontext():
+            samples = in_turn(checks, rounds=setting.rounds(1000), block=IN_BLOCK)
+        bare = samples.pop(Variant(NOBODY, case))
+        for (who, _), taken in samples.items():
+            both = list(zip(taken, bare, strict=True))
+            yield median_of(PART, who, case, "µs added", (more.wall - less.wall for more, less in both))
+            yield median_of(PART, who, case, "CPU µs added", (more.client_cpu - less.client_cpu for more, less in both))
 
 
 def flush(setting: Setting) -> Iterator[Figure]:

@@ -290,8 +290,8 @@ TABLES = (
         "observation",
         observation.PART,
         "Microseconds that observing adds to a request",
-        {case: Cell(case, "µs added", spread=True) for case in observation.CASES}
-        | {f"CPU, {case}": Cell(case, "CPU µs added") for case in observation.CASES},
+        {case: Cell(case, "µs added") for case in observation.CASES}
+        | {f"CPU, {case}": Cell(case, "CPU µs added", spread=True) for case in observation.CASES},
         best="",
     ),
     Table(
