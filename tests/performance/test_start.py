@@ -21,17 +21,31 @@ print("redis" in sys.modules, *sorted(ours))
 """
 
 
-@pytest.fixture(scope="module")
-def loaded() -> list[str]:
+BRIDGE = """
+import sys
+from flask import Flask
+from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
+
+app = Flask("app")
+limiter = Limiter(get_remote_address, app=app, storage_uri="memory://", meta_limits=["1/hour"])
+app.get("/")(limiter.limit("10/minute")(lambda: "ok"))
+assert app.test_client().get("/").status_code == 200
+ours = [name.rpartition(".")[2] for name in sys.modules if name.startswith("flask_multilimit.")]
+print("redis" in sys.modules, *sorted(ours))
+"""
+
+
+@pytest.fixture(scope="module", params=[SERVES, BRIDGE], ids=["ours", "bridge"])
+def loaded(request: pytest.FixtureRequest) -> list[str]:
     """Whether the client of Redis was imported, and the names of our modules that were."""
-    run = subprocess.run([sys.executable, "-c", SERVES], check=True, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", request.param], check=True, capture_output=True, text=True)
     return run.stdout.split()
 
 
 def test_what_only_the_command_line_and_tests_need_is_not_loaded(loaded: list[str]) -> None:
     assert {"extension", "limiter", "memory"} <= set(loaded)
     assert not {"schema", "leases"} & set(loaded)
-    assert not {"cli", "doctor", "listing", "console", "standing", "testing"} & set(loaded)
+    assert not {"cli", "commands", "doctor", "listing", "console", "migrate", "standing", "testing"} & set(loaded)
 
 
 def test_an_app_in_memory_starts_without_the_client_of_redis(loaded: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from flask import Flask
@@ -24,8 +23,7 @@ class Known(NamedTuple):
     registry: Registry
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One of them."""
 
     name: str

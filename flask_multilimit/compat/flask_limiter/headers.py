@@ -25,15 +25,13 @@ def add_headers(response: Response, shown: RequestLimit, settings: Settings) -> 
     headers.add(names[HeaderNames.REMAINING], str(window.remaining))
     headers.add(names[HeaderNames.RESET], str(reset_at))
     now = time.time()
-    retry_at = max(reset_at, _retry_at(headers.get("Retry-After"), now))
+    retry_at = max((reset_at, *(_retry_at(given, now) for given in headers.getlist("Retry-After"))))
     value = http_date(retry_at) if settings.retry_after == "http-date" else str(int(retry_at - now))
     headers.set(names[HeaderNames.RETRY_AFTER], value)
 
 
-def _retry_at(given: str | None, now: float) -> int:
-    """When a ``Retry-After`` that is there already ends; 0 for none, or for one that makes no sense."""
-    if given is None:
-        return 0
+def _retry_at(given: str, now: float) -> int:
+    """When a ``Retry-After`` that is there already ends; 0 for one that makes no sense."""
     date: datetime | None = parse_date(given)
     if date is not None:
         return int(date.timestamp())

@@ -47,8 +47,7 @@ class Terms(NamedTuple):
     on_storage_error: str | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class Question(NamedTuple):
     """All limits of a phase as one question to storage."""
 
     asked: tuple[Asked, ...]
@@ -94,7 +93,7 @@ class Question:
 
     def of_meta(self, number: int) -> Question:
         """About one of the meta limits alone."""
-        return replace(self, asked=(self.metas[number],), keys=(self.bans[number],), more=(0,), telling=0)
+        return self._replace(asked=(self.metas[number],), keys=(self.bans[number],), more=(0,), telling=0)
 
 
 def question_for(asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
@@ -171,6 +170,7 @@ class Answer:
     """How many of the asked anybody hears of; ``None``: all."""
     _read: tuple[Decision, Mapping[str, RuleStatus]] | None = None
     """The statuses of the decision as it stands, by key."""
+    _breached: list[int] | None = None
 
     @property
     def allowed(self) -> bool:
@@ -178,12 +178,14 @@ class Answer:
 
     def breached(self) -> list[int]:
         """The limits that refuse, by their places among the asked."""
-        if self.allowed:
-            return []
-        found = [number for number in range(len(self.question.asked)) if self._refuses(number)]
-        if not found and self.question.asked:  # somebody has declared another rule while the app runs
-            return [0]
-        return found
+        if self._breached is None:
+            self._breached = [] if self.allowed else self._found_breached()
+        return self._breached
+
+    def _found_breached(self) -> list[int]:
+        asked = range(len(self.question.asked))
+        found = [number for number in asked if self._refuses(number)]
+        return found or [*asked][:1]  # nothing: somebody has given another rule while the app runs
 
     def of_meta(self) -> Answer | None:
         """What is told when a meta limit refuses that did so before this request: nothing but that."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
-from flask import request
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from flask_multilimit import ConfigurationError
 
@@ -17,10 +15,10 @@ from .storage import ALGORITHMS
 
 KNOWN = frozenset(value for name, value in vars(ConfigVars).items() if name.isupper())
 PREFIX = "RATELIMIT_"
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+class Common(NamedTuple):
     """Options of all limits that are given as text: by default, or for the application."""
 
     per_method: bool | None = None
@@ -42,19 +40,18 @@ class Common:
         )
 
 
-@dataclass(slots=True)
-class Options:
+class Options(NamedTuple):  # dataclasses of so many fields would take longer to define than all else here to load
     """What was given to a Limiter; ``None`` where it was not."""
 
     default_limits: Iterable[LimitText | Limit] | None = None
-    default: Common = field(default_factory=Common)
+    default: Common = Common()
     application_limits: Iterable[LimitText | ApplicationLimit] | None = None
-    application: Common = field(default_factory=Common)
+    application: Common = Common()
     headers_enabled: bool | None = None
-    header_names: Mapping[HeaderNames, str] = field(default_factory=dict)
+    header_names: Mapping[HeaderNames, str] = NOTHING
     strategy: str | None = None
     storage_uri: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = NOTHING
     swallow_errors: bool | None = None
     fail_on_first_breach: bool | None = None
     on_breach: Reaction | None = None
@@ -67,8 +64,7 @@ class Options:
     request_identifier: Callable[..., str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What holds for one app. What was given to the Limiter goes before the settings."""
 
     default_limits: tuple[Limit, ...]
@@ -188,7 +184,3 @@ def _header_names(config: Mapping[str, Any], given: Mapping[HeaderNames, str]) -
 
 def _first(given: bool | None, configured: object) -> bool:
     return bool(configured) if given is None else bool(given)
-
-
-def endpoint_of_request() -> str:
-    return request.endpoint or ""

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import redis
-
 from flask_multilimit import ConfigurationError, Hit, Limiter, Storage, StorageError, hits_for
 
 from .items import Granularity, RateLimitItem
@@ -57,6 +55,8 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in options.items() if name not in _NOT_OF_THE_CLIENT}
     if not given:
         return f"{ours}://{rest}"
+    import redis  # noqa: PLC0415 - no other storage needs it
+
     if "connection_pool" in given:
         return redis.Redis(**given)
     if ours not in _CLIENTS:
