@@ -53,9 +53,15 @@ DEFECTS = {
     "admits one too few": Defect(
         "hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "refused for nothing"
     ),
-    "has too short a window": Defect("now - hit.window + 1, horizon", "now - hit.window / 2, horizon", "too many"),
+    "has too short a window": Defect(
+        "total - call('ZCOUNT', hit.key, now - hit.window",
+        "total - call('ZCOUNT', hit.key, now - hit.window / 2",
+        "too many",
+    ),
     "trims one that counts": Defect(
-        "local dead = call(", "call('ZREMRANGEBYRANK', hit.key, 0, 0) local dead = call(", "too many"
+        "if outside > TRIM + hit.cost",
+        "call('ZREMRANGEBYRANK', hit.key, 0, 0) if outside > TRIM + hit.cost",
+        "too many",
     ),
     "charges a repeated check again": Defect("if mode == 'repeat'", "if false", "no order"),
     "charges a peek": Defect(" and mode ~= 'peek'\n", "\n", "no order"),

@@ -65,6 +65,16 @@ def test_a_rule_of_a_sliding_window_is_three_calls_and_the_clock_is_read_once(
     assert sorted(called) == sorted(["TIME", *["ZCOUNT", "ZADD", "ZCARD"] * number])
 
 
+def test_a_list_of_some_length_is_not_counted_unit_by_unit(limiter: Limiter, redis_client: redis.Redis) -> None:
+    wanted = hits(1)
+    for _ in range(25):
+        limiter.check(wanted)
+
+    _, called = calls_during(redis_client, lambda: limiter.check(wanted))
+
+    assert sorted(called) == sorted(["TIME", "ZCARD", "ZCOUNT", "ZCOUNT", "ZADD"])
+
+
 @pytest.mark.parametrize("algorithm", [name for name in RATES if name != "sliding_window"])
 def test_a_rule_of_any_other_algorithm_is_two_calls(
     limiter: Limiter, redis_client: redis.Redis, algorithm: str

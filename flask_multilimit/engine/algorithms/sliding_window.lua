@@ -7,28 +7,45 @@
 --
 -- The member of a check's first unit is its id; the others have their number behind it, and come in chunks of 2000,
 -- for Lua's stack holds no more than some 8000 arguments of a command.
+--
+-- A short ZSET is a list, in which the server counts entry by entry. Where it has more than a few, the script counts what
+-- lies outside of the window instead: nearly always nothing, which it sees at the ends of the list.
 local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one charge, and one a unit
+local FEW = 24 -- entries that are counted as fast as it is seen that none lies outside
+local LONGEST_LIST = 128 -- entries; in longer ZSETs the server has an index (zset-max-listpack-entries)
 
 algorithms.sliding_window = {
-  -- Seen: the number of live entries.
+  -- Seen: the number of entries outside of the window (expired, future); -1 if there is no key.
   evaluate = function(hit, now)
-    local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+    local total = call('ZCARD', hit.key)
+    local outside, seen = 0, -1
+    if total > FEW and total <= LONGEST_LIST then
+      outside = call('ZCOUNT', hit.key, '-inf', now - hit.window) + call('ZCOUNT', hit.key, '(' .. horizon, '+inf')
+      seen = outside
+    elseif total > 0 then
+      outside = total - call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+      seen = outside
+    end
+    local used = total - outside
     local remaining = hit.count - used
     if remaining < 0 then -- the count has been lowered
       remaining = 0
     end
     if hit.cost <= remaining then
-      return remaining, 0, 0, used
+      return remaining, 0, 0, seen
     end
     if hit.cost > hit.count then
-      return remaining, NEVER, 0, used
+      return remaining, NEVER, 0, seen
     end
-    local last_to_leave = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used + hit.cost - hit.count - 1
+    local last_to_leave = used + hit.cost - hit.count - 1
+    if outside > 0 then
+      last_to_leave = last_to_leave + call('ZCOUNT', hit.key, '-inf', now - hit.window)
+    end
     local leaves_from = call('ZRANGE', hit.key, last_to_leave, last_to_leave, 'WITHSCORES')[2]
-    return remaining, leaves_from + hit.window - now, 0, used
+    return remaining, leaves_from + hit.window - now, 0, seen
   end,
 
-  charge = function(hit, now, used, id)
+  charge = function(hit, now, outside, id)
     call('ZADD', hit.key, stamp, id)
     for from = 2, hit.cost, 2000 do
       local entries = {}
@@ -38,20 +55,19 @@ algorithms.sliding_window = {
       end
       call('ZADD', hit.key, unpack(entries))
     end
-    -- What lies outside the window.
-    local dead = call('ZCARD', hit.key) - used - hit.cost
-    if dead > TRIM + hit.cost then
+    if outside > TRIM + hit.cost then
       local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
       end
-      if dead > future then
-        call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, TRIM + hit.cost) - 1)
+      local expired = call('ZCOUNT', hit.key, '-inf', now - hit.window)
+      if expired > 0 then
+        call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)
       end
-    elseif dead > 0 and call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window) < dead then
+    elseif outside > 0 and call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window) < outside then
       call('ZREMRANGEBYSCORE', hit.key, now + AHEAD + 1, '+inf')
     end
-    if dead > 0 or used == 0 then
+    if outside ~= 0 then
       call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
     end
     return hit.window
@@ -59,6 +75,20 @@ algorithms.sliding_window = {
 
   others = function()
     local others = others_of_log()
+    local reset_after, drop_future = others.reset_after, others.drop_future
+    others.reset_after = function(hit, now, outside)
+      if outside == 0 then
+        return call('ZRANGE', hit.key, -1, -1, 'WITHSCORES')[2] + hit.window - now
+      end
+      return outside < 0 and 0 or reset_after(hit, now, call('ZCOUNT', hit.key, now - hit.window + 1, horizon))
+    end
+
+    others.drop_future = function(hit, now, outside)
+      if outside > 0 then
+        drop_future(hit, now)
+      end
+    end
+
     others.refund = function(hit, until_, now, id)
       call('ZREM', hit.key, id)
       for from = 2, hit.cost, 2000 do

@@ -74,7 +74,7 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Script:
             *(hit.evaluate() for hit in each),
             "local delay = 0\n",
             *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in each if not hit.shaped.shadow),
-            f"if {allowed} then\nstamp = string.format('%.0f', now)\n",
+            f"if {allowed} then\nstamp = string.format(whole, now)\n",
             *(hit.charge() for hit in each),
             f"return {{now,1,delay,{','.join(f'r{hit.i}-{hit.shaped.cost},0,e{hit.i}' for hit in each)}}}\nend\n",
             *library(written_out),

@@ -7,7 +7,7 @@ if not allowed then
 end
 
 local charging = allowed and not repeated and mode ~= 'peek'
-stamp = string.format('%.0f', now)
+stamp = string.format(whole, now)
 local made
 for i = 1, #hits do
   local hit, seen = hits[i], reply[3 * i + 3]
@@ -19,7 +19,7 @@ for i = 1, #hits do
     made = made or {}
     made[name] = made[name] or algorithms[name].others()
     if mode ~= 'peek' and not repeated then
-      made[name].drop_future(hit, now)
+      made[name].drop_future(hit, now, seen)
     end
     reply[3 * i + 3] = made[name].reset_after(hit, now, seen)
   end

@@ -18,5 +18,11 @@ if not now then
 end
 
 -- Instants as text: the server would write out a number anew for each command that it stands in.
-local horizon = string.format('%.0f', now + AHEAD) -- the latest instant that counts
+-- '%d' takes half as long as '%.0f', but is wrong on a server of 32 bits.
+local whole = '%d'
+local horizon = string.format(whole, now + AHEAD) -- the latest instant that counts
+if #horizon ~= 16 then
+  whole = '%.0f'
+  horizon = string.format(whole, now + AHEAD)
+end
 local stamp -- now; known when there is something to charge

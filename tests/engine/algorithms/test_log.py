@@ -1,0 +1,97 @@
+"""The log of a sliding window on a server: exact whatever its length, and wherever its entries lie."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit.engine import Limiter, RedisStorage, Rule, hits_for
+from flask_multilimit.engine.algorithms.base import AHEAD
+from flask_multilimit.engine.algorithms.sliding_window import TRIM
+from support.clock import SECOND, Clock
+from support.compiled import CompiledStorage
+
+if TYPE_CHECKING:
+    import redis
+
+    from flask_multilimit.engine.hits import Hits
+
+WINDOW = 60 * SECOND
+LENGTHS = (0, 1, 24, 25, 128, 129)
+"""Around the lengths from which the script counts in another way."""
+OUTSIDE = (0, 1, 40)
+ROOM = 3
+
+
+def asked(live: int, cost: int = 1) -> Hits:
+    """Of a rule that has room for a few more than ``live`` units."""
+    return hits_for([Rule(60, live + ROOM)], scope="api", cost=cost)
+
+
+def fill(client: redis.Redis, key: str, instants: list[int]) -> None:
+    client.flushdb()
+    if instants:
+        client.zadd(key, {os.urandom(16): at for at in instants})
+
+
+@pytest.mark.parametrize("kind", [RedisStorage, CompiledStorage])
+@pytest.mark.parametrize("future", OUTSIDE)
+@pytest.mark.parametrize("expired", OUTSIDE)
+@pytest.mark.parametrize("live", LENGTHS)
+def test_a_log_of_any_length_is_counted_exactly(
+    redis_client: redis.Redis, kind: type[RedisStorage], live: int, expired: int, future: int
+) -> None:
+    clock = Clock()
+    limiter = Limiter(kind(redis_client, clock=clock))
+    begin, end = clock.now - WINDOW, clock.now + AHEAD
+    within = [begin + 1, *range(begin + 100, begin + 100 + live - 2), end][:live]
+    key = asked(live)[0].key
+    fill(redis_client, key, [*(begin - i for i in range(expired)), *within, *(end + 1 + i for i in range(future))])
+
+    peeked = limiter.peek(asked(live)).statuses[0]
+    refused = limiter.check(asked(live, cost=ROOM + 1)).statuses[0]
+    left_by_refusal = redis_client.zcard(key)
+    admitted = limiter.check(asked(live)).statuses[0]
+
+    wait = (within[0] if live else clock.now) - begin
+    reset_after = (within[-1] - begin if live else 0) / SECOND
+    assert peeked[1:] == (True, ROOM, 0, reset_after)
+    assert refused[1:] == (False, ROOM, wait / SECOND if live else float("inf"), reset_after)
+    assert left_by_refusal == expired + live
+    assert admitted[1:] == (True, ROOM - 1, 0, 60)
+    assert redis_client.zcard(key) == live + 1
+
+
+@pytest.mark.parametrize("cost", [1, 3])
+def test_a_long_log_that_has_expired_is_dropped_in_parts(redis_client: redis.Redis, cost: int) -> None:
+    clock = Clock()
+    limiter = Limiter(RedisStorage(redis_client, clock=clock))
+    wanted = asked(100, cost=cost)
+    expired = [clock.now - 2 * WINDOW + i for i in range(3 * TRIM)]
+    fill(redis_client, wanted[0].key, expired)
+
+    left = []
+    for _ in range(4):
+        assert limiter.check(wanted).allowed
+        left.append(redis_client.zcount(wanted[0].key, "-inf", clock.now - WINDOW))
+
+    assert left == [max(3 * TRIM - (TRIM + cost) * checks, 0) for checks in (1, 2, 3, 4)]
+
+
+def test_units_that_an_old_check_left_are_not_charged_to_others(redis_client: redis.Redis) -> None:
+    """A check that is made again under its id takes its old entries along, so fewer have expired than were seen."""
+    clock = Clock()
+    limiter = Limiter(RedisStorage(redis_client, clock=clock))
+    wanted = asked(100, cost=10)
+    old = limiter.check(wanted)
+    clock.now += WINDOW
+    expired = [clock.now - WINDOW - i for i in range(TRIM + 1)]
+    redis_client.zadd(wanted[0].key, {os.urandom(16): at for at in expired})
+    redis_client.zadd(wanted[0].key, {os.urandom(16): clock.now - i for i in range(5)})
+
+    again = limiter.check(wanted, check_id=old.id)
+
+    assert again.allowed
+    assert limiter.peek(wanted).remaining == 100 + ROOM - 15
