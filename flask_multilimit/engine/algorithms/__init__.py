@@ -16,11 +16,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     "gcra": gcra,
     "concurrency": concurrency,
 }
-"""Every algorithm by its name. A further one is a pair of files and a line here; or, from outside the package, a
-module with its ``NAME.lua`` beside it, and ``ALGORITHMS["NAME"] = module`` before the first rule that uses it."""
+"""Every algorithm by its name. To add one, add a pair of files and a line here, or from outside the package a module
+with its ``NAME.lua`` beside it, and run ``ALGORITHMS["NAME"] = module`` before the first rule that uses it."""
 
 BAN = "ban"
-"""What keys and scripts call the algorithm of bans, which no rule has."""
+"""The name of the algorithm of bans in keys and scripts. No rule can have it."""
 
 
 def twin_of(name: str) -> Algorithm:

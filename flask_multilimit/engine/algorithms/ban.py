@@ -1,14 +1,14 @@
-"""Ban: as many refusals as ``count`` within ``window``, and the subject is refused for a time. One key a ban.
+"""Ban: after ``count`` refusals within ``window``, the subject is refused for a time. Each ban has one key.
 
-It has a place of its own among the hits of a check, and watches others. It never charges: when one of those refuses,
-that is a strike (:func:`strike`), the only thing that a refused check writes. The strike that completes ``count``
-begins the ban. While a ban holds nothing is a strike, so asking does not lengthen it.
+A ban is a hit of the check, and watches other hits. It never charges. A refusal by a hit that it watches is a strike
+(:func:`strike`), the only thing that a refused check writes. The strike that completes ``count`` begins the ban. While
+a ban holds, nothing is a strike, so further requests do not lengthen it.
 
-The first ban lasts ``time``, each that repeats it ``factor`` times as long as the one before, at most ``most``. A
-ban repeats the last one when it begins within ``memory`` after that has ended.
+The first ban lasts ``time``. Each repetition lasts ``factor`` times as long as the ban before, at most ``most``. A ban
+is a repetition if it begins within ``memory`` after the last one has ended.
 
-The state says when the ban began, not when it ends: other parameters count at once. A state whose latest instant is
-more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``ban.lua``.
+The state says when the ban began, not when it ends, so changed parameters apply at once. A state whose latest instant
+is more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``ban.lua``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMEMBERS_IDS = False
 INCLUDES = ()
 
 MOST_LEVEL = 100
-"""Repetitions that still lengthen a ban."""
+"""The number of repetitions that lengthen a ban."""
 NO_BAN = -1
 """The level of a state with strikes and without a ban."""
 NOBODY = bytes(16)
@@ -51,22 +51,22 @@ class State(NamedTuple):
 
     began: int
     level: int
-    """How many bans this one repeats; :data:`NO_BAN`: there is none."""
+    """How many bans this one repeats; :data:`NO_BAN` if there is no ban."""
     by: bytes
     """The id of the check that began it."""
     strikes: tuple[tuple[int, bytes], ...]
-    """Since then, in order: when, and the id of the check."""
+    """The strikes since then, in order: the instant, and the id of the check."""
 
 
 class Seen(NamedTuple):
     """What a state says at one instant."""
 
     level: int
-    """Of the ban that holds, or is remembered; else :data:`NO_BAN`."""
+    """The level of the ban that holds or is remembered; else :data:`NO_BAN`."""
     remembered: int
-    """Until that ban is forgotten."""
+    """Microseconds until that ban is forgotten."""
     strikes: tuple[tuple[int, bytes], ...]
-    """Those that count."""
+    """The strikes that count."""
 
 
 NOTHING = Seen(NO_BAN, 0, ())
@@ -74,7 +74,7 @@ NOTHING = Seen(NO_BAN, 0, ())
 
 @lru_cache(maxsize=1024)
 def length(quota: BanQuota, level: int) -> int:
-    """How long a ban of ``level`` lasts. Calculated in doubles, as Lua does, one level after the other."""
+    """How long a ban of ``level`` lasts. Calculated in doubles as in Lua, one level after the other."""
     lasts = quota.time
     for _ in range(level):
         if lasts < quota.most:
@@ -83,23 +83,23 @@ def length(quota: BanQuota, level: int) -> int:
 
 
 def held(level: int, *, begun: bool) -> int:
-    """What stands in a reply in place of remaining units while a ban holds: its level, and whether this check has begun
-    it. Less than 0, as nothing else is."""
+    """What a reply has in place of remaining units while a ban holds: its level, and whether this check began it. It is
+    below 0, as nothing else is."""
     return -2 * (level + 1) - begun
 
 
 def level_of(remaining: int) -> int:
-    """The level that :func:`held` has written."""
+    """The level in a number of :func:`held`."""
     return -remaining // 2 - 1
 
 
 def is_begun(remaining: int) -> bool:
-    """Whether :func:`held` was told so."""
+    """Whether a number of :func:`held` says that this check began the ban."""
     return remaining < 0 and remaining % 2 == 1
 
 
 def evaluate(state: State | None, quota: BanQuota, cost: int, now: int) -> Outcome:
-    """Remaining: how many strikes are missing; or, while a ban holds, as :func:`held` says."""
+    """Remaining is the number of strikes until the ban; while a ban holds, the number of :func:`held`."""
     if state is None or _is_future(state, now):
         return quota.count, 0, 0, NOTHING
     left = remembered = 0
@@ -114,7 +114,7 @@ def evaluate(state: State | None, quota: BanQuota, cost: int, now: int) -> Outco
 
 
 def strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> State | None:
-    """One more strike, unless a ban holds or ``check_id`` has struck already; return the new state."""
+    """Add a strike, unless a ban holds or ``check_id`` is among the strikes. Return the new state."""
     _, holds, _, seen = evaluate(state, quota, 0, now)
     if holds or any(id_ == check_id for _, id_ in seen.strikes):
         return state
@@ -126,7 +126,7 @@ def strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> S
 
 
 def told_of_strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> Outcome:
-    """:func:`evaluate` after :func:`strike`: also whether this check has begun the ban."""
+    """As :func:`evaluate`, after :func:`strike`: also says whether this check began the ban."""
     remaining, left, delay, seen = evaluate(state, quota, 0, now)
     if left and state is not None and state.by == check_id:
         remaining = held(seen.level, begun=True)
@@ -136,12 +136,12 @@ def told_of_strike(state: State | None, quota: BanQuota, now: int, check_id: byt
 def charge(
     state: State | None, quota: BanQuota, cost: int, now: int, seen: Seen, check_id: bytes
 ) -> tuple[State | None, int]:
-    """What an allowed check does: nothing but to drop what lies in the future."""
+    """Drop what lies in the future. An allowed check does nothing else."""
     return drop_future(state, quota, now), reset_after(state, quota, now, seen)
 
 
 def reset_after(state: State | None, quota: BanQuota, now: int, seen: Seen) -> int:
-    """Until neither a strike nor a ban is remembered."""
+    """Microseconds until neither a strike nor a ban is remembered."""
     of_strikes = seen.strikes[-1][0] + quota.window - now if seen.strikes else 0
     return max(seen.remembered, of_strikes)
 
@@ -151,7 +151,7 @@ def drop_future(state: State | None, quota: BanQuota, now: int) -> State | None:
 
 
 def refund(state: State, quota: BanQuota, cost: int, until: int, now: int, check_id: bytes) -> State:
-    """Nothing was charged."""
+    """Do nothing: a ban charges nothing."""
     return state
 
 

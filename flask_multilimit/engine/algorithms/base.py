@@ -1,4 +1,4 @@
-"""What every algorithm is given, and what it answers.
+"""The parameters and the answers of every algorithm.
 
 An algorithm is a pure function of a key's state, a quota, a cost and an instant. It knows no storage, no lock, no
 clock and no Flask. Numbers are integers: units, and microseconds of the storage's clock.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 NEVER = -1
-"""A ``retry_after`` that no waiting can reach: the cost is more than the rule could ever admit."""
+"""A ``retry_after`` that says that waiting does not help: the cost is more than the rule ever admits."""
 
 UNKNOWN = -2
-"""A ``retry_after`` that nobody can know: it ends when somebody's work does."""
+"""A ``retry_after`` that says that the time is not known: it depends on when other work ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,48 +26,49 @@ class Quota:
     count: int
     """Units admitted in a window."""
     burst: int
-    """Units admitted at once, where the algorithm knows such a thing; else ``count``."""
+    """Units admitted at once, if the algorithm has a burst; else ``count``."""
     max_delay: int
     """Longest wait in a queue, in microseconds; 0 for algorithms and rules without a queue."""
 
 
 def plain_quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
-    """For algorithms that take no further parameter."""
+    """The quota of algorithms without optional parameters."""
     return Quota(window, count, count, 0)
 
 
 AHEAD = 100_000
-"""Microseconds. What lies no further in the future was charged before the clock stepped back a little, and counts; what
-lies further is dropped, so that a clock that was wrong locks nobody out for long."""
+"""Microseconds. A charge that is at most this far in the future was made before the clock stepped back a little, and
+counts. One that is further ahead is dropped, so that a wrong clock locks nobody out for long."""
 
 Outcome = tuple[int, int, int, Any]
-"""``remaining`` units before a charge, ``retry_after`` (0: allows), ``delay``, and what ``charge`` wants handed on."""
+"""``remaining`` units before a charge, ``retry_after`` (0 if it allows), ``delay``, and ``seen``, which is passed on to
+``charge``."""
 
 
 NO_PARAMETERS: frozenset[str] = frozenset()
 
 COUNTED = 10**9
-"""The largest cost where units are a number, not entries."""
+"""The largest cost if units are a number rather than entries."""
 
 
 def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bool:
-    """For algorithms that keep no ids."""
+    """Return ``False``, for algorithms that keep no ids."""
     return False
 
 
 Unit = tuple[str, int, int, int]
-"""One unit of a key: the key, the window and the count of its rule, and the index in a reply of what remains."""
+"""One unit of a key: the key, the window and the count of its rule, and the index of ``remaining`` in a reply."""
 
 
 class ChargesUnits(Protocol):
-    """What an algorithm may do besides: evaluate and charge hits of one unit at once, in memory. Having
-    :meth:`charge_units` tells it apart."""
+    """An algorithm that can evaluate and charge hits of one unit each at once, in memory. Having :meth:`charge_units`
+    marks it."""
 
     def charge_units(
         self, states: MutableMapping[str, Any], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int], /
     ) -> Sequence[str] | None:
-        """Charge one unit of each key if all allow, and write into ``reply`` what then remains of each. Return the keys
-        that had no state; ``None``, and nothing is charged, when one refuses, or this way is not for its state. No
+        """Charge one unit of each key if all allow, and write the units that are left into ``reply``. Return the keys
+        that had no state. If one refuses, or its state does not permit this, return ``None`` and charge nothing. No
         state is later than ``now``."""
 
 
@@ -96,7 +97,7 @@ class Algorithm(Protocol):
         """Whether the state keeps check ids, so that a repeated check can be recognised."""
 
     def quota(self, window: int, count: int, burst: int | None, max_delay: int | None, /) -> Quota:
-        """A rule in integers, with what stands for the parameters it leaves out."""
+        """A rule in integers, with defaults for the parameters that it leaves out."""
 
     def evaluate(self, state: Any, quota: Quota, cost: int, now: int, /) -> Outcome:
         """May ``cost`` more units pass at ``now``? Refused at every instant before ``retry_after``, allowed at it."""
@@ -121,20 +122,20 @@ class Algorithm(Protocol):
 
 
 class HoldsSlots(Algorithm, Protocol):
-    """An algorithm whose units are slots, in use until they are refunded. Having :meth:`renew` tells it apart."""
+    """An algorithm whose units are slots, in use until they are refunded. Having :meth:`renew` marks it."""
 
     def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> bool:
-        """Let the slots of ``check_id`` count from ``now`` on, if they still do; whether they did."""
+        """Let the slots of ``check_id`` count from ``now`` on, if they still count. Return whether they did."""
 
     def release_command(self, key: bytes, cost: int, check_id: bytes, /) -> tuple[bytes, ...]:
         """The plain command of Redis that does what :meth:`refund` does."""
 
 
 class NotesStrikes(Protocol):
-    """What the algorithm of bans does besides: a refusal by what it watches changes its state."""
+    """The algorithm of bans: a refusal by a hit that it watches changes its state."""
 
     def strike(self, state: Any, quota: Any, now: int, check_id: bytes, /) -> Any:
         """Note a refusal in the check ``check_id``; return the new state."""
 
     def told_of_strike(self, state: Any, quota: Any, now: int, check_id: bytes, /) -> Outcome:
-        """What ``evaluate`` says of the state that :meth:`strike` has returned."""
+        """What ``evaluate`` says about the state that :meth:`strike` has returned."""

@@ -1,8 +1,8 @@
 """Concurrency: at most ``count`` units *in progress*. O(units in progress) memory.
 
-A unit is a slot: taken when the check passes, given back (:func:`refund`) when the work is done, renewed
-(:func:`renew`) while it goes on. One that is neither expires ``window`` after it was taken or renewed: its worker has
-died. So the state is the log of a sliding window, of which entries leave early; when they leave, nobody can know, and
+A unit is a slot. It is taken when the check passes, given back (:func:`refund`) when the work is done, and renewed
+(:func:`renew`) while the work goes on. Otherwise its worker has died, and it expires ``window`` after it was taken or
+renewed. So the state is the log of a sliding window whose entries leave early. Nobody knows when they will leave, and
 a refusal says so. Twin of ``concurrency.lua``.
 """
 
@@ -17,7 +17,7 @@ from .sliding_window import Log, charge, drop_future, recognise, reset_after
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 
 MAX_COST = 1000
-"""Each unit is one entry, which is renewed as long as the work goes on."""
+"""Each unit is one entry, and each entry is renewed while the work goes on."""
 
 REMEMBERS_IDS = True
 INCLUDES = ("log",)
@@ -42,19 +42,19 @@ __all__ = [
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen: the range of slots in progress, as a pair of indices."""
+    """Seen is the range of slots in progress, as a pair of indices."""
     remaining, retry_after, delay, seen = sliding_window.evaluate(log, quota, cost, now)
     return remaining, UNKNOWN if retry_after > 0 else retry_after, delay, seen
 
 
 def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
-    """Wherever a renewal has moved them."""
+    """Take the slots out, wherever a renewal has moved them."""
     log.remove(check_id, cost, log.head, len(log.times))
     return log
 
 
 def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:
-    """Let the slots of ``check_id`` start anew at ``now``; whether they were still there."""
+    """Restart the slots of ``check_id`` at ``now``. Return whether they were still there."""
     if not log.remove(check_id, cost, bisect_right(log.times, now - quota.window, log.head), len(log.times)):
         return False
     log.add(bisect_right(log.times, now, log.head), now, check_id, cost)

@@ -1,4 +1,4 @@
-"""Fixed window counter: cheapest, one counter a subject; up to twice ``count`` across a window's edge.
+"""Fixed window counter: the cheapest, one counter per subject; up to twice ``count`` across a window's edge.
 
 A subject's window begins with its first charge and ends ``window`` later; the next charge begins another. A
 window that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of ``fixed_window.lua``.
@@ -14,14 +14,14 @@ REMEMBERS_IDS = False
 INCLUDES = ("numbers",)
 
 State = tuple[int, int]
-"""Begin of the window, units used in it."""
+"""The beginning of the window, and the units used in it."""
 
 quota = plain_quota
 recognise = recognise_nothing
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen: the window in force at ``now``, a new one if need be."""
+    """Seen is the window in force at ``now``, a new one if necessary."""
     start, used = state if state and state[0] - AHEAD <= now < state[0] + quota.window else (now, 0)
     remaining = max(quota.count - used, 0)
     if cost <= remaining:
@@ -46,7 +46,7 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
 
 
 def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State | None:
-    """Exact within the window of the charge; nothing once that is over."""
+    """Exact within the window of the charge. After that, nothing is refunded."""
     start, used = state
     if until <= now or until != start + quota.window:
         return state

@@ -1,8 +1,9 @@
-"""Leaky bucket: a unit is water, ``count`` of which leak in every ``time``; the bucket holds ``burst``.
+"""Leaky bucket: units are water, of which ``count`` leak in every ``time``; the bucket holds ``burst``.
 
-Without ``max_delay`` it is a meter: what would overflow is refused. With it, it is a queue that drains at the
-fixed rate: a request is admitted with a ``delay``, the time until what lies before it has drained, and refused
-when that is longer than ``max_delay``. Arrival at the storage is the order of the queue, across all processes.
+Without ``max_delay`` it is a meter: a request that would overflow it is refused. With ``max_delay`` it is a queue that
+drains at a fixed rate: a request is admitted with a ``delay``, the time until those before it have drained, and refused
+if that is longer than ``max_delay``. The order of the queue is the order of arrival at the storage, across all
+processes.
 
 ``burst`` is ``count`` unless given, and for a queue ``count`` more than drain in ``max_delay``. The arithmetic is
 in ``rate.py``. Twin of ``leaky_bucket.lua``.
@@ -20,10 +21,10 @@ REMEMBERS_IDS = False
 INCLUDES = ("numbers", "span", "rate")
 
 METER = -1
-"""In place of a ``max_delay``."""
+"""Stands for a missing ``max_delay``."""
 
 LONGEST_QUEUE = 10**10
-"""Units; the arithmetic of the Lua twin is exact up to here and a little further (``span.lua``)."""
+"""The most units in a queue. The arithmetic of the Lua twin is exact up to a little more (``span.lua``)."""
 
 recognise = recognise_nothing
 
@@ -55,7 +56,7 @@ def quota(window: int, count: int, burst: int | None, max_delay: int | None) -> 
 
 
 def evaluate(state: rate.Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen as in ``rate.py``; its whole microseconds are the delay. Nothing (cost 0) waits for no turn."""
+    """Seen is as in ``rate.py``; its whole microseconds are the delay. A check of cost 0 never waits."""
     remaining, retry_after, _, behind = rate.evaluate(state, quota, cost, now)
     if quota.max_delay == METER:
         return remaining, retry_after, 0, behind

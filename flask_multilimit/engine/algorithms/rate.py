@@ -1,10 +1,10 @@
-"""The arithmetic that token bucket, leaky bucket and GCRA share: one instant a subject.
+"""The arithmetic that token bucket, leaky bucket and GCRA share: one instant per subject.
 
-The three are one limiter seen from three sides (ITU-T I.371, Annex A, gives GCRA as a "virtual scheduling
-algorithm" and as a "continuous-state leaky bucket", and shows them equal). One unit takes an interval of
+The three are one limiter seen from three sides (ITU-T I.371, Annex A, describes GCRA as a "virtual scheduling
+algorithm" and as a "continuous-state leaky bucket", and shows that they are equal). One unit takes an interval of
 ``window / count`` to come back. The state is the instant when all will have come back, the theoretical arrival
-time: the tokens missing from the bucket, or the water in it, are what lies between now and that instant, divided
-by the interval.
+time. The tokens missing from the bucket, or the water in it, are the time from now to that instant, divided by the
+interval.
 
 Nothing is ever rounded: an instant is whole microseconds and a rest counted in ``1 / count`` of one, so neither
 windows of a millisecond nor 10**9 operations drift. An instant further away than ``burst`` intervals and
@@ -20,7 +20,7 @@ Instant = tuple[int, int]
 
 
 def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen: how far away the instant is, in 1 / count of a microsecond."""
+    """Seen is the time from now to the instant, in 1 / count of a microsecond."""
     behind = _behind(state, quota, now)
     slack = quota.burst * quota.window - behind
     remaining = max(slack // quota.window, 0)
@@ -45,7 +45,8 @@ def drop_future(state: Instant | None, quota: Quota, now: int) -> Instant | None
 
 
 def refund(state: Instant, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Instant | None:
-    """Take back of the charge what has not come back by itself; exact when nobody came in between, never more."""
+    """Refund the part of the charge that has not come back by itself: exact without other requests in between, and
+    never more."""
     behind = _behind(state, quota, now)
     left = behind - min(cost * quota.window, max(until - now, 0) * quota.count)
     if left <= 0:

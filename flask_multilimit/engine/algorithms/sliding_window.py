@@ -2,7 +2,7 @@
 
 A unit charged at ``s`` counts at ``now`` while ``now - window < s <= now + AHEAD``. Scores further in the future (the
 clock stepped back) do not count and are dropped by the next check. The ``reset_after`` of a charge is that of the units
-it has charged, also where others lie ahead. Twin of ``sliding_window.lua``.
+it has charged, even if others are in the future. Twin of ``sliding_window.lua``.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ INCLUDES = ("log",)
 quota = plain_quota
 
 TRIM = 128
-"""At most so many entries of each kind (expired, future) are dropped by one charge, and one more a unit of it."""
+"""The most entries of each kind (expired, future) that one charge drops, plus one for each of its units."""
 
 _ID = 16
-"""Bytes of a check id."""
+"""The bytes of a check id."""
 
 
 class Log:
-    """Entries in order of time: the instants, and beside them the ids of their checks. 24 bytes an entry.
+    """Entries in order of time: the instants, and beside them the ids of their checks, 24 bytes per entry.
 
-    What lies before ``head`` has been dropped; the arrays are cut when that has become half of them, so dropping
-    stays O(1). ``window`` is that of the rule by which it was charged last, and ``lasts_until`` an instant before which
-    nothing ceases to count by it (0: not known).
+    Entries before ``head`` are dropped. The arrays are cut when these are half of all, so dropping is O(1). ``window``
+    is that of the rule that charged last. By this window, all entries count until ``lasts_until`` (0 if not known).
     """
 
     __slots__ = ("head", "ids", "lasts_until", "times", "window")
@@ -63,14 +62,14 @@ class Log:
             self.ids += check_id * cost
 
     def find(self, check_id: bytes, start: int, stop: int) -> int:
-        """Index of the first entry of ``check_id``; -1 when there is none."""
+        """The index of the first entry of ``check_id``; -1 if there is none."""
         at = self.ids.find(check_id, start * _ID, stop * _ID)
         while at > 0 and at % _ID:
             at = self.ids.find(check_id, at + 1, stop * _ID)
         return at // _ID
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> bool:
-        """Take out ``cost`` entries of ``check_id``, which lie together; whether there was one."""
+        """Take out ``cost`` entries of ``check_id``, which are adjacent. Return whether there were any."""
         begin = end = self.find(check_id, start, stop)
         if begin < 0:
             return False
@@ -95,7 +94,7 @@ class Log:
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen: the range of live entries, as a pair of indices."""
+    """Seen is the range of live entries, as a pair of indices."""
     first = end = 0
     if log is not None:
         times, first = log.times, log.head
@@ -140,8 +139,8 @@ def charge_units(
 ) -> Sequence[str] | None:
     """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
 
-    What then remains of each is written into ``reply``; returned are the keys that had no log. ``None``, and nothing is
-    charged, when one refuses, or has only what was charged by another window. No entry may lie in the future.
+    Writes the units that are left into ``reply``, and returns the keys that had no log. If a key refuses, or was last
+    charged by another window, returns ``None`` and charges nothing. No entry may be in the future.
     """
     found: list[Log] = []
     stale: list[tuple[Log, int]] | None = None  # as nearly always
@@ -199,7 +198,7 @@ def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
 
 
 def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
-    """Take out entries of this very check, which lie where ``until`` says unless it was a repeated one."""
+    """Take out the entries of this check. ``until`` says where they are, unless the check was repeated."""
     at, head = until - quota.window, log.head
     if not log.remove(check_id, cost, bisect_left(log.times, at, head), bisect_right(log.times, at, head)):
         log.remove(check_id, cost, head, len(log.times))
@@ -207,7 +206,7 @@ def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: by
 
 
 def recognise(log: Log | None, quota: Quota, now: int, check_id: bytes) -> bool:
-    """For as long as the charge counts."""
+    """Whether ``check_id`` was charged here, as long as the charge counts."""
     if log is None:
         return False
     return log.find(check_id, bisect_right(log.times, now - quota.window, log.head), len(log.times)) >= 0

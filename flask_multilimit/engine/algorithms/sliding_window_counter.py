@@ -1,8 +1,8 @@
-"""Sliding window counter: two counters a subject; an estimate that takes the window before as evenly spread.
+"""Sliding window counter: two counters per subject. It estimates as if the window before had been evenly used.
 
-Used at ``now`` is what the current window has, plus of the window before the share that the sliding one still
-covers: ``previous x (window - elapsed) / window``, rounded up. (The formula of Cloudflare's "How we built rate
-limiting capable of scaling to millions of domains", 2017.) A subject's windows follow on from its first charge.
+At ``now``, the units used are those of the current window, plus the share of the window before that the sliding window
+still covers: ``previous x (window - elapsed) / window``, rounded up. (The formula of Cloudflare's "How we built rate
+limiting capable of scaling to millions of domains", 2017.) A subject's windows start with its first charge.
 One that begins more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin of
 ``sliding_window_counter.lua``.
 """
@@ -20,14 +20,14 @@ INCLUDES = (
 )
 
 State = tuple[int, int, int]
-"""Begin of the current window, units used in it, units used in the one before."""
+"""The beginning of the current window, the units used in it, and the units used in the one before."""
 
 quota = plain_quota
 recognise = recognise_nothing
 
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
-    """Seen: the two windows in force at ``now``."""
+    """Seen is the two windows in force at ``now``."""
     seen = start, current, previous = _in_force(state, quota, now)
     elapsed = now - start
     weighted = -(-previous * (quota.window - elapsed) // quota.window)
@@ -61,7 +61,7 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
 
 
 def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State:
-    """Exact while the window of the charge is the current one or the one before; nothing after that."""
+    """Exact while the window of the charge is the current one or the one before. After that, nothing is refunded."""
     start, current, previous = state
     end = start + 2 * quota.window
     if until > now and until == end:
@@ -82,5 +82,5 @@ def _in_force(state: State | None, quota: Quota, now: int) -> State:
 
 
 def _elapsed_until(used: int, room: int, quota: Quota) -> int:
-    """How far into a window, after one that used ``used``, its weight has fallen to ``room``."""
+    """How far into a window the weight of the one before, which used ``used`` units, has fallen to ``room``."""
     return quota.window - room * quota.window // used if used > room else 0

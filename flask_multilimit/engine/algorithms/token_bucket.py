@@ -1,4 +1,4 @@
-"""Token bucket: ``burst`` tokens when full, ``count`` new ones in every ``time``, one taken a unit.
+"""Token bucket: ``burst`` tokens when full, ``count`` new ones in every ``time``; each unit takes one.
 
 ``burst`` is ``count`` unless given. The arithmetic is in ``rate.py``. Twin of ``token_bucket.lua``.
 """

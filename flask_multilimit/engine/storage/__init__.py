@@ -77,8 +77,8 @@ _WHEN_ASKED_FOR = {
     "LocalStorage": "local.storage",
     "RedisStorage": "redis.storage",
 }
-"""Names whose modules are imported when somebody asks for them: a process that does not use them, nor ``redis``,
-starts without."""
+"""Names whose modules are imported when they are first used. A process that needs neither them nor ``redis`` starts
+faster."""
 
 
 def __getattr__(name: str) -> Any:

@@ -10,14 +10,14 @@ _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)")
 
 
 class PortError(ValueError):
-    """What stands in the place of a port is none."""
+    """Something that is not a port stands in its place."""
 
     def __init__(self) -> None:
         super().__init__(f"the port must be a number from 1 to {LAST_PORT}")
 
 
 def check_port(text: str) -> None:
-    """Raise :class:`PortError` for ``host:port`` or ``[IPv6]:port`` with a port that cannot be."""
+    """Raise :class:`PortError` for ``host:port`` or ``[IPv6]:port`` with an impossible port."""
     match = _HOST_AND_PORT.fullmatch(text)
     port = match["port"] if match else ""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
@@ -25,8 +25,8 @@ def check_port(text: str) -> None:
 
 
 def host_and_port(text: str, port: int) -> tuple[str, int]:
-    """Of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises ``ValueError``, of which
-    :class:`PortError` is one."""
+    """The parts of ``host``, ``host:port`` or ``[IPv6]:port``; ``port`` is the default. Raises ``ValueError`` or its
+    child :class:`PortError`."""
     check_port(text)
     parts = urlsplit(f"//{text}")
     if not parts.hostname or parts.netloc != text:
@@ -35,7 +35,8 @@ def host_and_port(text: str, port: int) -> tuple[str, int]:
 
 
 def redacted(url: str) -> str:
-    """``url``, however malformed, without user and password, nor what follows the address, where one may be, too."""
+    """``url``, however malformed, without user and password. What follows the address is left out if it may contain
+    one."""
     credentials, at, address = url.rpartition("@")
     scheme, separator, _ = credentials.partition("://")
     if "?" in credentials:  # of a password, or the "@" is one among the options

@@ -14,11 +14,11 @@ from ..hits import Hit
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key as it lies in storage."""
+    """A key in the storage."""
 
     key: str
     ttl: float | None
-    """Seconds until it expires if there are no requests; ``None``: never."""
+    """Seconds until it expires if there are no requests; ``None`` if it never does."""
 
 
 @runtime_checkable
@@ -70,7 +70,7 @@ class Storage(Protocol):
 
 
 class Slot(NamedTuple):
-    """What a check has taken of a :class:`.Concurrent` rule, as many units as the hit costs."""
+    """What a check has taken from a :class:`.Concurrent` rule: as many units as the hit costs."""
 
     check_id: bytes
     hit: Hit
@@ -78,7 +78,7 @@ class Slot(NamedTuple):
 
 @runtime_checkable
 class KeepsSlots(Protocol):
-    """A storage that :class:`.Concurrent` rules can be asked of."""
+    """A storage that can check :class:`.Concurrent` rules."""
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """Give back slots of any number of checks in one round trip. Slots that are gone already are ignored. With
@@ -102,7 +102,7 @@ class Confirms(Protocol):
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A storage that can list what it holds: for people, never for a check."""
+    """A storage that can list its keys, for people and never for a check."""
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
         """The keys that begin with ``prefix``, in order, at most ``limit`` of them. Raises :class:`StorageError`."""
@@ -118,7 +118,7 @@ class Scripted(Protocol):
 
 @runtime_checkable
 class Clocked(Protocol):
-    """A storage that takes its time from a clock that can be exchanged: for tests."""
+    """A storage whose clock can be replaced, for tests."""
 
     clock: Any
     """Returns microseconds, from any origin; ``None``: the server's own clock."""
@@ -126,13 +126,13 @@ class Clocked(Protocol):
 
 @runtime_checkable
 class HoldsUnits(Protocol):
-    """A layer that takes units in advance, and tells when it has some again."""
+    """A layer that takes units in advance, and says when it has some again."""
 
     on_units: Callable[[Sequence[str]], object] | None
     """Called with the keys of which this process has units."""
 
     def __len__(self) -> int:
-        """Quotas of which units were taken, spent or not."""
+        """The number of quotas from which units were taken, spent or not."""
 
 
 def layers_of(storage: Storage) -> Iterator[Storage]:

@@ -1,4 +1,4 @@
-"""A check on states that Python holds: for storages whose atomic step is a lock or a transaction."""
+"""Decides a check on states that Python holds, for storages whose atomic step is a lock or a transaction."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..reply import DELAY, NOW, joined, standings_of
 
 
 class States(Protocol):
-    """By key, what its algorithm keeps; a ``dict`` is one."""
+    """The state of each key, such as a ``dict``."""
 
     def get(self, key: str, /) -> Any:
-        """``None`` when there is nothing, or ``None`` was set."""
+        """The state of ``key``; ``None`` if there is none, or ``None`` was set."""
 
     def __setitem__(self, key: str, state: Any, /) -> None:
         """Keep ``state``, which may be ``None``."""
@@ -62,7 +62,7 @@ def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: in
 
 
 def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool) -> list[int]:
-    """The reply, after all has been charged if ``charging`` and every hit allows."""
+    """The reply. If ``charging`` and every hit allows, all are charged."""
     (steps, bans), outcomes = memoized(hits, _steps_of), []
     allowed, longest = 1, 0
     for key, quota, cost, shadow, evaluate, _, _, _ in steps:
@@ -94,12 +94,12 @@ _Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Cal
 
 
 def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[Watching, ...]]:
-    """What a check needs of its hits, looked up once; and the bans among them."""
+    """What a check needs to know about its hits, looked up once, and the bans among them."""
     return tuple(map(_step, hits)), bans_among(hits)
 
 
 def _note_strikes(bans: Iterable[Watching], outcomes: list[Outcome], states: States, now: int, check_id: bytes) -> None:
-    """A refusal is a strike of each ban that watches it; what that makes of the ban is its outcome."""
+    """Note a strike for each ban that watches a hit that refuses, and set the outcome of the ban."""
     for place, hit, watched in bans:
         if any(outcomes[other][1] for other in watched):
             by, quota = cast("NotesStrikes", hit.rule.implementation), hit.rule.quota
@@ -121,6 +121,6 @@ def _is_charged(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes
 
 
 def _as_allowed(reply: list[int]) -> list[int]:
-    """Of a repeated check: what was charged is allowed, also when the last unit was its own."""
+    """The reply to a repeated check: what was charged is allowed, even if it took the last unit."""
     standings = [((remaining, 0, reset_after), False) for remaining, _, reset_after in standings_of(reply)]
     return joined(reply[NOW], reply[DELAY], standings)

@@ -1,6 +1,6 @@
-"""From a URI, or a client object of ``redis``, to a storage.
+"""Opens the storage of a URI or of a client object of ``redis``.
 
-What a storage is made of is imported when one is opened: a process uses one of them, and starts without the others.
+The modules of a storage are imported when it is opened, so a process starts without those that it does not use.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from .base import Storage
 from .memory import MemoryStorage
 
 DEFAULT_TIMEOUT = 0.1
-"""Seconds that a connection may take to be made, and then that an answer may take."""
+"""Seconds that a connection may take, and that an answer may take."""
 
 
 class Scheme(NamedTuple):
     """How a URI is opened."""
 
     open: Callable[[str, float], Storage]
-    """From the URI and the time-out in seconds. Makes no connection. Raises :class:`ConfigurationError`."""
+    """Opens the storage of a URI, given the time-out in seconds. Does not connect. Raises
+    :class:`ConfigurationError`."""
     address: Literal["required", "optional", "none"] = "required"
-    """Whether something stands behind the ``://``."""
+    """Whether something follows the ``://``."""
 
 
 def _redis(uri: str, timeout: float) -> Storage:
@@ -35,7 +36,7 @@ def _redis(uri: str, timeout: float) -> Storage:
 
 
 _AS_REDIS = re.compile("^valkey")
-"""redis-py knows no URI of Valkey, which speaks alike."""
+"""redis-py knows no URIs of Valkey, which has the same protocol."""
 
 
 def _cluster(uri: str, timeout: float) -> Storage:
@@ -63,7 +64,7 @@ SCHEMES: dict[str, Scheme] = {
     "redis+cluster": Scheme(_cluster),
     "rediss+cluster": Scheme(_cluster),
 }
-"""Every storage that a URI can name. A further one is a line here; or, from outside the package,
+"""Every storage that a URI can name. To add one, add a line here, or from outside the package run
 ``SCHEMES["NAME"] = Scheme(...)`` before the first URI that uses it."""
 
 
@@ -92,7 +93,7 @@ _EXAMPLES = {
     "redis+sentinel": "localhost:26379/SERVICE",
     "rediss+sentinel": "localhost:26379/SERVICE",
 }
-"""What stands behind the slashes, where it is not ``host:port``."""
+"""What follows the slashes, if it is not ``host:port``."""
 
 
 def _wrong(uri: str, reason: str) -> ConfigurationError:
@@ -100,7 +101,7 @@ def _wrong(uri: str, reason: str) -> ConfigurationError:
 
 
 def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
-    """A storage as it is, the one at a URI, or one around an existing client object of ``redis``."""
+    """``given`` itself if it is a storage, the storage of a URI, or one around a client object of ``redis``."""
     if isinstance(given, str):
         return storage_from_uri(given, timeout=timeout)
     if is_storage(given):
@@ -140,6 +141,6 @@ _MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
 
 
 def is_storage(given: object) -> bool:
-    """Whether ``given`` is a :class:`Storage`; from Python 3.12 on, ``isinstance`` does not find what an object hands
-    on by ``__getattr__``."""
+    """Whether ``given`` is a :class:`Storage`. From Python 3.12 on, ``isinstance`` does not find attributes that come
+    from ``__getattr__``."""
     return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)

@@ -1,4 +1,4 @@
-"""Tallies: amounts by name that pass away, kept beside the quotas. For people who watch; no check reads them."""
+"""Tallies: amounts by name that expire, kept beside the quotas. They are for people; no check reads them."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ class Tally:
     amounts: Mapping[str, int]
     """What to add, by name. Each is above 0."""
     seconds: int
-    """The key is forgotten so long after the last addition."""
+    """The key is forgotten this long after the last addition."""
     most: int
-    """Names that are kept under the key: those with the largest amounts."""
+    """The number of names to keep under the key, those with the largest amounts."""
 
 
 class Tallies(NamedTuple):
-    """What a storage has."""
+    """The tallies in a storage."""
 
     at: float
     """POSIX time by the clock of the storage."""
     amounts: list[dict[str, int]]
-    """By name, one a key that was asked for; empty for a key that is not there."""
+    """The amounts by name, for each key that was asked for; empty for a missing key."""
 
 
 @runtime_checkable
 class KeepsTallies(Protocol):
-    """A storage that keeps tallies. Each method raises :class:`StorageError` when it gets no answer."""
+    """A storage that keeps tallies. Each method raises :class:`StorageError` if it gets no answer."""
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         """Add ``tallies`` in one command; return the POSIX time by the clock of the storage.
 
-        ``source`` is a key of the sender, ``number`` counts what it sends: what has come already changes nothing, so
-        that a sender who got no answer can send it again. All keys have the same hash tag.
+        ``source`` is a key of the sender, and ``number`` counts what it sends. What has arrived before changes nothing,
+        so a sender without an answer can send it again. All keys have the same hash tag.
         """
 
     def tallies(self, keys: Sequence[str]) -> Tallies:
-        """What lies under ``keys``, which have the same hash tag, in one command."""
+        """The tallies under ``keys``, which have the same hash tag, in one command."""
 
 
 class TalliesInMemory:
@@ -60,7 +60,7 @@ class TalliesInMemory:
         self._lock = Lock()
         self._kept: dict[str, dict[str, int]] = {}
         self._ends: dict[str, float] = {}
-        """When to forget each key; those that end first come first, as long as all live equally long."""
+        """When to forget each key. If all live equally long, those that end first come first."""
         self._numbers: dict[str, int] = {}
         mind_forks(self, inner=True)
 

@@ -1,6 +1,6 @@
-"""How many elements a reply may announce: hiredis allocates room for all of them before the first one has arrived.
+"""Limits the number of elements that a reply may announce: hiredis allocates room for all before the first one arrives.
 
-It takes seconds to free gigabytes that were never filled, whatever the deadline, and no other thread runs meanwhile.
+To free gigabytes that were never filled takes seconds, whatever the deadline, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -8,21 +8,20 @@ from __future__ import annotations
 from redis.exceptions import InvalidResponse
 
 MOST = 999_999
-"""Elements: no question of ours has a longer answer."""
+"""The most elements: no question of ours has a longer answer."""
 _HEADER = 24
-"""Bytes of a line that can matter: a type and a number."""
+"""The bytes of a line that can matter: a type and a number."""
 _WITH_ELEMENTS = b"*~>%|"
 _WITH_TEXT = b"$!="
 
 
 class Announcements:
-    """Reads along what comes from a server, in pieces of any size, and steps over texts: in them, ``*`` means
-    nothing."""
+    """Reads what a server sends, in pieces of any size, and skips texts, in which ``*`` has no meaning."""
 
     def __init__(self) -> None:
         self._line = b""
         self._text = 0
-        """Bytes of the current text, and of the end of its line, that have not come yet."""
+        """Bytes of the current text and its line end that have not arrived yet."""
 
     def read(self, received: bytes) -> None:
         """Raise :class:`InvalidResponse` if a reply of more than :data:`MOST` elements begins in ``received``."""

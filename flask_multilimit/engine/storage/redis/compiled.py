@@ -5,7 +5,7 @@ line: no table, no loop and no function for a hit, and the quotas are numbers in
 serves a plain check by the server's clock when all hits charge something. When a hit refuses it goes on as the generic
 script does, with the same ``finish.lua``; a peek, a repeated check and a refund always take the generic script.
 
-An algorithm need not know of it. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
+Algorithms need not support this. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
 that is possible (:mod:`.inline`), and called with a table for the hit where it is not.
 """
 
@@ -21,7 +21,7 @@ from .inline import CannotBeWrittenOut, Function
 from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
 
 MOST_HITS = 20
-"""In a compiled script: Lua takes 200 local names, and six are needed for each hit."""
+"""The most hits in a compiled script: Lua allows 200 local names, and each hit needs six."""
 
 
 class Shaped(NamedTuple):
@@ -32,14 +32,14 @@ class Shaped(NamedTuple):
     cost: int
     shadow: bool
     watches: tuple[int, ...] = ()
-    """Of a ban: the places of what it watches, counted from 1."""
+    """For a ban: the indexes of the hits that it watches, counted from 1."""
 
 
 Shape = tuple[Shaped, ...]
 
 
 def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
-    """``None`` for hits that have no compiled script."""
+    """The shape of ``hits``; ``None`` if they can have no compiled script."""
     if len(hits) > MOST_HITS:
         return None
     if any(hit.cost == 0 for hit in hits):
@@ -138,7 +138,7 @@ _FIELDS = (
     *("key", "window", "count", "cost", "burst", "max_delay", "shadow", "algorithm"),
     *("time", "factor", "most", "memory", "watches"),
 )
-"""Of hits in Lua; the latter of bans only."""
+"""Fields of hits in Lua; the latter are those of bans only."""
 
 
 @lru_cache(maxsize=64)

@@ -21,9 +21,9 @@ from .tls import TlsOptions
 
 _NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 _AN_INSTANT = 0.000_001
-"""Seconds; 0 would mean something else to a socket."""
+"""Seconds. A timeout of 0 would make a socket non-blocking."""
 _LATE_READS = 100
-"""The most reads after the deadline, of bytes that have arrived already: a server may never stop sending."""
+"""The most reads of bytes that had arrived by the deadline: a server may never stop sending."""
 PUNCTUAL = 0.75
 """If at least this part of the time is left, a step keeps the timeout that the socket has already."""
 
@@ -43,12 +43,12 @@ class Deadline(threading.local):
         """Whether it is a question of ours, whose reply has a known shape."""
 
     def start(self, started: float | None = None) -> None:
-        """A question begins, or began at ``started``."""
+        """Start the deadline of a question, which begins now or began at ``started``."""
         self.started = monotonic() if started is None else started
         self.ours = True
 
     def stop(self, *, ours: bool = False) -> None:
-        """What follows has no deadline: the timeouts of the sockets apply to each step."""
+        """End the deadline. From now on, the timeouts of the sockets apply to each step."""
         self.started = math.inf
         self.ours = ours
 
@@ -64,7 +64,7 @@ class Deadline(threading.local):
         return left
 
     def remaining(self) -> float:
-        """Seconds left, 0 or less when it is over."""
+        """Seconds left; 0 or less after the deadline."""
         return math.inf if self.seconds is None else self.started + self.seconds - monotonic()
 
 
@@ -103,7 +103,7 @@ class TimedSocket:
             return self._last_look(receive, *arguments)
 
     def _examine(self, received: bytes) -> None:
-        """Look at a reply, unless it answers no question of ours: then it may have any length."""
+        """Check the length of a reply. If it answers no question of ours, it may have any length."""
         if self._deadline.ours:
             self._announcements.read(received)
 
@@ -115,7 +115,7 @@ class TimedSocket:
             raise TimeoutError("timed out") from None
 
     def _last_look(self, receive: Callable[..., Any], *arguments: Any) -> Any:
-        """Read what has arrived meanwhile: a busy process, or one with many greenlets, may itself be late."""
+        """Read what has arrived by now: a busy process, or one with many greenlets, may itself be late."""
         self._hurried = True
         try:
             self.plain.settimeout(0)
@@ -146,7 +146,7 @@ class TimedSocket:
 
 
 class _Timed:
-    """Makes a connection of redis-py keep the deadline that it gets as ``deadline=``."""
+    """Makes a connection of redis-py keep the deadline given as ``deadline=``."""
 
     socket_connect_timeout: float | None
 
@@ -155,7 +155,7 @@ class _Timed:
         super().__init__(**options)
 
     def connect(self) -> None:
-        """Connect, and give the question that follows its full time."""
+        """Connect, and give the next question its full time."""
         super().connect()  # type: ignore[misc]
         if self._deadline.started < math.inf:
             self._deadline.start()
@@ -170,8 +170,7 @@ class TimedConnection(_Timed, Connection):
 
 
 class _TlsInTime(SSLConnection):
-    """Connects as redis-py does, but with a TLS context that is kept, and with the rest of the time for the
-    handshake."""
+    """Connects as redis-py does, but reuses the TLS context, and limits the handshake to the time that is left."""
 
     _deadline: Deadline
 
@@ -225,4 +224,4 @@ TIMED_CONNECTIONS: dict[str, type[Any]] = {
     "rediss": TimedTlsConnection,
     "unix": TimedUnixConnection,
 }
-"""By redis-py's name for the scheme of a URI."""
+"""The connection for each scheme of a URI, by redis-py's name for the scheme."""

@@ -1,4 +1,4 @@
-"""From what a client of ``redis`` raises to a :class:`StorageError` that says what to do about it."""
+"""Turns the errors of a ``redis`` client into a :class:`StorageError` that says what to do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ RIGHTS = (
     "+eval +evalsha +script|load +unlink +time +get +set +del +pexpire +zadd +zcard +zcount +zrange +zrem "
     "+zremrangebyrank +zremrangebyscore +zscore"
 )
-"""What a user of the server must be allowed, and no more."""
+"""The rights that a user of the server needs, and no more."""
 RIGHTS_IN_A_CLUSTER = "+cluster|slots +asking"
-"""What else, to find the servers and to follow a slot that is being moved."""
+"""The further rights to find the servers and to follow a slot that is being moved."""
 
 REMEDIES = {
     "NOAUTH": "give the password: redis://user:password@host, or in the client",
@@ -40,7 +40,7 @@ REMEDIES = {
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
     "the storage URI names a file of them), be for the host in the URI, and not have expired",
 }
-"""By the code that the server answers with, or the reason that TLS gives."""
+"""What to do, by the error code of the server or the reason that TLS gives."""
 
 TOO_LATE = (
     "find out whether the server hangs, is too busy, or is out of reach; MULTILIMIT_STORAGE_TIMEOUT is the time it has"
@@ -52,7 +52,7 @@ KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 
 _CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
 _NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|user executing the script can't")
-"""Of Redis 7.2 and Valkey; of Redis 7.0. They have no code."""
+"""The errors of Redis 7.2 and Valkey, and of Redis 7.0. They have no code."""
 _CLASSES = {
     "NOPERM": "NoPermissionError",
     "READONLY": "ReadOnlyError",
@@ -68,12 +68,12 @@ _CLASSES = {
 """Errors from whose text redis-py removes the code; by name, because not every version has all of them."""
 
 NONE_FREE = "Too many connections"
-"""What redis-py says when all connections of a pool are in use."""
+"""What redis-py says if all connections of a pool are in use."""
 _NO_REPLY = (exceptions.TimeoutError, exceptions.ConnectionError, OSError)
 
 
 def storage_error(error: Exception, server: str = "") -> StorageError:
-    """What is raised from ``error``, which came from or on the way to ``server``."""
+    """The error to raise from ``error``, which ``server`` or the connection to it caused."""
     if isinstance(error, MasterNotFoundError):
         error.args = (str(error).partition(" : ")[0],)  # the rest shows clients, with their passwords
     error.__suppress_context__ = True  # its history inside the client adds nothing to its text
@@ -98,9 +98,9 @@ def _remedy_of(error: Exception, *, no_reply: bool) -> str:
 
 
 def code_of(error: Exception) -> str:
-    """The server's code for ``error``, or the reason of TLS; empty if there is none, for example without any answer.
+    """The server's code for ``error``, or the reason of TLS; empty if there is none, for example without an answer.
 
-    It is also found inside the error of a script, where servers put it in different places.
+    Servers put the code of an error inside a script in different places.
     """
     if isinstance(error, exceptions.AuthenticationError):
         return "NOAUTH" if "required" in str(error) else "WRONGPASS"

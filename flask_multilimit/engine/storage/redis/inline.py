@@ -1,8 +1,8 @@
-"""Writes a Lua function of an algorithm out in the place where it would be called, for one hit.
+"""Inlines a Lua function of an algorithm where it would be called, for one hit.
 
 Fields of the hit become literals (``hit.window`` is ``60000000``), parameters the names of the caller, and a
-``return`` an assignment that leaves a ``repeat ... until true``. Lua makes every function of a script anew at each run,
-and a table for each hit; what is written out needs neither.
+``return`` an assignment that leaves a ``repeat ... until true``. In each run of a script, Lua creates every function
+again, and a table for each hit. Inlined code needs neither.
 
 Some functions cannot be written out, for instance those that call a function of their own file.
 """
@@ -34,11 +34,11 @@ _GIVEN = frozenset(
         *("math", "string", "struct", "tonumber", "tostring", "ipairs", "pairs", "unpack", "type"),
     }
 )
-"""What a function may use from outside: the prelude, and Lua's own."""
+"""The names from outside that a function may use: those of the prelude and of Lua."""
 
 
 class CannotBeWrittenOut(Exception):  # noqa: N818 - the caller calls the function instead
-    """Says what only a call can give the function."""
+    """The function needs something that only a call can give. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)

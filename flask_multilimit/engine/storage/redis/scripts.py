@@ -28,7 +28,7 @@ class Script:
 
     text: str
     sha: str
-    """What EVALSHA calls it by."""
+    """Its name for EVALSHA."""
 
 
 @cache
@@ -40,13 +40,13 @@ def script(driver: str, names: frozenset[str]) -> Script:
 
 
 def strikes(names: Iterable[str]) -> tuple[str, ...]:
-    """What stands between the halves of a check when there is a ban among its hits."""
+    """The part between the halves of a check that has a ban among its hits."""
     return ("strike",) if BAN in names else ()
 
 
 @cache
 def lone_script(name: str) -> Script:
-    """One that needs no algorithm ("tally" or "tallies")."""
+    """A script that needs no algorithm ("tally" or "tallies")."""
     return script_of([source(name)])
 
 
@@ -56,8 +56,8 @@ def script_of(parts: Iterable[str]) -> Script:
 
 
 def library(names: Iterable[str]) -> list[str]:
-    """The Lua of the algorithms ``names``, each in a block of its own, so that no two share a local. What several of
-    them include stands first."""
+    """The Lua of the algorithms ``names``, each in its own block, so that no two share a local. First come the files
+    that several of them include."""
     names = sorted(set(names))
     includes = dict.fromkeys(include for name in names for include in twin_of(name).INCLUDES)
     return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
@@ -68,7 +68,7 @@ def script_for(driver: str, names: Iterable[str]) -> Script:
 
 
 def source(name: str) -> str:
-    """A driver, or a part of one."""
+    """The text of a driver, or of a part of one."""
     return _read(files(__package__).joinpath(f"{name}.lua"))
 
 

@@ -1,8 +1,8 @@
-"""A primary that Sentinel looks after: whoever connects asks the sentinels first where it is.
+"""A primary that Sentinel monitors: each new connection first asks the sentinels for its address.
 
-redis-py has a pool of its own for this, whose sentinels are asked one after the other for as long as each may take, and
-whose connections do not go by our deadline. Here only the connection differs, so that all that serves one server
-(pool, wire, deadline) serves a fail-over too.
+redis-py has its own pool for this. But that asks one sentinel after the other with a full timeout each, and its
+connections do not keep our deadline. Here only the connection differs, so the rest (pool, wire, deadline) is the same
+as for a single server.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConn
 from .uri import MalformedError
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""Schemes of URIs that name sentinels, and what the servers behind them speak."""
+"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
 
 PORT = 26379
 PATIENCE = 0.5
-"""Of the time that is left, what one sentinel may take: the next one and the primary need the rest."""
+"""The part of the remaining time that one sentinel may take: the next one and the primary need the rest."""
 
 Address = tuple[str, int]
 
@@ -53,7 +53,7 @@ class Primary:
         return f"the primary of {self.service!r}, of which {_listed(self._sentinels)} know"
 
     def address(self, deadline: Deadline) -> Address:
-        """Of the first sentinel that knows. Raises :class:`NoPrimaryError`."""
+        """The address, from the first sentinel that knows it. Raises :class:`NoPrimaryError`."""
         failures: list[tuple[Address, Exception | None]] = []
         for sentinel in self._sentinels:
             try:
@@ -69,7 +69,7 @@ class Primary:
         raise _nobody_knows(self.service, failures)
 
     def doubt(self) -> None:
-        """Where it was said to be, nobody answers: ask another sentinel first, in case this one is behind the times."""
+        """Nobody answers at the last address. Ask another sentinel first next time: this one may be out of date."""
         self._ask_later({self._sentinels[0]})
 
     def _ask(self, sentinel: Address, deadline: Deadline) -> Address | None:
@@ -91,7 +91,7 @@ class Primary:
 
 
 class _ToPrimary:
-    """What makes a timed connection lead to a primary; it is told as ``primary=``."""
+    """Makes a timed connection lead to the primary given as ``primary=``."""
 
     host: str
     port: int
@@ -119,12 +119,12 @@ class PrimaryTlsConnection(_ToPrimary, TimedTlsConnection):
 
 
 PRIMARY_CONNECTIONS: dict[str, type[Any]] = {"redis": PrimaryConnection, "rediss": PrimaryTlsConnection}
-"""By the scheme of a URI as redis-py calls it."""
+"""The connection for each scheme of a URI, by redis-py's name for the scheme."""
 
 
 def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
-    """What ``redis+sentinel://user:password@host:port,host:port/service/db?sentinel_password=...`` means: a URI that
-    redis-py understands, and what more it needs to make a client.
+    """From ``redis+sentinel://user:password@host:port,host:port/service/db?sentinel_password=...`` to a URI that
+    redis-py understands, and the further options of the client.
 
     ``options`` are redis-py's, for the connections to sentinels. Raises ``ValueError``.
     """

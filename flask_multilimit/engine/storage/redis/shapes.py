@@ -1,9 +1,9 @@
-"""Which shapes of plans this process has compiled: those it checks again and again, and no more than a bound.
+"""Decides which shapes of plans this process compiles: those that it checks repeatedly, up to a maximum.
 
-Servers before Redis 7.4 and Valkey 8 keep each script until they restart; later ones keep the 500 most recently used of
-those that came by EVAL, as ours do. Rules that depend on the request can have any number of shapes. So a process
-compiles a shape only when it has checked it some times, and a bounded number of shapes; all others take the generic
-script, of which there is one for each set of algorithms.
+Servers before Redis 7.4 and Valkey 8 keep each script until they restart. Later ones keep the 500 most recently used
+scripts that came by EVAL, as ours do. Rules that depend on the request can have any number of shapes. So a process
+compiles a shape only after some checks, and only a limited number of shapes. All others use the generic script, of
+which there is one for each set of algorithms.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from .compiled import Shape, compiled, shape_of
 from .scripts import Script
 
 WORTH = 16
-"""Checks of a shape after which it is compiled."""
+"""The number of checks of a shape after which it is compiled."""
 MOST_COMPILED = 64
-"""Shapes that a process compiles."""
+"""The most shapes that a process compiles."""
 MOST_COUNTED = 512
-"""Shapes whose checks are counted; beyond, the count of the one that was met first is forgotten."""
+"""The most shapes whose checks are counted. Beyond that, the oldest count is forgotten."""
 
 
 @dataclass(slots=True)
 class Learned:
-    """What is known of one shape."""
+    """What is known about one shape."""
 
     shape: Shape
     checks: int = 0
     script: Script | None = None
-    """Known when it is compiled."""
+    """``None`` until it is compiled."""
 
 
 class Shapes:
-    """Compiles a shape after ``worth`` checks. Counts may be off by a few when threads meet, which does no harm."""
+    """Compiles a shape after ``worth`` checks. If threads collide, a count may be off by a few, which does no harm."""
 
     def __init__(self, worth: float = WORTH) -> None:
         self._worth = worth
         self._learned: OrderedDict[Shape, Learned] = OrderedDict()
         self.compiled: int = 0
-        """How many there are."""
+        """The number of shapes that are compiled."""
 
     def of(self, hits: tuple[Hit, ...]) -> Learned | None:
-        """``None`` for hits that take the generic script for ever."""
+        """What is known about the shape of ``hits``; ``None`` if they always use the generic script."""
         shape = shape_of(hits)
         if shape is None:
             return None
@@ -57,7 +57,7 @@ class Shapes:
         return known
 
     def note(self, learned: Learned) -> bool:
-        """One more check; whether the shape is compiled now."""
+        """Count one more check. Return whether the shape is compiled now."""
         learned.checks += 1
         if learned.script is None and learned.checks > self._worth and self.compiled < MOST_COMPILED:
             self.compiled += 1
@@ -65,7 +65,7 @@ class Shapes:
         return learned.script is not None
 
     def _forget_one(self) -> None:
-        """The one that was met first and is not compiled."""
+        """Forget the oldest shape that is not compiled."""
         for shape, learned in list(self._learned.items()):
             if learned.script is None:
                 self._learned.pop(shape, None)

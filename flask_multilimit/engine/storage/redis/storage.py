@@ -38,7 +38,8 @@ from .uri import address_of, check_credentials, check_database, check_options, c
 from .wire import command_of, wire_of
 
 _DRIVER: dict[str, Any] = {}
-"""What tells redis-py its own version: it would look that up on disk for each connection, which takes milliseconds."""
+"""Options that tell redis-py its own version. Otherwise it looks that up on disk for each connection, in milliseconds.
+"""
 try:
     from redis.driver_info import DriverInfo
 except ImportError:  # older versions look once, when they are imported
@@ -47,24 +48,24 @@ else:
     _DRIVER["driver_info"] = DriverInfo(lib_version=redis.__version__)
 
 CHECK: bytes = b""
-"""The mode of what is neither a peek nor a check that is repeated: what is left out says the same."""
+"""The mode of a plain check, which is neither a peek nor repeated. An argument that is left out means the same."""
 SERVER_CLOCK: bytes = b""
-"""In place of an instant: let the script read the server's own clock."""
+"""Stands for an instant: the script reads the server's own clock."""
 
 _LOST = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
-"""Errors after which another server may be in the place of this one."""
+"""Errors after which another server may have replaced this one."""
 
 GONE = -2
-"""What PTTL answers for a key that is not there any more."""
+"""What PTTL answers for a key that does not exist any more."""
 
 
 class RedisStorage:
     """Quotas in a server that all processes share.
 
-    ``client`` is a client object of ``redis`` (``Redis``, a Sentinel's master) and stays its
-    owner's: its time-outs and retries are used as they are. (One that is plain and does not retry is asked over a
-    :class:`~.wire.Wire`, in half the time.) ``clock``, for tests, returns microseconds that
-    take the place of the server's clock.
+    ``client`` is a client object of ``redis`` (``Redis``, a Sentinel's master). It belongs to the caller, and its
+    time-outs and retries stay as they are. (If it is plain and does not retry, it is asked over a
+    :class:`~.wire.Wire`, in half the time.) ``clock`` is for tests: it returns microseconds that replace the server's
+    clock.
     """
 
     shared = True
@@ -80,9 +81,9 @@ class RedisStorage:
 
     @classmethod
     def from_url(cls, url: str, *, timeout: float, given: str = "") -> RedisStorage:
-        """A storage with a client of its own, which connects within ``timeout`` seconds, answers within as many, and
-        does not try again behind our back (redis-py's defaults wait for seconds). Only the look-up of a host's name,
-        which is the system's, may take longer. Errors show ``url``, or the URI that was ``given`` in its place."""
+        """A storage with its own client. This connects within ``timeout`` seconds, answers within ``timeout`` seconds,
+        and does not retry by itself (redis-py's defaults wait for seconds). Only the system's look-up of a host name
+        may take longer. Errors show ``url``, or if the user has ``given`` another URI, that one."""
         deadline = Deadline(timeout)
         client = timed_client(url, deadline, given=given)
         storage = cls(client, deadline=deadline)
@@ -116,8 +117,8 @@ class RedisStorage:
         return self._ask(b"peek", hits, PEEKED)
 
     def strike(self, hits: tuple[Hit, ...], check_id: UUID) -> Decision:
-        """As :meth:`peek`, for a part of the check ``check_id`` that another part refuses: what refuses here is a
-        strike all the same."""
+        """As :meth:`peek`, for a part of the check ``check_id`` that another part refuses. A refusal here is a strike,
+        too."""
         self._deadline.start()
         return self._ask(b"refused", hits, check_id.bytes)
 
@@ -197,7 +198,7 @@ class RedisStorage:
         return self._client
 
     def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
-        """By SCAN, which does not hold the server up; with a ``limit``, the first ones that it finds."""
+        """The keys found by SCAN, which does not block the server; with a ``limit``, the first ones found."""
         self._deadline.stop()
         pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
         found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
@@ -212,7 +213,7 @@ class RedisStorage:
         ]
 
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
-        """A reply may be long, so each step of it has the time of the sockets."""
+        """Run ``script``. Its reply may be long, so each step has the timeout of the sockets."""
         self._deadline.stop(ours=True)
         return self._command(self._client.eval, script, len(keys), *keys, *arguments)
 
@@ -283,7 +284,7 @@ class RedisStorage:
         return script, [*arguments, check_id, mode, now, *[b"%d" % number for number in more]]
 
     def _ask_wire(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
-        """Of each check, in one round trip; what replies stand before them are those to the scripts being loaded."""
+        """The replies to all checks, in one round trip. Replies to the loading of scripts come before them."""
         assert self._wire is not None
         scripts = {script_for("check", (hit.rule.algorithm for hit in hits)) for hits in many}
         commands = [command_of(b"SCRIPT", b"LOAD", script.text.encode()) for script in scripts]
@@ -295,7 +296,7 @@ class RedisStorage:
         return self._wire.ask_all(commands, self._deadline.started)
 
     def _ask_pipeline(self, mode: bytes, many: Sequence[tuple[Hit, ...]], ids: Sequence[bytes]) -> list[Any]:
-        """The same, as the client does it."""
+        """As :meth:`_ask_wire`, through the client."""
         calls = [self._call_of("check", hits, mode, id_) for hits, id_ in zip(many, ids, strict=True)]
         with self._client.pipeline(transaction=False) as pipeline:
             for script in {script for script, _ in calls}:
@@ -313,8 +314,8 @@ class RedisStorage:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StorageError:
-        """What is raised from ``error``. When it is the server that is lost, all that is idle and leads to it is
-        closed, or each of these connections would have to fail by itself."""
+        """The error to raise from ``error``. If the server is lost, all idle connections to it are closed, because
+        otherwise each of them would have to fail by itself."""
         if isinstance(error, _LOST):
             if self._wire is not None:
                 self._wire.close()
@@ -327,8 +328,8 @@ ReleaseCommand = Callable[[bytes, int, bytes], tuple[bytes, ...]]
 
 
 def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
-    """A client that keeps ``deadline`` and does not try again. Raises :class:`ConfigurationError` that shows the URI,
-    or the one that was ``given`` in its place."""
+    """A client that keeps ``deadline`` and does not retry. Raises :class:`ConfigurationError`, which shows the URI or
+    the one that the user has ``given`` instead."""
     common: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
     if "lib_" not in url:
         common |= _DRIVER
@@ -351,7 +352,7 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
-    """The script, and what it is called with, as the head of each Lua driver says, up to the id."""
+    """The script and its arguments up to the id, as the head of each Lua driver describes them."""
     names = frozenset([hit.rule.algorithm for hit in hits])
     keys = [hit.key.encode() for hit in hits]
     packed = [hit.packed for hit in hits]
@@ -361,14 +362,14 @@ def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:
 
 
 class _Prepared(NamedTuple):
-    """A check of the same hits, as it is sent."""
+    """A check of some hits, ready to be sent."""
 
     start: bytes
     """The command up to its last argument, the id."""
     safe_to_repeat: bool
-    """Whether the id will be recognised."""
+    """Whether a repetition would be recognised by its id."""
     learning: Learned | None
-    """The shape, as long as it is not compiled but may be."""
+    """The shape, if it is not compiled yet but may be."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
@@ -397,12 +398,12 @@ def _packed(hits: tuple[Hit, ...], *, and_more: int) -> bytes:
 
 
 _ANY_ID = b"\xff" * 16
-"""In the place of an id: bytes that no key has."""
+"""Stands for an id: bytes that no key contains."""
 
 
 @lru_cache(maxsize=1024)
 def _release_parts(algorithm: str, key: str, cost: int) -> list[bytes]:
-    """The packed command, cut where the id stands."""
+    """The packed command, split where the id belongs."""
     release_command = cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
     return command_of(*release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
@@ -427,5 +428,5 @@ def _malformed(hits: tuple[Hit, ...], reply: Any) -> StorageError:
 
 
 def remembers_ids(hits: tuple[Hit, ...]) -> bool:
-    """Whether a check of ``hits`` that is repeated under its id can be recognised."""
+    """Whether a check of ``hits`` can be recognised if it is repeated with its id."""
     return any(hit.cost and hit.rule.implementation.REMEMBERS_IDS and not hit.shadow for hit in hits)

@@ -1,4 +1,4 @@
-"""How tallies go to a server and come back: the arguments of ``tally.lua``, the reply of ``tallies.lua``."""
+"""Packs tallies for a server and reads them back: the arguments of ``tally.lua``, the reply of ``tallies.lua``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..tallies import SOURCE_SECONDS, Tallies, Tally
 
 
 def arguments_of(tallies: Sequence[Tally], source: str, number: int) -> list[bytes]:
-    """Of ``tally.lua``: the number of keys, the keys, and the rest."""
+    """The arguments of ``tally.lua``: the number of keys, the keys, and the rest."""
     keys = [source.encode(), *[tally.key.encode() for tally in tallies]]
     arguments = [b"%d" % number, b"%d" % SOURCE_SECONDS]
     for tally in tallies:
@@ -21,7 +21,7 @@ def arguments_of(tallies: Sequence[Tally], source: str, number: int) -> list[byt
 
 
 def tallies_of(reply: Any, keys: int) -> Tallies:
-    """What ``tallies.lua`` has answered about that many keys. Raises :class:`StorageError`."""
+    """The answer of ``tallies.lua`` for this number of keys. Raises :class:`StorageError`."""
     try:
         amounts = [_amounts(each) for each in reply[2:]]
         if len(amounts) == keys:
@@ -32,7 +32,7 @@ def tallies_of(reply: Any, keys: int) -> Tallies:
 
 
 def seconds_of(reply: Any) -> float:
-    """The server's clock, with which both replies begin. Raises :class:`StorageError`."""
+    """The time of the server's clock, with which both replies begin. Raises :class:`StorageError`."""
     try:
         return float(reply[0] + reply[1] / 1_000_000)
     except (TypeError, IndexError):

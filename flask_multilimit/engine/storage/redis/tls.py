@@ -1,6 +1,6 @@
-"""TLS contexts, each made once: to load the CAs of a machine can take longer than a whole check may.
+"""TLS contexts, each created once: loading the CAs of a machine can take longer than a whole check may.
 
-redis-py makes one for each connection.
+redis-py creates one for each connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Those of redis-py that can stand in a URI, without their ``ssl_``."""
+    """The TLS options of redis-py that a URI can have, without their ``ssl_``."""
 
     cert_reqs: ssl.VerifyMode
     check_hostname: bool
@@ -30,7 +30,7 @@ class TlsOptions:
 
     @classmethod
     def of(cls, connection: Any) -> TlsOptions:
-        """As a connection of redis-py has understood them."""
+        """The options as a connection of redis-py understands them."""
         return cls(
             cert_reqs=connection.cert_reqs,
             check_hostname=connection.check_hostname and connection.cert_reqs != ssl.CERT_NONE,
@@ -45,7 +45,8 @@ class TlsOptions:
         )
 
     def context(self) -> ssl.SSLContext:
-        """Anew only when a file has been replaced: certificates do not last. Raises ``OSError`` that names the file."""
+        """The context. It is created again if a file was replaced, because certificates expire. Raises ``OSError`` that
+        names the file."""
         files = (self.ca_certs, self.certfile, self.keyfile)
         return _context(self, tuple(_changed_at(file) for file in files if file))
 

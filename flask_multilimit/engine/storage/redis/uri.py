@@ -1,4 +1,4 @@
-"""Storage URIs: what is wrong with one, before anybody connects, and how one is shown without its secrets."""
+"""Finds what is wrong in a storage URI before a connection is made, and shows URIs without their secrets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .deadline import TimedTlsConnection
 
 
 class MalformedError(ValueError):
-    """A URI that cannot be meant; the text quotes nothing that is secret."""
+    """A URI that makes no sense. The message quotes nothing secret."""
 
 
 def address_of(client: Any) -> str:
-    """Where the server of a client object is, never what is needed to log in; empty when it does not tell."""
+    """The address of the server of a client object, without user and password; empty if it is not known."""
     known = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
     if known.get("primary"):
         return str(known["primary"])
@@ -29,7 +29,7 @@ def address_of(client: Any) -> str:
 
 
 def why_malformed(url: str, error: Exception) -> str:
-    """What redis-py says is wrong, which may quote a part of the password."""
+    """What is wrong with ``url``. The words of redis-py may quote a part of the password."""
     unknown = _UNKNOWN_OPTION.search(str(error))
     if unknown:
         return _unknown_option(url, unknown[1])
@@ -39,7 +39,7 @@ def why_malformed(url: str, error: Exception) -> str:
 
 
 _UNKNOWN_OPTION = re.compile("unexpected keyword argument '([^']*)'")
-"""What Python says of an option that no connection of redis-py takes."""
+"""What Python says about an option that no connection of redis-py takes."""
 
 
 def _may_hold_secrets(text: str) -> bool:
@@ -57,14 +57,14 @@ def _unknown_option(url: str, name: str) -> str:
 
 
 def check_credentials(url: str) -> None:
-    """Raise :class:`MalformedError` for a URI of which some part may be the rest of a password."""
+    """Raise :class:`MalformedError` for a URI in which another part may contain a piece of the password."""
     place, *rest = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     if "@" in place and "@" in "".join(rest):
         raise MalformedError("there is an @ too many: special characters of passwords and options are percent-encoded")
 
 
 def check_place(url: str) -> None:
-    """Raise :class:`MalformedError` for what is no place of one server, and redis-py would take for another."""
+    """Raise :class:`MalformedError` if the address is not that of one server. redis-py would connect to another one."""
     scheme, _, rest = url.partition("://")
     place = re.split("[/?#]", rest, maxsplit=1)[0]
     host = place.rpartition("@")[2]
@@ -81,14 +81,14 @@ def check_place(url: str) -> None:
 
 
 def check_database(url: str) -> None:
-    """Raise ``ValueError`` for a database that is no number: redis-py would take 0."""
+    """Raise ``ValueError`` for a database that is not a number: redis-py would use 0."""
     parts = urlsplit(url)
     if parts.scheme != "unix" and not re.fullmatch(r"/?[0-9]*", parts.path):
         raise ValueError(f"the database must be a number, got {parts.path[1:]!r}")
 
 
 def check_options(connection: Any) -> None:
-    """Raise :class:`MalformedError` for options that would make an error of each connection: of one not yet made."""
+    """Raise :class:`MalformedError` for options with which every connection would fail. Does not connect."""
     if any(getattr(connection, name, None) for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")):
         raise MalformedError("OCSP takes a client object of redis in place of a URI")
     if isinstance(connection, TimedTlsConnection):

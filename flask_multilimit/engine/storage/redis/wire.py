@@ -1,13 +1,13 @@
-"""A straight wire to one server, for the one command that is sent at every request.
+"""A direct way to one server, for the one command that each request sends.
 
-redis-py takes a connection from its pool, polls it, packs the command, and runs it inside of retries, events and
-metrics: half of what a check costs the caller. Here the connections are redis-py's too, from the client's own pool,
-so that TLS, unix sockets, passwords, time-outs and limits are as configured; but they stay at hand between two checks,
-and the command comes packed. Where the socket is the system's own and hiredis is there, the bytes go straight to it.
+redis-py takes a connection from its pool, polls it, packs the command, and runs it inside retries, events and metrics.
+That is half of what a check costs the caller. This module also uses connections of redis-py, from the client's own
+pool, so TLS, unix sockets, passwords, time-outs and limits are as configured. But it keeps the connections between two
+checks, and sends a command that is packed already. If the socket is one of the system and hiredis is installed, it
+writes to the socket directly.
 
-Only for plain clients of protocol 2 that do not try again, and those of redis+sentinel:// URIs: everything else
-(Cluster, redis-py's Sentinel, subclasses, retries, push messages) has reasons of its own to be between us and the
-server.
+It serves only plain clients of protocol 2 that do not retry, and those of redis+sentinel:// URIs. All others (Cluster,
+redis-py's Sentinel, subclasses, retries, push messages) have their own reasons to stand between us and the server.
 """
 
 from __future__ import annotations
@@ -51,58 +51,58 @@ _PLAIN_CONNECTIONS = (
 _ASKS_FOR_COMMAND = (
     inspect.signature(ConnectionPool.get_connection).parameters["command_name"].default is inspect.Parameter.empty
 )
-"""Whether this redis-py (before 5.3) wants to be told what a connection is for."""
+"""Whether this redis-py (before 5.3) needs the name of the command to get a connection."""
 
 _WAIT_SECONDS = 0.001
-"""Between two looks whether a connection is free."""
+"""Seconds between two looks for a free connection."""
 _CHUNK = 4096
-"""Bytes read at once: the reply to some hundred rules."""
+"""The bytes to read at once: the reply to some hundred rules."""
 _LONG_CHUNK = 65_536
-"""And of a reply, or many, that goes on."""
+"""The bytes to read at once if a reply is longer, or there are several."""
 _SECONDS_BETWEEN_LOOKS = 1.0
-"""At the timers of this process."""
+"""Seconds between two looks at the timers of this process."""
 _FRESH_SECONDS = 0.5
-"""After its last question a connection is taken to be there still, by those who can tell again."""
+"""For so many seconds after its last question, a command that can be repeated trusts a connection to be open."""
 _MOST_OWED = 128
-"""Replies to what was told that wait to be read, of one connection."""
+"""The most replies to :meth:`Wire.tell` that one connection leaves unread."""
 _DONE_AND_A_LIST = b":1\r\n*"
 """The answer to a release, and the beginning of a reply."""
 _MORE = object()
-"""In place of a reply that is not complete yet."""
+"""Stands for a reply that is not complete yet."""
 
 
 Lost = Callable[[Exception], object]
-"""Called, in whatever thread, with why a command that was told may not have been done."""
+"""Called, in any thread, with the reason why a command of :meth:`Wire.tell` may not have been executed."""
 
 
 class _Line(Protocol):
-    """A connection with nothing under way."""
+    """A connection on which nobody waits for a reply."""
 
     connection: Any
     used: float
-    """When the last question to it began."""
+    """When the last question on it began."""
 
     def has_news(self) -> object:
-        """Tells at once whether there is something to read."""
+        """Whether there is something to read. Does not wait."""
 
     def ask(self, command: bytes, started: float, /) -> Any:
-        """The reply to ``command``, where a question that began at ``started`` has time left."""
+        """The reply to ``command``, within the time left of a question that began at ``started``."""
 
     def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
         """The replies to ``commands``, sent together. Raises the first that is an error."""
 
     def tell(self, command: bytes, started: float, lost: Lost, /) -> None:
-        """Send ``command``; its reply is read before the next one, or by :meth:`settle`."""
+        """Send ``command``. Its reply is read before the next one, or by :meth:`settle`."""
 
     @property
     def owed(self) -> int:
-        """Replies to what was told that are still to be read."""
+        """The number of replies to :meth:`tell` that are still to be read."""
 
     def settle(self, started: float | None, /) -> None:
-        """Read the replies to what was told: those that have come, or, with ``started``, all."""
+        """Read the replies to :meth:`tell`: those that have arrived, or with ``started``, all."""
 
     def forsake(self, error: Exception, /) -> None:
-        """Nobody will read from it any more."""
+        """Give the connection up because of ``error``: nobody will read from it any more."""
 
 
 class Wire:
@@ -117,12 +117,12 @@ class Wire:
         weakref.finalize(self, _give_back_unseen, pool, self._idle).atexit = False
 
     def ask(self, command: bytes, started: float, *, looking: bool = True) -> Any:
-        """The reply to ``command``, of a question that began at ``started`` (``time.monotonic``).
+        """The reply to ``command``, for a question that began at ``started`` (``time.monotonic``).
 
-        Without ``looking`` first whether the server has closed the connection, that shows as a ``ConnectionError``
-        only: for those who can safely ask again.
+        With ``looking``, it first looks whether the server has closed the connection. Without, this shows only as a
+        ``ConnectionError``, so the caller must be able to repeat the command safely.
 
-        Raises redis-py's errors. After one, neither this connection nor an idle one is used again: no caller may read a
+        Raises redis-py's errors. After one, this connection and all idle ones are not used again: no caller may read a
         reply that was meant for another, or stay with a server that is gone or has become a replica.
         """
         try:
@@ -148,7 +148,7 @@ class Wire:
         return reply
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        """The replies to ``commands``, in one round trip; each has as much time as :meth:`ask` has for one. Raises
+        """The replies to ``commands``, in one round trip. Each has as much time as the reply to one :meth:`ask`. Raises
         the first reply that is an error, and redis-py's errors."""
         try:
             line = self._idle.pop()
@@ -184,7 +184,7 @@ class Wire:
         self._idle.append(line)
 
     def confirm(self) -> None:
-        """Read the replies to what was told, on connections that are idle."""
+        """Read the replies to :meth:`tell` on idle connections."""
         for line in [line for line in self._idle if line.owed]:
             try:
                 self._idle.remove(line)
@@ -198,7 +198,7 @@ class Wire:
                 self._idle.append(line)
 
     def make_room(self) -> bool:
-        """Give the pool a connection that is idle, if there is one, so that a command of the client finds it."""
+        """Give one idle connection, if there is any, back to the pool, so that a command of the client can use it."""
         return _give_back_one(self._pool, self._idle)
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Wire:
         self._idle.clear()
 
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
-        """Instead of one that the server has closed, or that has something to say unasked."""
+        """Replace a connection that the server has closed, or on which there is something that nobody asked for."""
         while not _is_fit(line):
             _hang_up(self._pool, line)
             try:
@@ -220,7 +220,7 @@ class Wire:
         return line, started
 
     def _open(self, started: float) -> tuple[_Line, float]:
-        """A line, and since when there is something to ask: connecting has a time of its own, unless one
+        """A line, and the instant from which the time of its question counts: connecting has its own time, unless one
         deadline is for several servers."""
         while True:
             self._deadline.start(started)
@@ -234,7 +234,8 @@ class Wire:
                 return self._idle.pop(), started
 
     def _wait_for_another(self, error: RedisConnectionError) -> None:
-        """Until somebody may have given a line back. Raises ``error`` when that is not the trouble, or time is up."""
+        """Wait until another thread may have given a line back. Raises ``error`` if it has another cause, or the time
+        is over."""
         if str(error) != NONE_FREE or self._deadline.seconds is None or self._deadline.remaining() <= 0:
             raise error
         sleep(_WAIT_SECONDS)
@@ -250,10 +251,10 @@ def _give_back(pool: Any, idle: list[_Line]) -> None:
 
 
 def _give_back_unseen(pool: Any, idle: list[_Line]) -> None:
-    """What is left of a wire that nobody has any more.
+    """Give back the connections of a wire that was garbage collected.
 
-    The garbage collector calls this in the middle of anything: also while this very thread holds the lock of the pool,
-    which older releases of redis-py cannot take a second time. So where the lock is held, another thread waits for it.
+    The garbage collector can call this at any point, even while this thread holds the lock of the pool, which older
+    releases of redis-py cannot take twice. So if the lock is held, another thread waits for it.
     """
     if pool._lock.acquire(blocking=False):
         pool._lock.release()
@@ -263,7 +264,7 @@ def _give_back_unseen(pool: Any, idle: list[_Line]) -> None:
 
 
 def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
-    """Whether there was one; to look before would be of no use, for another thread may take it in between."""
+    """Give back one connection. Return whether there was one: a look before could be out of date at once."""
     try:
         line = idle.pop()
     except IndexError:
@@ -273,7 +274,7 @@ def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
 
 
 def _is_fit(line: _Line) -> bool:
-    """Whether there is nothing to be read but what was told."""
+    """Whether there is nothing to read but replies to :meth:`Wire.tell`."""
     try:
         line.settle(None)
         return not line.has_news()
@@ -288,7 +289,7 @@ def _hang_up(pool: Any, line: _Line) -> None:
 
 
 def wire_of(client: Any, deadline: Deadline) -> Wire | None:
-    """A wire beside ``client``, if it is a plain one."""
+    """A wire for ``client``, if it is a plain one."""
     pool = getattr(client, "connection_pool", None)
     if type(client) is not Redis or type(pool) is not ConnectionPool or client.connection is not None:
         return None
@@ -302,13 +303,13 @@ def wire_of(client: Any, deadline: Deadline) -> Wire | None:
 
 
 def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
-    """A command as the protocol writes it (RESP: bulk strings), or its beginning, and more arguments to be added."""
+    """A command in the form of the protocol (RESP: bulk strings), or its beginning if ``and_more`` arguments follow."""
     parts = [b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments]
     return b"*%d\r\n%b" % (len(arguments) + and_more, b"".join(parts))
 
 
 def _line_of(connection: Any, deadline: Deadline) -> _Line:
-    """Straight to the socket, where it is one of the system's: not of TLS, nor of gevent."""
+    """A line that uses the socket directly if it is one of the system: not of TLS, nor of gevent."""
     found = getattr(connection, "_sock", None)
     plain: Any = found.plain if isinstance(found, TimedSocket) else found
     parser = getattr(connection, "_parser", None)
@@ -319,7 +320,7 @@ def _line_of(connection: Any, deadline: Deadline) -> _Line:
 
 
 class _RedisLine:
-    """By the methods of redis-py's connection. What it is told, it asks."""
+    """Uses the methods of redis-py's connection. Its :meth:`tell` waits for the reply."""
 
     owed = 0
     used = 0.0
@@ -334,10 +335,10 @@ class _RedisLine:
             lost(reply)
 
     def settle(self, started: float | None) -> None:
-        """There is nothing to read."""
+        """Do nothing: there is nothing to read."""
 
     def forsake(self, error: Exception) -> None:
-        """Nobody waits for anything."""
+        """Do nothing: no reply is missing."""
 
     def ask(self, command: bytes, started: float) -> Any:
         self._deadline.start(started)
@@ -364,11 +365,11 @@ class _RedisLine:
 
 
 class _SocketLine:
-    """Straight to a socket of the system.
+    """Uses a socket of the system directly.
 
-    It waits for a reply in ``recv``, whose time begins anew with each signal that is handled. Where a timer sends
-    signals again and again, as some profilers do, it waits by ``poll`` before: that takes a call of the system more,
-    but its time goes on. A timer that has just been set is noticed within a second."""
+    It waits for a reply in ``recv``, whose timeout restarts after each signal that is handled. If a timer keeps sending
+    signals, as some profilers do, it first waits in ``poll``: one system call more, but its timeout does not restart.
+    A new timer is noticed within a second."""
 
     def __init__(
         self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None
@@ -388,7 +389,7 @@ class _SocketLine:
         self._milliseconds: float | None = None
         self._ticks = False
         self._look_at: float = 0.0
-        """When to look again whether a timer ticks."""
+        """When to look again for a timer that ticks."""
         self._owed: deque[Lost] = deque()
         self.used = 0.0
         self.has_news = functools.partial(poll.poll, 0)
@@ -462,7 +463,7 @@ class _SocketLine:
             self._owed.popleft()(error)
 
     def _settle_all(self, started: float, announcements: Announcements) -> None:
-        """Read the replies to what was told, of which nothing has come yet."""
+        """Read the replies to :meth:`tell`, of which nothing has arrived yet."""
         while self._owed:
             self._settle_one(self._rest(started, announcements) if (reply := self._gets()) is _MORE else reply)
 
@@ -472,7 +473,7 @@ class _SocketLine:
             lost(reply)
 
     def _reply_after_owed(self, started: float, received: bytes) -> Any:
-        """The reply that follows those to what was told, where ``received`` is what has come so far."""
+        """The reply that follows those to :meth:`tell`, if ``received`` is what has arrived so far."""
         announcements, is_read = Announcements(), not _is_numbers_and_a_list(received)
         if is_read:
             announcements.read(received)
@@ -489,7 +490,7 @@ class _SocketLine:
             self._settle_one(reply)
 
     def _rest(self, started: float, announcements: Announcements) -> Any:
-        """A reply that comes in pieces, of which ``announcements`` have read the first ones."""
+        """A reply that arrives in pieces. ``announcements`` has read the first ones."""
         while True:
             self._hurry(started)
             if not self._poll(self._milliseconds):
@@ -507,13 +508,13 @@ class _SocketLine:
         self._feed(received)
 
     def _hurry(self, started: float) -> None:
-        """Wait no longer than there is time left, or as long as usual again."""
+        """Set the timeout of the socket to the time left, or back to the usual one."""
         gone = monotonic() - started
         self._hurried = gone > self._leisure
         self._wait_at_most(self._seconds - gone if self._seconds is not None and self._hurried else self._usual)
 
     def _wait_at_most(self, seconds: float | None) -> None:
-        """Raises :class:`TimeoutError` when there is no time at all."""
+        """Set the timeout of the socket. Raises :class:`TimeoutError` if there is no time left."""
         if seconds is not None and seconds <= 0:
             raise TimeoutError("timed out")
         self._milliseconds = seconds * 1000 if seconds else None
@@ -531,7 +532,7 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if has
 
 
 def _is_numbers_and_a_list(received: bytes) -> bool:
-    """Whether nothing else has come: answers to releases, and one list of at most six digits."""
+    """Whether ``received`` has only answers to releases and one list, whose length has at most six digits."""
     begin = received.find(b"*")
     if begin < 0 or received.rfind(b"*") != begin or received.find(b"\n", begin, begin + 9) < 0:
         return False
