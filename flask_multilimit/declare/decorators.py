@@ -32,7 +32,7 @@ from .limiter import (
 )
 from .reserve import Priority
 from .subjects import LimitType, SubjectType
-from .unwrap import attributes_of, full_name_of, functions_below
+from .unwrap import attributes_of, full_name_of, functions_below, held_inside
 
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""
@@ -222,6 +222,15 @@ def limits_of_blueprint(blueprint: Blueprint) -> list[Declaration]:
 def declared_on(function: object) -> Stack | None:
     """The outermost stack of ``function``, also below other decorators that tell what they wrap."""
     return cast("Stack | None", _mark_below(function, _MARK))
+
+
+def limited_inside(function: object) -> list[str]:
+    """Where limiters are declared that the stack of ``function`` does not have, and that stand on functions which it
+    holds: perhaps below a decorator that does not tell what it wraps."""
+    own = declared_on(function)
+    covered = own.covered if own is not None else frozenset()
+    stacks = (declared_on(held) for held in held_inside(function))
+    return list(dict.fromkeys(stack.where for stack in stacks if stack is not None and not stack.covered <= covered))
 
 
 def limiter_above(function: object) -> str | None:

@@ -43,6 +43,22 @@ def full_name_of(function: object) -> str:
     return _full_name_of(_innermost(function), frozenset())
 
 
+def held_inside(function: object) -> Iterator[object]:
+    """The functions that ``function``, and those below it, hold in closures and attributes, and what these hold.
+
+    Whether any of them is called is not certain, so this is for advice to people, and no limit may depend on it.
+    """
+    seen: set[int] = set()
+    ahead: list[object] = list(functions_below(function))
+    while ahead:
+        found = ahead.pop()
+        if id(found) not in seen:
+            seen.add(id(found))
+            held = _functions_in(found.__self__ if isinstance(found, MethodType) else found)
+            yield from held
+            ahead += [below for each in held for below in functions_below(each)]
+
+
 def attributes_of(target: object) -> dict[str, Any]:
     """The attributes of ``target`` itself, without asking it: a proxy would look up its object."""
     try:
@@ -93,9 +109,15 @@ def _full_name_of(function: object, seen: frozenset[int]) -> str:
 
 def _held_by(function: object) -> list[FunctionType | MethodType]:
     """The functions among the attributes of an object, or in a closure if they were defined elsewhere."""
+    held = _functions_in(function)
     if isinstance(function, FunctionType):
-        held = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-        values = [value for value in held if not _defined_beside(value, function)]
+        return [each for each in held if not _defined_beside(each, function)]
+    return held
+
+
+def _functions_in(function: object) -> list[FunctionType | MethodType]:
+    if isinstance(function, FunctionType):
+        values = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
     else:
         values = list(attributes_of(function).values())
     return [value for value in values if isinstance(value, (FunctionType, MethodType))]

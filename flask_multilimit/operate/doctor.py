@@ -36,6 +36,7 @@ from ..engine.storage.layers.guard.workers import workers_asked_for
 from ..engine.storage.redis.failures import code_of, storage_error
 from ..engine.storage.redis.uri import address_of
 from ..observe.beat import threads_run
+from ..plan.views import limited_inside_view
 from ..serve.gate import AppGate
 from ..serve.steer import Steering, steering_of
 from .console import duration, plural
@@ -101,6 +102,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
     else:
         yield from _unknown_names(gate)
         yield from _declarations(gate, endpoints)
+        yield from _hidden(gate, endpoints)
         yield from _addresses(gate, endpoints)
         yield from _users(gate, endpoints)
     yield _traffic(gate)
@@ -137,6 +139,23 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
         Severity.HINT,
         f"{text}, {len(open_)} without any limit: {names}.",
         f"If that is not meant, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all.",
+    )
+
+
+def _hidden(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    views = gate.app.view_functions
+    found = {each.name: limited_inside_view(views[each.name]) for each in endpoints if each.name in views}
+    told = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]
+    if not told:
+        return
+    names = ", ".join(told[:5]) + (f" and {len(told) - 5} more" if len(told) > 5 else "")
+    yield Finding(
+        "hidden",
+        Severity.HINT,
+        f"Views that hold a limited function: {names}. Its limits count under its own name, and are not those of the "
+        "endpoint.",
+        "If the function is the view itself, a decorator above its limiter does not tell what it wraps: add "
+        "functools.wraps to that decorator, or put the limiter above it. If it is a service, all is well.",
     )
 
 

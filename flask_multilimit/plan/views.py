@@ -8,7 +8,7 @@ from typing import Any
 
 from flask.views import MethodView, View, http_method_funcs
 
-from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels
+from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels, limited_inside
 from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of, functions_below
 
@@ -36,6 +36,16 @@ def methods_of_handlers(view: Any) -> dict[Declaration, str]:
             if declaration.methods is None and not declaration.scope_is_given:
                 served.setdefault(declaration, []).append(name.upper())
     return {declaration: "+".join(methods) for declaration, methods in served.items()}
+
+
+def limited_inside_view(view: Any) -> list[str]:
+    """Where limiters are declared on functions that a view merely holds, or a method of its class."""
+    view_class = getattr(view, "view_class", None)
+    if view_class is None:
+        return limited_inside(view)
+    handlers = [_handler(view_class, name) for name in sorted(http_method_funcs) if hasattr(view_class, name)]
+    parts = [view_class.dispatch_request, *(each for each in handlers if each is not None)]
+    return list(dict.fromkeys(where for part in parts for where in limited_inside(part)))
 
 
 def view_exemptions(view: Any, method: str) -> frozenset[Level]:

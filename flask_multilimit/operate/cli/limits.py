@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 import click
 
+from ...declare.subjects import LimitType, parts_of
 from ...engine import ConfigurationError
 from ...serve.gate import AppGate
 from .. import console
@@ -20,7 +21,12 @@ from .base import as_json, command, current_gate, for_people, write, write_json
 @click.option("--endpoint", metavar="PATTERN", help="Only endpoints with a name such as api.*")
 @click.option("--path", metavar="PATTERN", help="Only endpoints with a route such as /api/*")
 @click.option("--blueprint", metavar="NAME", help="Only endpoints of this blueprint and of those nested in it.")
-@click.option("--type", "type_name", metavar="TYPE", help="Only limiters of this type: ip, user, default or your own.")
+@click.option(
+    "--type",
+    "type_name",
+    metavar="TYPE",
+    help="Only limiters of this type: ip, user, default, your own, or several: user+ip.",
+)
 @click.option("--unlimited", is_flag=True, help="Only endpoints without limits.")
 @as_json
 def limits_command(
@@ -35,12 +41,16 @@ def limits_command(
 
     Limits of functions that are not views are not listed: they are known when the function is called.
     """
-    wanted = _Wanted(endpoint, path, blueprint, type_name, unlimited)
+    if unlimited and type_name is not None:
+        raise click.UsageError("--unlimited lists endpoints without limits, --type those with a limiter: give one.")
+    wanted = _Wanted(endpoint, path, blueprint, _spelled(type_name), unlimited)
     with for_people():
         gate = current_gate()
+        listed, of_no_route = endpoints_of(gate), unmatched_of(gate)
         wanted.require_blueprint(gate)
-        endpoints = [each for each in map(wanted.part_of, endpoints_of(gate)) if each is not None]
-        unmatched = tuple(filter(wanted.takes_limiter, unmatched_of(gate))) if wanted.takes_unmatched else ()
+        wanted.require_type([*(limiter for each in listed for limiter in each.limiters), *of_no_route])
+        endpoints = [each for each in map(wanted.part_of, listed) if each is not None]
+        unmatched = tuple(filter(wanted.takes_limiter, of_no_route)) if wanted.takes_unmatched else ()
     if as_json:
         write_json(
             endpoints=[endpoint_as_json(endpoint) for endpoint in endpoints],
@@ -48,6 +58,22 @@ def limits_command(
         )
         return
     write(_lines(endpoints, unmatched) or ["No endpoint matches."])
+
+
+def _spelled(type_name: str | None) -> str | None:
+    """The name of a type as limiters have it: settings, too, take ``IP`` and ``global``."""
+    if type_name is None:
+        return None
+    return "+".join(_TYPES.get(part.upper(), part) for part in type_name.split("+"))
+
+
+_TYPES = {name: kind.value for name, kind in LimitType.__members__.items()}
+
+
+def _types_of(listed: ListedLimiter) -> set[str]:
+    """All names of its type, and of each of its parts."""
+    declared = listed.planned.declaration
+    return {declared.type_name, *parts_of(declared.type, declared.name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +97,15 @@ class _Wanted:
             known = ", ".join(sorted(gate.app.blueprints)) or "none"
             raise ConfigurationError(f'no blueprint is called "{self.blueprint}"; the app has {known}')
 
+    def require_type(self, limiters: Iterable[ListedLimiter]) -> None:
+        """Raise :class:`ConfigurationError` if ``type_name`` is neither a type that all apps have nor that of a
+        limiter."""
+        known = set(_TYPES.values()).union(*map(_types_of, limiters))
+        if self.type_name is not None and set(self.type_name.split("+")).isdisjoint(known):
+            raise ConfigurationError(
+                f'no limiter has the type "{self.type_name}"; known are {", ".join(sorted(known))}'
+            )
+
     def part_of(self, listed: ListedEndpoint) -> ListedEndpoint | None:
         """The endpoint with only the wanted limiters; ``None`` if it is not wanted."""
         if self.endpoint is not None and not fnmatchcase(listed.name, self.endpoint):
@@ -85,9 +120,8 @@ class _Wanted:
         return None if self.type_name is not None and not limiters else replace(listed, limiters=limiters)
 
     def takes_limiter(self, listed: ListedLimiter) -> bool:
-        """Whether it counts that type, alone or with others."""
-        name = listed.planned.declaration.type_name
-        return self.type_name is None or self.type_name in {name, *name.split("+")}
+        """Whether it counts that type, or those, alone or with others."""
+        return self.type_name is None or set(self.type_name.split("+")) <= _types_of(listed)
 
 
 def _lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]) -> list[str]:

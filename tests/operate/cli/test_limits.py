@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from operate.cli.conftest import Command
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from operate.cli.conftest import Command
 
 SCREEN = """\
     NAME             TYPE     RULE             ALGORITHM       OPTIONS
@@ -152,6 +152,9 @@ def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> N
         (["--unlimited"], ["health", "static"]),
         (["--unlimited", "--path", "/he*"], ["health"]),
         (["--type", "user"], ["api.items", "api.search"]),
+        (["--type", "USER+ip"], ["api.search"]),
+        (["--type", "ip+user"], ["api.search"]),
+        (["--type", "Global", "--endpoint", "send"], ["send"]),
         (["--type", "api_key", "--endpoint", "api.*"], ["api.search"]),
         (["--endpoint", "nothing"], []),
     ],
@@ -169,6 +172,32 @@ def test_a_type_shows_its_own_limiters_alone(on_memory: Command) -> None:
     limits = [limit for endpoint in listed["endpoints"] for limit in (*endpoint["limits"], *listed["unmatched"])]
     assert {limit["type"] for limit in limits} == {"ip", "user+ip"}
     assert all(endpoint["limits"] for endpoint in listed["endpoints"])
+
+
+def test_a_type_is_found_among_several_of_one_limiter(tmp_path: Path) -> None:
+    app = tmp_path / "documents.py"
+    app.write_text(
+        "from flask import Flask\nfrom flask_multilimit import IP, MultiLimit, rate_limiter\napp = Flask('documents')\n"
+        "MultiLimit(app)\ndef document(): return ''\ndef page(): return ''\n"
+        "@app.get('/one')\n@rate_limiter(type=(IP, document), name='reads')\ndef one(): return ''\n"
+        "@app.get('/two')\n@rate_limiter(type=(document, page), name='turns')\ndef two(): return ''\n"
+    )
+    on_documents = Command(app, "memory://")
+
+    def found(type_name: str) -> list[str]:
+        listed = on_documents("limits", "--type", type_name, "--json").json
+        return [each["endpoint"] for each in listed["endpoints"]]
+
+    assert (found("ip"), found("ip+reads"), found("page"), found("turns")) == (["one"], ["one"], ["two"], ["two"])
+
+
+def test_a_type_that_nothing_has_is_an_error_and_one_of_all_apps_is_none(on_memory: Command) -> None:
+    run = on_memory("limits", "--type", "api_kye")
+
+    assert run.code == 1
+    assert 'no limiter has the type "api_kye"; known are api_key, default, ip, user' in " ".join(run.err.split())
+    assert on_memory("limits", "--type", "user", "--endpoint", "send").out == "No endpoint matches.\n"
+    assert on_memory("limits", "--type", "ip", "--unlimited").code == 2
 
 
 def test_nothing_found_is_said(on_memory: Command) -> None:
