@@ -1,1 +1,1 @@
-"""The dashboard: pages on what ``listing``, ``standing``, traffic and control tell. Nothing here decides anything."""
+"""The dashboard: pages that show limits, quotas, traffic and control. Nothing here decides about a request."""

@@ -1,4 +1,4 @@
-"""What ``/api/`` answers: the models that its OpenAPI document is made of. A test holds every answer to them.
+"""The answers of ``/api/``: the models from which its OpenAPI document is made. A test checks every answer.
 
 Instants are seconds since 1970, durations seconds.
 """
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 
 class _Model:
-    """The texts below the fields stand in the document."""
+    """The texts below the fields become descriptions in the document."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
@@ -30,7 +30,7 @@ class Problem(_Model):
 
 @dataclass
 class Paging(_Model):
-    """Which part of a list this is."""
+    """The part of a list that is shown."""
 
     page: int
     pages: int
@@ -39,7 +39,7 @@ class Paging(_Model):
 
 @dataclass
 class Entry(_Model):
-    """Something that is changed while the app runs: a limit, or what becomes of somebody."""
+    """A change while the app runs: a limit that differs, or a subject that is allowed, denied or banned."""
 
     id: str
     kind: Kind
@@ -49,10 +49,10 @@ class Entry(_Model):
     reason: str
     since: float
     until: float | None
-    """``null``: until somebody takes it back."""
+    """``null``: until somebody undoes it."""
     who: str = ""
     status: int | None = None
-    """That a denied request is answered with; ``null``: as MULTILIMIT_DENY_STATUS says."""
+    """The status of a denied request; ``null``: as MULTILIMIT_DENY_STATUS says."""
     endpoint: str = ""
     rule: str = ""
     limiter: str = ""
@@ -61,9 +61,9 @@ class Entry(_Model):
     off: bool = False
     shadow: bool = False
     limit: Any = None
-    """A limit more, as it would be declared."""
+    """An additional limit, as it would be declared."""
     idle: bool = False
-    """Whether nothing in the app answers to it."""
+    """Whether it matches nothing in the app."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Amount(_Model):
     """How many."""
 
     rate: float
-    """A second, of late."""
+    """Per second, over the last minute."""
     hour: int
     """In the last hour."""
 
@@ -87,7 +87,7 @@ class Amounts(_Model):
     near: Amount
     """Passed, with more than 80 % of a quota used."""
     shadowed: Amount
-    """Passed, though a limit in shadow would have refused."""
+    """Passed, but a shadow would have refused."""
     bans: Amount
     """Bans that began."""
 
@@ -111,7 +111,7 @@ class WholeSeries(Series):
     last: int
     """The number of the last slice: when it began, divided by ``step``."""
     step: int
-    """Seconds a slice."""
+    """Seconds in a slice."""
 
 
 @dataclass
@@ -131,21 +131,21 @@ class RuleAmounts(_Model):
     refuses: int
     near: int
     shadows: int
-    """It would have refused."""
+    """Checks that it would have refused if it were no shadow."""
     bans: int
     """Bans that began."""
 
 
 @dataclass
 class Refused(_Model):
-    """Somebody who was refused in the last hour."""
+    """A subject that was refused in the last hour."""
 
     type: str
     subject: str
     shown: str
     """For people."""
     known: bool
-    """Whether there is more to see of it under ``subject``."""
+    """Whether ``subject`` can show more about it."""
     endpoint: str
     rule: str
     refused: int
@@ -155,7 +155,7 @@ class Refused(_Model):
 
 @dataclass
 class StorageState(_Model):
-    """As far as the process that answers knows."""
+    """The state of the storage, as far as the process that answers knows."""
 
     name: str
     address: str
@@ -166,13 +166,13 @@ class StorageState(_Model):
     since: float | None
     error: str
     milliseconds: float | None
-    """That it took to answer last."""
+    """The time that its last answer took."""
     remark: str = ""
     breaker: str = ""
     fallback_keys: int = 0
-    """Quotas counted in this process, for as long as the storage is away."""
+    """Quotas that this process counts while the storage is away."""
     pending: int = 0
-    """Checks that are charged when the storage is back."""
+    """Checks that will be charged when the storage is back."""
     given_up: int = 0
     workers: int = 0
     workers_source: str = ""
@@ -181,12 +181,12 @@ class StorageState(_Model):
 
 @dataclass
 class Changes(_Model):
-    """How many entries there are."""
+    """The number of entries."""
 
     enabled: bool
     shared: bool
     problem: str
-    """Why the newest changes cannot be taken."""
+    """Why the newest changes cannot be applied."""
     override: int
     ban: int
     deny: int
@@ -201,9 +201,9 @@ class Now(_Model):
     counted: bool
     why_not: str
     seconds: float
-    """That are counted so far."""
+    """The seconds that the numbers cover so far."""
     complete: bool
-    """Whether that is the whole hour."""
+    """Whether they cover the whole hour."""
     endpoint: str | None
     q: str
     sort: str
@@ -212,7 +212,7 @@ class Now(_Model):
     endpoints: list[EndpointAmounts]
     rules: list[RuleAmounts]
     subjects: list[Refused]
-    """Those who were refused most."""
+    """The subjects that were refused most."""
     storage: StorageState
     changes: Changes
     paging: Paging
@@ -243,18 +243,18 @@ class LimitRow(_Model):
     limiter: str
     type: str
     text: str
-    """For people, as ``options``."""
+    """For people, like ``options``."""
     options: list[str]
     from_: From
     """Where it was declared."""
     by_request: bool
     """Whether its rules depend on the request."""
     changed: bool
-    """Whether something else holds than what was declared."""
+    """Whether it differs from what was declared."""
     declared: str | None
     hour: RuleHour
     subjects: list[Entry]
-    """Entries about subjects with rules of their own: the first of ``subjects_in_all``."""
+    """Entries about subjects with their own rules: the first of ``subjects_in_all``."""
     subjects_in_all: int
     scope: str
     key: str | None
@@ -308,13 +308,13 @@ class Standing(_Model):
     allowed: bool
     shadow: bool
     retry_after: float | None
-    """``null``: nobody knows."""
+    """``null``: not known."""
     reset_after: float
 
 
 @dataclass
 class BanStanding(_Model):
-    """A ban that refusals bring, and how near it is."""
+    """A ban that follows from refusals, and how near it is."""
 
     name: str
     text: str
@@ -328,7 +328,7 @@ class BanStanding(_Model):
 
 @dataclass
 class EndpointStanding(_Model):
-    """Where a subject stands at one endpoint."""
+    """The quotas of a subject at one endpoint."""
 
     endpoint: str
     methods: list[str]
@@ -341,7 +341,7 @@ class EndpointStanding(_Model):
 
 @dataclass
 class Verdict(_Model):
-    """What lists say to every request of a subject."""
+    """What lists decide about every request of a subject."""
 
     action: str
     from_: From
@@ -357,7 +357,7 @@ class Found(_Model):
     value: str
     shown: str
     counted: bool
-    """Whether limits count it, as they do no network."""
+    """Whether limits count it. They do not count networks."""
     verdict: Verdict | None
     entries: list[Entry]
     refusals: list[Refused]
@@ -368,7 +368,7 @@ class Found(_Model):
 
 @dataclass
 class Subject(_Model):
-    """Where one subject stands."""
+    """The quotas of one subject."""
 
     found: Found | None
     mistake: str
@@ -376,7 +376,7 @@ class Subject(_Model):
 
 @dataclass
 class Difference(_Model):
-    """One endpoint whose limits would be others."""
+    """One endpoint whose limits would change."""
 
     endpoint: str
     methods: list[str]
@@ -386,7 +386,7 @@ class Difference(_Model):
 
 @dataclass
 class Known(_Model):
-    """What the last hour tells of a change."""
+    """What the last hour says about a change."""
 
     endpoint: str
     rule: str
@@ -397,11 +397,11 @@ class Known(_Model):
 
 @dataclass
 class Change(_Model):
-    """What a change would do. It is made by the form on the page."""
+    """What a change would do. The form on the page makes it."""
 
     given: dict[str, str]
     mistakes: dict[str, str]
-    """By field; ``""``: with all of it."""
+    """By field; ``""`` has what is wrong with the whole."""
     warning: str
     entry: Entry | None
     replaces: Entry | None
@@ -412,7 +412,7 @@ class Change(_Model):
 
 @dataclass
 class Counts(_Model):
-    """How many entries there are of each kind."""
+    """The number of entries of each kind."""
 
     override: int
     ban: int
@@ -422,7 +422,7 @@ class Counts(_Model):
 
 @dataclass
 class DeclaredEntry(_Model):
-    """On a list in the settings."""
+    """An entry of a list in the settings."""
 
     kind: str
     text: str

@@ -1,4 +1,4 @@
-"""The same as JSON: what each page shows, under ``/api/``, and the OpenAPI document of it. Nothing is changed there."""
+"""The content of each page as JSON, under ``/api/``, and the OpenAPI document about it. It is read-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shell import url
 
 @dataclass(frozen=True)
 class Parameter:
-    """Of a query."""
+    """A parameter of a query."""
 
     name: str
     text: str
@@ -37,7 +37,7 @@ class Operation:
     name: str
     text: str
     answer: Any
-    """The type that its JSON is of."""
+    """The type of its JSON."""
     ask: Callable[[], Any]
     parameters: tuple[Parameter, ...] = ()
 
@@ -51,8 +51,8 @@ class Operation:
 
 
 PAGE = Parameter("page", "Which part of the list, from 1 on.", is_number=True)
-Q = Parameter("q", "What rows have to contain.")
-ENDPOINT = Parameter("endpoint", "Only of this endpoint.")
+Q = Parameter("q", "Text that rows must contain.")
+ENDPOINT = Parameter("endpoint", "Only this endpoint.")
 
 OPERATIONS = (
     Operation(
@@ -64,20 +64,20 @@ OPERATIONS = (
     ),
     Operation(
         "limits",
-        "Which limits apply where, and what has changed them",
+        "Which limits apply where, and what changed them",
         answers.Limits,
         pages.limits_facts,
         (Q, Parameter("show", "Which endpoints.", limits.SHOWS), PAGE),
     ),
     Operation(
         "subject",
-        "Where one subject stands at every endpoint",
+        "The quotas of one subject at every endpoint",
         answers.Subject,
         pages.subject_facts,
         (
-            Parameter("who", "An address, a network, or a subject behind the name of its type: user:42"),
-            Parameter("type", "The type of a subject, in place of who."),
-            Parameter("value", "The subject, with type."),
+            Parameter("who", "An address, a network, or a subject with its type: user:42"),
+            Parameter("type", "The type of a subject, instead of who."),
+            Parameter("value", "The subject of this type."),
             PAGE,
         ),
     ),
@@ -98,30 +98,30 @@ OPERATIONS = (
     Operation("history", "What was changed, by whom, when and why", answers.History, pages.history_facts, (Q, PAGE)),
     Operation(
         "what-if",
-        "What counts would have refused of the traffic that was recorded; null where nothing is recorded",
+        "What counts would have refused of the recorded traffic; null if nothing is recorded",
         whatif.Answer | None,
         whatif_page.what_if_facts,
         (
             ENDPOINT,
-            Parameter("type", "By what requests are counted.", whatif.TYPES),
+            Parameter("type", "How requests are counted.", whatif.TYPES),
             Parameter("window", "Seconds."),
-            Parameter("count", "A count to look at."),
+            Parameter("count", "A count to try."),
             Parameter("refuse_at_most", "The part of requests, and of clients, that may be refused: 0.1%"),
         ),
     ),
 )
-"""All there are: routes, document and index are made of this table."""
+"""All operations. Routes, document and index are made from this table."""
 
 _REFUSALS = {
-    "400": "What is asked cannot be answered.",
-    "403": "authorize lets nobody in.",
-    "429": "Too many visits of this address were not let in.",
+    "400": "The query is wrong.",
+    "403": "authorize does not let this visitor in.",
+    "429": "Too many visits from this address were rejected.",
 }
 _JSON = "application/json"
 
 
 def index() -> Response:
-    """Where what is."""
+    """The addresses of all operations."""
     return jsonify(
         {"openapi": url("api_document"), **{each.name.replace("-", "_"): url(each.endpoint) for each in OPERATIONS}}
     )

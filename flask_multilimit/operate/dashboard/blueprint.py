@@ -1,4 +1,4 @@
-"""Which address leads where, and what is done around each request."""
+"""The addresses of the pages, and what is done around each request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def install(blueprint: Blueprint, desk: Desk) -> None:
 
 
 def _receive(desk: Desk) -> None:
-    """Let the visitor in; files that everybody can download with the package need nobody's consent."""
+    """Let the visitor in. Files that everybody can download with the package are served to all."""
     if is_file():
         return
     desk.receive()

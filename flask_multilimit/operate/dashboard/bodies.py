@@ -1,4 +1,4 @@
-"""No form is larger than it has to be, and none is read before its size is known."""
+"""Limits the size of forms, and reads none before its size is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from werkzeug.exceptions import LengthRequired, RequestEntityTooLarge
 from werkzeug.wsgi import get_input_stream
 
 MOST_OF_A_FORM = 100_000
-"""Bytes of a form without a file, or around one."""
+"""The most bytes of a form, without the file in it."""
 MOST_DISCARDED = 50_000_000
 BLOCK = 65_536
 
@@ -24,7 +24,7 @@ def require_small_body(most_bytes: int, why: str) -> None:
 
 
 def _discard(length: int) -> None:
-    """Let the browser finish: where nobody reads what it sends, it shows no answer, but that it lost its connection."""
+    """Read what the browser sends, or else it shows no answer but says that the connection was lost."""
     if length <= MOST_DISCARDED:
         stream = get_input_stream(request.environ)
         while stream.read(BLOCK):

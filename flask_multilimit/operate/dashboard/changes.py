@@ -1,4 +1,4 @@
-"""A change that somebody proposes in a form: read, shown with what it would do, and made."""
+"""Changes from a form: reads them, shows what they would do, and makes them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FIELDS = (
 """Of the form, in its order."""
 MOST_DIFFERENCES = 50
 ADDED = "more"
-"""The part that is a limit more."""
+"""The part that stands for an additional limit."""
 SELF = "This is your own address: you would be refused here too."
 NO_REASON = "say why: others will read it"
 
@@ -56,15 +56,15 @@ class Proposal:
 
     given: Mapping[str, str]
     mistakes: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong, by field; ``""``: with all of it."""
+    """What is wrong, by field; ``""`` has what is wrong with the whole."""
     preview: Preview | None = None
     warning: str = ""
-    """Why it is only made by somebody who says twice that it is meant."""
+    """Why it must be confirmed."""
     status: int = 200
 
     @property
     def is_asked(self) -> bool:
-        """Whether the form was filled in; else it was only opened."""
+        """Whether the form was filled in, and not only opened."""
         return "for" in self.given or "lasting" in self.given
 
 
@@ -78,7 +78,7 @@ def read(arguments: MultiDict[str, str]) -> dict[str, str]:
 
 
 def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
-    """What the change would do, or what is wrong with it. Asks for what is in force, and changes nothing."""
+    """What the change would do, or what is wrong with it. Reads what is in force, and changes nothing."""
     opened = Proposal(given)
     if not opened.is_asked:
         return opened
@@ -100,7 +100,7 @@ def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
 
 
 def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
-    """Make the change. The proposal has mistakes when it is not made; else its entry is in force."""
+    """Make the change. Afterwards the entry is in force, or the proposal has mistakes."""
     found = proposed(gate, given)
     if found.preview is None:
         return found if found.mistakes else Proposal(given, {"for": "say how long it holds"}, status=400)
@@ -168,7 +168,7 @@ def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
 
 
 def mistakes_of(error: ConfigurationError) -> dict[str, str]:
-    """What is wrong, by the field of the form that it stands in."""
+    """What is wrong, by the field of the form."""
     if not isinstance(error, InvalidData):
         return {"": str(error)}
     found: dict[str, str] = {}
@@ -185,7 +185,7 @@ _FIELD_OF = {"rule": "part", "limiter": "part", "limit": "more", "until": "for"}
 
 
 def _warning_of_self(preview: Preview) -> str:
-    """Whoever denies an address of their own could not take it back here."""
+    """A warning if people deny their own address, because then they cannot undo it here."""
     entry, address = preview.entry, request.remote_addr or ""
     if not isinstance(entry, Listing) or entry.kind == "allow":
         return ""
@@ -219,7 +219,7 @@ def _difference(difference: Any) -> dict[str, Any]:
 
 
 def _replaced(gate: AppGate, preview: Preview) -> dict[str, Any] | None:
-    """The entry whose place it would take."""
+    """The entry that it would replace."""
     for each in in_force_of(steering_of(gate.app)).entries:
         if each.target == preview.entry.target and each.id != preview.entry.id:
             return entry_facts(each)

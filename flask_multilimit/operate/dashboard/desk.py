@@ -17,15 +17,15 @@ from .security import can_sign, note_refusal, require_few_refusals
 from .visit import Visit, begin, gate
 
 Authorize = Callable[[], "str | None"]
-"""Returns the name of who asks, ``None`` for nobody."""
+"""Returns the name of the visitor; ``None`` to let nobody in."""
 MayChange = Callable[[str], bool]
-"""Whether who has this name may change limits and lists."""
+"""Whether the person with this name may change limits and lists."""
 
 DEVELOPER = "developer"
-"""Who asks from this machine, where nobody authorizes."""
+"""The name of a visitor from this machine if there is no ``authorize``."""
 LONGEST_NAME = 200
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip")
-"""Header fields by which a request shows that it came over a proxy, so not from this machine."""
+"""Header fields that show that a request came through a proxy, so not from this machine."""
 
 
 class Desk:
@@ -43,7 +43,7 @@ class Desk:
         self._serves = serves
 
     def require_authorize(self, app: App) -> None:
-        """Raise :class:`ConfigurationError` where everybody could change limits."""
+        """Raise :class:`ConfigurationError` if everybody could change limits."""
         if self._authorize is None and not app.debug:
             raise ConfigurationError(
                 "Dashboard: give authorize=, a callable that returns the name of who may see it, or None; without it "
@@ -89,8 +89,8 @@ def _named(author: Any) -> str | None:
 
 
 def _is_from_here() -> bool:
-    """Whether a browser on this machine asks, by a name of this machine: a page elsewhere may have its own name lead
-    here, and a tunnel brings others' requests."""
+    """Whether the request comes from a browser on this machine, and to a name of this machine: other sites can make
+    their own names point here, and tunnels bring requests of others."""
     if any(name in request.headers for name in _FORWARDED):
         return False
     return _is_loopback(request.remote_addr or "") and _is_loopback(_host_of(request.host))

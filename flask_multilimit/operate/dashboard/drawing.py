@@ -1,4 +1,4 @@
-"""Numbers to SVG: points of paths and the labels of an axis. The templates put them into their frames."""
+"""Turns numbers into SVG: points of paths and labels of an axis. The templates draw the frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PLANE = 600, 160
-"""Width and height that paths are drawn on; the browser stretches it."""
+"""Width and height of the drawing; the browser stretches it."""
 SPARK = 120, 24
 
 
@@ -29,9 +29,8 @@ class Drawing(NamedTuple):
 
 
 def grouped(series: Sequence[int], last: int, *, slices: int, seconds: int) -> list[float]:
-    """Rates a second of groups of ``slices``, the oldest first. The last slice of the series, which is number ``last``
-    and has only begun, is left out. Groups begin at multiples of their size, so that they stay as they are while time
-    goes on."""
+    """Rates per second of groups of ``slices``, the oldest first. The last slice of the series, number ``last``, is not
+    over and is left out. Groups begin at multiples of their size, so that they do not change as time goes on."""
     begin, end = 0, len(series) - 1
     found = []
     while begin < end:

@@ -1,4 +1,4 @@
-"""Entries of the control document, and its history: as lists show them."""
+"""The entries of the control document and its history, as lists show them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def entry_facts(entry: Override | Listing) -> dict[str, Any]:
 
 
 def entries_of(gate: AppGate) -> tuple[Document, str]:
-    """What is changed now, asked of the storage; where that does not answer, what this process knows, and why."""
+    """What is changed now, read from the storage. If it does not answer, what this process knows, and the reason."""
     steering = steering_of(gate.app)
     try:
         return Document(entries=steering.control.entries()), ""
@@ -41,7 +41,7 @@ def entries_of(gate: AppGate) -> tuple[Document, str]:
 
 
 def in_force_of(steering: Steering) -> Document:
-    """What this process knows to be in force: asks nobody."""
+    """What is in force as far as this process knows, without asking the storage."""
     in_force = steering.watcher.in_force
     return in_force.document.at(in_force.time())
 
@@ -76,7 +76,7 @@ def facts(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1) -> dict[
 
 
 def _idle(gate: AppGate, overrides: list[Override]) -> set[str]:
-    """Those that nothing in the app answers to."""
+    """The entries that match nothing in the app."""
     met = gate.plans.overrides.met
     return {each.id for each in overrides if each.id not in met and each in gate.plans.overrides.entries}
 

@@ -1,4 +1,4 @@
-"""What is known of the last hour about a change, before somebody makes it. It says too what is not known."""
+"""What the last hour says about a change before somebody makes it, and what is not known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .hour import Hour
 _RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
 _SHADOW = " (shadow)"
 MOST = 50
-"""Sentences of one change."""
+"""The most sentences about one change."""
 
 
 class Known(NamedTuple):

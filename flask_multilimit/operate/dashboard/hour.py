@@ -1,4 +1,4 @@
-"""The traffic of the last hour, summed up as pages show it: read a little at a time, so that no page waits for it."""
+"""The traffic of the last hour, as pages show it. It is read a little at a time, so that no page waits for it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ...observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHE
 
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS
 BUDGET_SECONDS = 0.05
-"""For slices that are new to this process; those that are left over come at the next look."""
+"""The time to read slices that are new to this process. The next look reads the rest."""
 FRESH_SECONDS = 1.0
-"""Looks that are closer together see the same."""
+"""Looks within this time see the same."""
 PAUSE_SLICES = 6
-"""A series of refusals has no longer pause."""
+"""The longest pause in a series of refusals."""
 
 Kind = Literal["passed", "refused", "other", "near", "shadowed", "bans"]
 """What is drawn: ``other`` is banned, denied and unanswered; ``near``, ``shadowed`` and ``bans``, those that began, are
 counted by rule."""
 _OF_RULES: Mapping[str, Kind] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
 ALL = ""
-"""In place of an endpoint: all of them."""
+"""Stands for all endpoints."""
 
 
 class EndpointKind(NamedTuple):
@@ -57,7 +57,7 @@ class Rings:
         self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
 
     def put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
-        """``amounts`` take the place of what was known of this bucket, and of the one an hour before it."""
+        """Let ``amounts`` replace what was known about this bucket and the one an hour before it."""
         place = bucket % SLICES
         for name in self._names[place]:
             self._add(name, place, -self._rings[name][place])
@@ -68,7 +68,7 @@ class Rings:
         self._names[place] = list(amounts)
 
     def series(self, name: tuple[str, ...], last: int) -> list[int]:
-        """One amount a slice, the oldest first, up to the bucket ``last``."""
+        """One amount per slice, the oldest first, up to the bucket ``last``."""
         ring = self._rings.get(name)
         if ring is None:
             return [0] * SLICES
@@ -92,18 +92,18 @@ class Hour:
         self._reader = reader
         self._clock = clock
         self.at: float = 0.0
-        """POSIX time by the clock of the storage; 0: nothing was read yet."""
+        """POSIX time by the clock of the storage; 0 if nothing was read yet."""
         self.milliseconds: float = 0.0
-        """That the last round trip took."""
+        """The time that the last round trip took."""
         self.problem: StorageError | None = None
-        """Why what is known is not the newest."""
+        """Why newer traffic could not be read."""
         self._fresh_until = -float("inf")
         self._start()
         tell_child(self)
 
     @contextmanager
     def looking(self, *, is_away: bool = False) -> Iterator[Hour]:
-        """Read what is new, unless the storage ``is_away``; it changes no more until the end of the block."""
+        """Read what is new, unless the storage ``is_away``. Within the block, nothing changes."""
         with self._lock:
             begin = self._clock()
             if not is_away and begin >= self._fresh_until:
@@ -122,7 +122,7 @@ class Hour:
 
     @property
     def seconds(self) -> float:
-        """How far back it is known without a gap."""
+        """How many seconds back it is known without a gap."""
         bucket = self.last
         while bucket in self._known and self.last - bucket < SLICES:
             bucket -= 1
@@ -134,29 +134,29 @@ class Hour:
         return len(self._known) >= SLICES
 
     def total(self, *name: str) -> int:
-        """Of the hour."""
+        """The total over the hour."""
         return self._rings.totals.get(name, 0)
 
     def series(self, *name: str) -> list[int]:
-        """One amount a slice of ten seconds, the oldest first; the last slice has only begun."""
+        """One amount per slice of ten seconds, the oldest first. The last slice is not over yet."""
         return self._rings.series(name, self.last)
 
     def names(self) -> Iterable[tuple[str, ...]]:
-        """Of all amounts that are not 0."""
+        """The names of all amounts that are not 0."""
         return self._rings.totals
 
     def rate(self, *name: str) -> float:
-        """A second, over about the last minute."""
+        """The rate per second over about the last minute."""
         recent = self.series(*name)[-6:]
         return sum(recent) / min(max(self.at - (self.last - 5) * BUCKET_SECONDS, 1.0), self.seconds)
 
     def top_subjects(self, most: int, *, endpoint: str | None = None) -> list[TopSubject]:
-        """Those that were refused most, in order."""
+        """The subjects that were refused most, in order."""
         wanted = (each for each in self._refused.items() if endpoint is None or each[0].endpoint == endpoint)
         return [self._described(*each) for each in heapq.nlargest(most, wanted, key=lambda each: each[1])]
 
     def refused_where(self, is_wanted: Callable[[str, str], bool], most: int) -> list[TopSubject]:
-        """Those that were refused most, of the types and subjects that are wanted."""
+        """The subjects that were refused most, among those that are wanted."""
         wanted = [each for each in self._refused.items() if is_wanted(each[0].type, each[0].subject)]
         return [self._described(*each) for each in heapq.nlargest(most, wanted, key=lambda each: each[1])]
 
@@ -173,7 +173,7 @@ class Hour:
     # Under the lock
 
     def _start(self) -> None:
-        """Nothing is known."""
+        """Start without any knowledge."""
         self._lock = Lock()
         self._rings = Rings()
         self._known: dict[int, bool] = {}
@@ -183,7 +183,7 @@ class Hour:
         self.at, self._fresh_until = 0.0, -float("inf")
 
     def _look(self, deadline: float) -> None:
-        """The newest slices first: those that still change in any case, others until the ``deadline``."""
+        """Read slices, the newest first: all that still change, and others until the ``deadline``."""
         begin = self._clock()
         at = self._reader.now()
         self.milliseconds = (self._clock() - begin) * 1000
@@ -209,7 +209,7 @@ class Hour:
                 self._refused[who] = self._refused.get(who, 0) + amount
 
     def _forget_before(self, oldest: int) -> None:
-        """What is an hour old."""
+        """Forget what is an hour old."""
         for bucket in [bucket for bucket in self._known if bucket <= oldest]:
             del self._known[bucket]
             self._rings.put(bucket, {})

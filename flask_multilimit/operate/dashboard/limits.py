@@ -1,4 +1,4 @@
-"""Which limits apply where, and what has changed them."""
+"""Which limits apply where, and what changed them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .hour import Hour
 from .paging import part_of
 
 SHOWS = ("all", "changed", "shadow", "unlimited")
-"""What the list can be narrowed to."""
+"""The filters of the list."""
 MOST_SUBJECTS = 3
-"""With rules of their own, that are shown beside a limiter."""
+"""The most subjects with their own rules that are shown beside a limiter."""
 _LISTING = "multilimit_dashboard_listing"
 
 
@@ -34,7 +34,7 @@ class Listing(NamedTuple):
 
 
 def listing_of(gate: AppGate) -> Sequence[ListedEndpoint]:
-    """Every endpoint but our own, and last the requests that match none; made anew when the limits change."""
+    """Every endpoint except our own, and last the requests that match none. It is made again when the limits change."""
     known: Listing | None = gate.app.extensions.get(_LISTING)
     if known is None or known.plans is not gate.plans:
         plans = gate.plans
@@ -89,7 +89,7 @@ def _rows(endpoint: str, listed: ListedLimiter, hour: Hour | None) -> Iterable[d
 
 
 def _change_of(listed: ListedLimiter, before: Declaration, rule: Rule | None) -> dict[str, Any]:
-    """Whether something else holds than what was declared, and what that was."""
+    """Whether the limit differs from what was declared, and what that was."""
     if before.where.startswith("override "):
         return {"changed": True, "declared": None}
     now = listed.planned.declaration
@@ -109,7 +109,7 @@ def _special(listed: ListedLimiter) -> Sequence[Override]:
 
 
 def _changes_at(gate: AppGate, listed: ListedEndpoint) -> list[Override]:
-    """Overrides that are said of this endpoint, or of a pattern that it answers to."""
+    """Overrides for this endpoint, or for a pattern that matches it."""
     scopes = dict.fromkeys([listed.name, *(each.scope for each in listed.limiters)])
     found = {each.id: each for scope in scopes for each in gate.plans.overrides.at(scope).changes}
     return list(found.values())
@@ -128,7 +128,7 @@ def _is_wanted(gate: AppGate, listed: ListedEndpoint, q: str, show: str) -> bool
 
 
 def _texts(listed: ListedEndpoint) -> Iterable[str]:
-    """What one finds an endpoint by."""
+    """The texts by which an endpoint can be found."""
     yield listed.name
     for route in listed.routes:
         yield route.path

@@ -1,4 +1,4 @@
-"""The texts of the pages: English as the templates write it, and Chinese by the English."""
+"""The texts of the pages: English as in the templates, and Chinese by the English text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .chinese import CHINESE
 
 Language = Literal["en", "zh"]
 LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
-"""What each calls itself."""
+"""The name of each language in that language."""
 COOKIE = "multilimit_language"
-"""Keeps the language that somebody has chosen."""
+"""The cookie with the language that the visitor has chosen."""
 
 
 def language_of(asked: Request, locale: str) -> Language:

@@ -1,4 +1,4 @@
-"""What happens now: the last hour by endpoint, who is refused most, and how the storage stands."""
+"""What happens now: the last hour by endpoint, the subjects refused most, and the state of the storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOUR = "multilimit_dashboard_hour"
 
 
 def hour_of(gate: AppGate) -> Hour | None:
-    """What this process knows of the last hour; ``None`` where nothing is counted."""
+    """What this process knows about the last hour; ``None`` if traffic is not counted."""
     found = current_app.extensions.get(_HOUR)
     if found is None and gate.settings.traffic:
         try:
@@ -43,7 +43,7 @@ def hour_of(gate: AppGate) -> Hour | None:
 
 @contextmanager
 def looking(gate: AppGate) -> Iterator[Hour | None]:
-    """The last hour, with what is new in it; ``None`` where nothing is counted."""
+    """The last hour, up to date; ``None`` if traffic is not counted."""
     hour = hour_of(gate)
     if hour is None:
         yield None
@@ -58,7 +58,7 @@ def is_away(gate: AppGate) -> bool:
 
 
 def facts(gate: AppGate, *, endpoint: str | None = None, q: str = "", sort: str = "", page: int = 1) -> dict[str, Any]:
-    """What the page shows, as JSON. ``endpoint``: only of this one."""
+    """What the page shows, as JSON; with ``endpoint``, only for this one."""
     storage = storage_facts(gate)
     found = {
         "endpoint": endpoint,
@@ -146,7 +146,7 @@ def _endpoint(hour: Hour, name: str) -> dict[str, Any]:
 
 
 def _rules(hour: Hour, endpoint: str | None) -> list[dict[str, Any]]:
-    """Those that refuse most first, then those that are nearest to it."""
+    """The rules: first those that refuse most, then those that come nearest to it."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for name in hour.names():
         if len(name) == 3 and endpoint in {None, name[0]}:
@@ -159,12 +159,12 @@ def _rules(hour: Hour, endpoint: str | None) -> list[dict[str, Any]]:
 
 
 def subject_facts(gate: AppGate, subject: TopSubject) -> dict[str, Any]:
-    """Somebody who is refused."""
+    """A subject that is refused."""
     return {**subject._asdict(), **named(gate, subject.type, subject.subject)}
 
 
 def storage_facts(gate: AppGate) -> dict[str, Any]:
-    """How the storage stands as far as this process knows: asks nobody."""
+    """The state of the storage as far as this process knows, without asking it."""
     limiter = gate.limiter
     found = {
         "name": type(limiter.storage).__name__,
@@ -193,7 +193,7 @@ def storage_facts(gate: AppGate) -> dict[str, Any]:
 
 
 def changes_facts(gate: AppGate) -> dict[str, Any]:
-    """How much is changed, as far as this process knows: asks nobody."""
+    """How much is changed, as far as this process knows, without asking the storage."""
     steering = steering_of(gate.app)
     in_force = steering.watcher.in_force
     document: Document = in_force.document.at(in_force.time())

@@ -10,7 +10,7 @@ def number(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """A number a second, with about three digits."""
+    """A number per second, with about three digits."""
     if value == 0:
         return "0"
     digits = 2 if value < 10 else 1 if value < 100 else 0
@@ -18,7 +18,7 @@ def rate(value: float) -> str:
 
 
 def axis(value: float) -> str:
-    """Beside a drawing, where numbers are round."""
+    """A round number for the axis of a drawing."""
     return f"{value:,.0f}" if value >= 10 else f"{value:g}"
 
 
@@ -36,5 +36,5 @@ def iso(at: float) -> str:
 
 
 def utc(at: float) -> str:
-    """For people without JavaScript; with it, their own zone."""
+    """The time in UTC, for people without JavaScript. With it, they see their own zone."""
     return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""The pages: from a request to the facts, and from these to a response."""
+"""The pages: turn a request into facts, and these into a response."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def limits_page() -> Response:
 
 
 def _keep_up() -> None:
-    """Know what holds now, though another process may have changed it a moment ago."""
+    """Read what is in force now, because another process may have changed it a moment ago."""
     steering_of(gate().app).look()
 
 
@@ -97,7 +97,7 @@ def make_change() -> Response:
 
 
 def undo() -> Response:
-    """Take an entry back."""
+    """Undo an entry."""
     _require_may_change()
     try:
         entry = steering_of(gate().app).control.undo(
@@ -111,7 +111,7 @@ def undo() -> Response:
 
 
 def _require_may_change(*, changes_limits: bool = True) -> None:
-    """Raise :exc:`Forbidden` unless this person may change limits, and has sent a form of ours."""
+    """Raise :exc:`Forbidden` unless this person may change limits and has sent one of our forms."""
     if not visit().may_change:
         raise Forbidden(MAY_NOT)
     require_own_form()
@@ -121,7 +121,7 @@ def _require_may_change(*, changes_limits: bool = True) -> None:
 
 
 def _to(address: str) -> Response:
-    """After a change: a reload of the page does not make it again."""
+    """Redirect after a change, so that a reload of the page does not repeat it."""
     return Response(status=303, headers={"Location": address})
 
 
@@ -154,7 +154,7 @@ def _change(found: changes.Proposal) -> Response:
 
 
 def subject_facts() -> dict[str, Any]:
-    """``found`` is ``None`` when nobody was asked for, or who was asked for cannot be."""
+    """What the page shows, as JSON. ``found`` is ``None`` if no subject was given, or an impossible one."""
     _keep_up()
     try:
         somebody = subject.Somebody.asked(gate(), request.args)
@@ -189,7 +189,7 @@ def _whole(text: str) -> int:
 
 
 def reset() -> Response:
-    """Give a subject a fresh start, at one endpoint or everywhere."""
+    """Reset the quotas of a subject, at one endpoint or everywhere."""
     _require_may_change(changes_limits=False)
     form = request.form
     endpoint = form.get("endpoint") or None

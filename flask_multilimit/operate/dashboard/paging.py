@@ -1,4 +1,4 @@
-"""A part of a long list, and the way to the others."""
+"""Splits long lists into pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from werkzeug.datastructures import MultiDict
 T = TypeVar("T")
 
 ROWS = 25
-"""Of a page."""
+"""The rows of a page."""
 MOST_PAGES = 1_000_000
 
 
@@ -21,10 +21,10 @@ class Part(Generic[T]):
 
     rows: Sequence[T]
     number: int
-    """From 1 on."""
+    """The number of the page, from 1 on."""
     pages: int
     total: int
-    """Rows of all pages."""
+    """The number of rows of all pages."""
 
     def as_json(self) -> dict[str, Any]:
         return {"page": self.number, "pages": self.pages, "total": self.total}
@@ -38,6 +38,6 @@ def part_of(rows: Sequence[T], number: int, size: int = ROWS) -> Part[T]:
 
 
 def page_asked(arguments: MultiDict[str, str]) -> int:
-    """The number in a query; 1 where there is none."""
+    """The number in a query; 1 if there is none."""
     text = arguments.get("page", "1")
     return min(int(text), MOST_PAGES) if text.isascii() and text.isdigit() and len(text) < 10 else 1

@@ -1,4 +1,4 @@
-"""Changes come from our own forms, sent by the person who has opened them; guesses and changes are limited."""
+"""Ensures that changes come from our own forms, sent by the person who opened them; limits guesses and changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...engine.hits import Hits
 from .visit import gate, visit
 
 COOKIE = "multilimit_form"
-"""Keeps what the token of a form is bound to, in the browser that has opened it."""
+"""The cookie that binds the token of a form to the browser that opened it."""
 FIELD = "token"
 LIVES_SECONDS = 12 * 3600
-"""A form that was opened longer ago has to be opened again."""
+"""After this time, a form must be opened again."""
 REFUSED_VISITS = "10/minute"
-"""Visits of one address that are not let in."""
+"""The limit of rejected visits from one address."""
 CHANGES = "60/minute"
-"""Of one person."""
+"""The limit of changes by one person."""
 SCOPE = "flask_multilimit.dashboard"
 
 EXPIRED = "This form was opened too long ago, or by somebody else. Go back, load the page again, and send it again."
@@ -31,17 +31,17 @@ TOO_MANY = "Too many changes in a minute. Nothing was changed; wait a little, an
 
 
 def can_sign() -> bool:
-    """Whether the app has a key, without which no form can be told from a forged one."""
+    """Whether the app has a key. Without one, forged forms cannot be recognised."""
     return bool(current_app.secret_key)
 
 
 def form_token() -> str:
-    """What a form of this page has to bring back, to be put into a hidden field called :data:`FIELD`."""
+    """The token for a form of this page, for a hidden field with the name :data:`FIELD`."""
     return str(_serializer().dumps([visit().author, _nonce()]))
 
 
 def require_own_form() -> None:
-    """Raise :exc:`Forbidden` unless the current request is a form that this person has opened here."""
+    """Raise :exc:`Forbidden` unless the current request is a form that this person opened here."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
         raise Forbidden(FOREIGN)
     if not can_sign():
@@ -57,7 +57,7 @@ def require_own_form() -> None:
 
 
 def keep_nonce(response: Response, path: str) -> None:
-    """Give the browser the cookie that its forms will be compared with."""
+    """Set the cookie that forms of this browser will be compared with."""
     nonce = g.get("multilimit_nonce")
     if nonce is not None and nonce != request.cookies.get(COOKIE):
         response.set_cookie(
@@ -80,12 +80,12 @@ def _serializer() -> URLSafeTimedSerializer:
 
 
 def require_few_refusals() -> None:
-    """Raise :exc:`TooManyRequests` for an address that was not let in too often: before it is asked who it is."""
+    """Raise :exc:`TooManyRequests` for an address with too many rejected visits, before ``authorize`` is called."""
     _require(gate().limiter.peek(_hits_of_address()), "")
 
 
 def note_refusal() -> None:
-    """Count a visit that is not let in."""
+    """Count a visit that is rejected."""
     gate().limiter.check(_hits_of_address())
 
 

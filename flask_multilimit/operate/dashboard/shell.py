@@ -29,10 +29,10 @@ PAGES = {
     "history": "History",
     "what_if": "What if",
 }
-"""What the navigation shows, by endpoint: those that there are."""
+"""The pages in the navigation, by endpoint."""
 
 SLIDER = {"slider.css": "slider_css", "slider.js": "slider_js"}
-"""Files of the pages that ``simulate`` writes, and our endpoints of them."""
+"""Files of the pages that ``simulate`` writes, and our endpoints for them."""
 
 NOT_LET_IN = "You are not let in here."
 YEAR = 365 * 86_400
@@ -67,13 +67,13 @@ _templates.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate,
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
-    """The page that ``template`` makes of ``values``, for the current visit."""
+    """The page of ``template`` with ``values``, for the current visit."""
     page = _templates.get_template(template).render(**_frame(), **values)
     return Response(page, status, content_type="text/html; charset=utf-8")
 
 
 def refused(error: HTTPException) -> Response:
-    """The page of a visit that ends here. What ``authorize`` has to say by itself, it says itself."""
+    """The page of a visit that ends here. If ``authorize`` made its own response, that is used."""
     if error.response is not None or "multilimit_visit" not in g:
         return cast("Response", error.get_response())
     why = error.description if error.description != type(error).description else NOT_LET_IN
@@ -89,7 +89,7 @@ def refused(error: HTTPException) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """Set the header fields by which a browser does for our pages no more than they need."""
+    """Set the header fields that make a browser allow our pages no more than they need."""
     for name, value in _HEADERS.items():
         response.headers[name] = value
     keep_nonce(response, root())
@@ -104,7 +104,7 @@ def harden(response: Response) -> Response:
 
 
 def is_file() -> bool:
-    """Whether a file is asked for that everybody can download with the package."""
+    """Whether the request is for a file that everybody can download with the package."""
     return (request.endpoint or "").rpartition(".")[2] in {"static", *SLIDER.values()}
 
 
@@ -135,7 +135,7 @@ def _frame() -> dict[str, Any]:
 
 
 def _as_json(page: str) -> str:
-    """Where what the page shows is as JSON."""
+    """The address of the page's content as JSON."""
     name = f"api_{page}"
     if f"{request.blueprint}.{name}" not in current_app.view_functions:
         return url("api")
@@ -156,7 +156,7 @@ def _remember(language: str, response: Response) -> None:
 
 
 def root() -> str:
-    """The path that all our pages have in common."""
+    """The path where all our pages begin."""
     return url("now")
 
 
@@ -166,7 +166,7 @@ def _duration(language: Language, seconds: float) -> str:
 
 
 def _foreign_token() -> Markup:
-    """The field that Flask-WTF's ``CSRFProtect`` asks of each form of an app that has one."""
+    """The field that Flask-WTF's ``CSRFProtect`` needs in each form, if the app has one."""
     make = current_app.jinja_env.globals.get("csrf_token")
     if "csrf" not in current_app.extensions or not callable(make):
         return Markup("")
@@ -175,7 +175,7 @@ def _foreign_token() -> Markup:
 
 
 def _banners() -> list[str]:
-    """What everyone who looks at any page has to know."""
+    """Warnings that every page shows."""
     settings, found = gate().settings, []
     if visit().unprotected:
         found.append("Debug mode: anyone on this machine may see and change this. Give Dashboard authorize=.")
@@ -187,13 +187,13 @@ def _banners() -> list[str]:
 
 
 def url(name: str, /, **query: Any) -> str:
-    """Of a page of ours. The query is none of Flask's: there, some names are options."""
+    """The address of one of our pages. Flask does not make the query, because it uses some names as options."""
     given = {key: value for key, value in query.items() if value is not None}
     return current_app.url_for(f".{name}") + (f"?{urlencode(given, errors='replace')}" if given else "")
 
 
 def _static(name: str) -> str:
-    """Of a file of ours: another address when it has changed."""
+    """The address of one of our files. It differs when the file has changed."""
     if name in SLIDER:
         return url(SLIDER[name], v=_hash(part(name).encode()))
     return current_app.url_for(".static", filename=name, v=_version(name))

@@ -1,4 +1,4 @@
-"""One subject: where it stands at every endpoint, where it was refused, what was said of it; and its fresh start."""
+"""One subject: its quotas at every endpoint, its refusals, the entries about it, and the reset of its quotas."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from .paging import part_of
 from .who import readable
 
 MOST_REFUSALS = 50
-"""Lines about the last hour."""
+"""The most lines about the last hour."""
 RESET_TOGETHER = 200
-"""Quotas that are forgotten in one command."""
+"""The most quotas that one command resets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Somebody:
     """A subject, or a network of them."""
 
     who: Who | None
-    """As lists write it; ``None``: no list can name it."""
+    """As lists write it; ``None`` if no list can name it."""
     subject: Subject | None
     """As quotas are counted; ``None`` for a network of many clients."""
 
     @classmethod
     def asked(cls, gate: AppGate, arguments: Mapping[str, str]) -> Somebody | None:
-        """Who a query names: ``who``, as people write it, or ``type`` and ``value``. Raises
+        """The subject that a query names: by ``who``, as people write it, or by ``type`` and ``value``. Raises
         :class:`ConfigurationError`."""
         if type_name := arguments.get("type", ""):
             return cls.of(gate, type_name, arguments.get("value", ""))
@@ -78,12 +78,12 @@ class Somebody:
 
     @property
     def address(self) -> str:
-        """Of a client; empty where it is not known."""
+        """The address of the client; empty if it is not known."""
         network = None if self.who is None else self.who.network
         return "" if network is None else network.address
 
     def given(self) -> dict[str, str]:
-        """The subject by its type, as standings are asked. Whoever is not logged in is counted by address, too."""
+        """The subject by its type, as standings need it. An address also counts as a user who is not logged in."""
         if self.subject is None:
             return {}
         found = {self.subject.type: self.subject.value}
@@ -131,7 +131,7 @@ def _types_of(type_name: str) -> set[str]:
 def _standings(
     gate: AppGate, somebody: Somebody, endpoints: Iterable[ListedEndpoint]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Where it stands at each of the endpoints; as far as the storage answers, and why it does not."""
+    """Its quotas at each of the endpoints. If the storage fails, those it answered, and the error."""
     limiter, found = Limiter(gate.limiter.storage), []
     try:
         for endpoint in endpoints:
@@ -157,7 +157,7 @@ def _standing_facts(endpoint: str, standing: Standing, decision: Decision) -> di
 
 
 def _shown(methods: Sequence[str]) -> list[str]:
-    """Without those that Flask answers by itself."""
+    """The methods without those that Flask answers by itself."""
     return [method for method in methods if method not in {"HEAD", "OPTIONS"}] or list(methods)
 
 
@@ -196,7 +196,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def _verdict(gate: AppGate, somebody: Somebody) -> dict[str, str] | None:
-    """What the lists say to its requests; ``None``: nothing."""
+    """What the lists decide about its requests; ``None`` if it is on none."""
     lists = gate.access
     if lists is None or somebody.subject is None:
         return None
@@ -209,7 +209,7 @@ def _verdict(gate: AppGate, somebody: Somebody) -> dict[str, str] | None:
 
 
 def _entries(gate: AppGate, somebody: Somebody) -> list[Override | Listing]:
-    """What was said of it while the app runs: of itself, of a network that it is in, of one that is in it."""
+    """The entries about it, about a network that contains it, and about networks in it."""
     entries = in_force_of(steering_of(gate.app)).entries
     return [each for each in entries if each.who is not None and _is_about(each.who, somebody)]
 
@@ -222,7 +222,7 @@ def _is_about(who: Who, somebody: Somebody) -> bool:
 
 
 def _overlap(one: Network, other: Network) -> bool:
-    """Whether one of the two contains the other: there is nothing in between."""
+    """Whether one of the two contains the other. Networks cannot overlap in another way."""
     wider, within = sorted((one, other), key=lambda each: each.prefixlen)
     return bool(Networks([(wider, True)]).find(within.address)) and wider.version == within.version
 

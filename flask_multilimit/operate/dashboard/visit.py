@@ -1,4 +1,4 @@
-"""Who asks for a page, and what they may do: known once a request."""
+"""Who visits a page, and what they may do. It is found out once per request."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Visit:
     """One request of one person."""
 
     author: str
-    """``""``: not let in."""
+    """``""`` if the visitor was not let in."""
     may_change: bool
     language: Language
     unprotected: bool = False
-    """Whether nobody authorizes: in debug mode, on this machine."""
+    """Whether there is no ``authorize``: in debug mode, on this machine."""
 
 
 def begin(visit: Visit) -> None:
-    """From now on, this is the current request's."""
+    """Set the visit of the current request."""
     g.multilimit_visit = visit
 
 
 def visit() -> Visit:
-    """That of the current request."""
+    """The visit of the current request."""
     return cast("Visit", g.multilimit_visit)
 
 
 def gate() -> AppGate:
-    """That of the current app."""
+    """The gate of the current app."""
     return gate_of(current_app)

@@ -1,4 +1,4 @@
-"""What any count would have done to traffic that was recorded, or to a log that somebody uploads."""
+"""What counts would have done to recorded traffic, or to a log that somebody uploads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..simulate.whatif import arrivals_of, share_from
 from .visit import gate
 
 MOST_UPLOADED = 5_000_000
-"""Bytes of a log that is uploaded."""
+"""The most bytes of an uploaded log."""
 MOST_UNPACKED = 10_000_000
-"""Bytes read of it; a packed one may hold more."""
+"""The most bytes that are read of it; a packed log may contain more."""
 MOST_RECORDED = 8_000_000
-"""Bytes read of what was recorded."""
+"""The most bytes that are read of what was recorded."""
 TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 
 TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or pack it: gzip access.log"
@@ -47,14 +47,14 @@ class Counted:
     count: int
     requests: int
     clients: int
-    """Those who would have been refused at all."""
+    """The clients that would have been refused."""
     why: list[str]
     """``asked`` for; ``in force`` at this endpoint; the smallest that refuses ``few requests``, or ``few clients``."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """One of the busiest."""
+    """One of the busiest clients."""
 
     name: str
     most: int
@@ -64,7 +64,7 @@ class Client:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Lines that were not read, or not as they stand."""
+    """Lines that were not read, or not exactly."""
 
     why: str
     lines: int
@@ -72,7 +72,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the traffic says."""
+    """What the traffic says about counts."""
 
     source: str
     """``recorded``, or the name of a file."""
@@ -95,7 +95,7 @@ class Answer:
     left_out: list[LeftOut]
 
     def slider(self) -> Slider:
-        """The same for ``slider.js``."""
+        """The same data for ``slider.js``."""
         return {
             "window": f"{self.peaks.window:g}",
             "requests": self.requests,
@@ -109,10 +109,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which requests are looked at, and how."""
+    """Which requests to look at, and how."""
 
     endpoint: str = ""
-    """Empty: the whole app."""
+    """Empty for the whole app."""
     type: str = LimitType.IP.value
     window: str = "60"
     """Seconds."""
@@ -123,11 +123,11 @@ class Question:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Question:
-        """What a form sends; what it does not is as by default."""
+        """The question of a form. Fields that it does not send have their defaults."""
         return cls(**{name: given[name].strip() for name in cls.__slots__ if given.get(name, "").strip()})
 
     def rule(self) -> Rule:
-        """With its count, or with 1. Raises :class:`ConfigurationError`."""
+        """The rule with the count, or with 1. Raises :class:`ConfigurationError`."""
         try:
             window = int(self.window) if self.window.isdecimal() else float(self.window)
             count = int(self.count or 1)
@@ -137,12 +137,12 @@ class Question:
 
 
 def records() -> bool:
-    """Whether this process records what passes."""
+    """Whether this process records requests."""
     return bool(folders_of(gate().app))
 
 
 def of_recorded(question: Question) -> Answer | None:
-    """``None`` where nobody records. Raises :class:`ConfigurationError` for what cannot be answered."""
+    """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`."""
     folders = folders_of(gate().app)
     if not folders:
         return None
@@ -151,7 +151,7 @@ def of_recorded(question: Question) -> Answer | None:
 
 
 def of_upload(question: Question, log: FileStorage) -> Answer:
-    """Of a log in any format that is recognised, packed or not. Raises :class:`ConfigurationError`."""
+    """The answer for a log in any format that is recognised, packed or not. Raises :class:`ConfigurationError`."""
     with TemporaryDirectory(prefix="multilimit-") as place:
         path = Path(place) / "log"
         log.save(path)
@@ -185,7 +185,7 @@ def _answer(question: Question, logs: Logs, source: str) -> Answer:
 
 
 def _marked(question: Question, rule: Rule, found: Suggestion) -> dict[int, list[str]]:
-    """Counts that somebody wants to know of, and why."""
+    """The counts of interest, and why."""
     marked: dict[int, list[str]] = {}
     for count, why in (
         *([(rule.count, ASKED)] if question.count else []),

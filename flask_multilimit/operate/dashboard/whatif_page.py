@@ -1,4 +1,4 @@
-"""The page What if: a slider over what was recorded, or over a log that is uploaded."""
+"""The page "What if": a slider over recorded traffic, or over an uploaded log."""
 
 from __future__ import annotations
 

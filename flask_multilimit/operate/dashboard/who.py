@@ -1,4 +1,4 @@
-"""Subjects, as people write and read them, and as links carry them."""
+"""Subjects as people write and read them, and as links contain them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHORTENED = re.compile(rf".{{{LONGEST_SUBJECT - 17}}}\*[0-9a-f]{{16}}", re.DOTA
 
 
 def named(gate: AppGate, type_name: str, value: str) -> dict[str, Any]:
-    """How traffic's subject reads; ``known``: whether it is the subject itself, so that one can ask about it."""
+    """A subject of traffic for people. ``known`` says whether it is complete, so that it can be looked up."""
     plain = gate.settings.traffic_subjects == "plain"
     return {"shown": readable(type_name, value), "known": plain and not _SHORTENED.fullmatch(value)}
 
