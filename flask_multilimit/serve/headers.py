@@ -53,7 +53,7 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
 
 def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
     for decision in reversed(decisions):
-        if not decision.allowed:
+        if not decision.reply[ALLOWED]:
             return decision
     return None
 
@@ -61,7 +61,7 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
 def _add_retry_after(headers: Headers, decision: Decision, settings: Settings) -> None:
     """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never too early, if the time is known."""
     retry_after = decision.retry_after
-    if decision.waits_for_slot:
+    if math.isinf(retry_after) and decision.waits_for_slot:
         retry_after = max(decision.refused_for, settings.slot_retry_after)
     if math.isfinite(retry_after):
         seconds = math.ceil(retry_after)

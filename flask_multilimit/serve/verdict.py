@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..engine import ConfigurationError, Decision, StorageDenied
+from ..engine.hits import bans_among, memoized
 from ..engine.reply import ALLOWED
 from ..plan.endpoint import AppliedLimits, Plan
 from ..signals import limit_event, limits_checked, request_rejected, shadow_rejected
@@ -69,7 +70,7 @@ class Verdicts:
 
     def _require(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
         decision = self._decide(plan.scope, applied, record)
-        if decision is not None and not decision.allowed:
+        if decision is not None and not decision.reply[ALLOWED]:
             raise self.rejection(decision, applied)
 
     def check_here(self, scope: str, applied: AppliedLimits) -> Decision | None:
@@ -108,6 +109,6 @@ class Verdicts:
             self._settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
             send_signals(on.app, decision, scope, applied)
-        if not decision.reply[ALLOWED]:
+        if not decision.reply[ALLOWED] and memoized(decision.hits, bans_among):
             tell_of_bans(on.app, on.settings, decision, scope, applied)
         return decision

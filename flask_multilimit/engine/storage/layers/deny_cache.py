@@ -27,7 +27,7 @@ from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError
 from ...forks import tell_child
 from ...hits import Hit, bans_among, memoized, new_id
-from ...reply import aged, passing_times, retry_afters, start_of
+from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
 from ..base import HoldsUnits, KeepsSlots, Lost, Slot, Storage, layers_of
 
 DENY_SECONDS = 1.0
@@ -122,7 +122,7 @@ class DenyCache:
         ):
             return refusal.again(hits, now)
         decision = self.wrapped.check(hits)
-        if not decision.allowed and decision.decided_by not in FALLBACKS and not _is_strike(decision):
+        if not decision.reply[ALLOWED] and decision.decided_by not in FALLBACKS and not _is_strike(decision):
             self._remember(keys, decision, asked=now)
         return decision
 
