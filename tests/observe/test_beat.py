@@ -8,17 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from typing import TYPE_CHECKING
 
 import pytest
 
 from flask_multilimit.observe import beat as room
 from flask_multilimit.observe.beat import Beat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from support.waiting import until
 
 PATIENCE = 10.0
 
@@ -31,13 +27,6 @@ class Task:
     def __call__(self, *, ending: bool = False) -> bool:
         self.calls.append(ending)
         return self._answers.pop(0) if self._answers else False
-
-
-def until(happens: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ Who else decides is counted in `traffic/test_in_flask.py`, forks in `traffic/tes
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from flask_multilimit.observe.traffic import Counts, TrafficReader
 from flask_multilimit.serve.gate import gate_of
 from support.processes import Program
 from support.servers import Server, find_binaries
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +31,13 @@ PATIENCE = 60.0
 
 
 def counted(client: redis.Redis, *, most: int) -> Counts:
-    """What lies in storage when ``most`` checks do, or time is up."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
+    """What lies in storage when ``most`` checks do."""
+
+    def found() -> Counts:
         total = TrafficReader(RedisStorage(client), "rate_limit:").read(600).total
-        if sum(total.checks.values()) >= most or time.monotonic() > deadline:
-            return total
-        time.sleep(0.1)
+        return total if sum(total.checks.values()) >= most else Counts()
+
+    return until(found, PATIENCE, every=0.1)
 
 
 def by(counts: Counts, label: str) -> dict[str, int]:

@@ -9,6 +9,7 @@ from redis.cluster import RedisCluster
 
 from flask_multilimit.engine import Hit, Limiter, Rule, hits_for
 from flask_multilimit.engine.storage import storage_from
+from flask_multilimit.engine.storage.schemes import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
     import redis
@@ -62,7 +63,7 @@ def exhaust(limiter: Limiter, wanted: tuple[Hit, ...], *, most: int = 1000) -> i
     raise AssertionError(f"{most} checks were admitted, and no end")
 
 
-def bare(given: Any) -> Limiter:
+def bare(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Limiter:
     """A limiter on a URI or a client without the layers that it would get: each check asks the server, and each failure
-    of the server is an error."""
-    return Limiter(storage_from(given))
+    of the server is an error. ``timeout`` is for tests that a busy machine must not fail."""
+    return Limiter(storage_from(given, timeout=timeout))

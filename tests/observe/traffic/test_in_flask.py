@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,13 +22,12 @@ from flask_multilimit.observe import beat
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, reader_of
 from flask_multilimit.observe.traffic.observer import Traffic
 from flask_multilimit.serve.gate import gate_of
+from support.waiting import until
 
 if TYPE_CHECKING:
     import redis
 
     from support.servers import Server
-
-PATIENCE = 20.0
 
 
 def make(app: Flask, **options: Any) -> MultiLimit:
@@ -76,9 +74,7 @@ def test_it_is_flushed_by_itself(app: Flask, monkeypatch: pytest.MonkeyPatch) ->
     make(app)
     app.test_client().get("/")
 
-    deadline = time.monotonic() + PATIENCE
-    while not read(app).total and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: read(app).total)
 
     assert read(app).total.checks == {Check("index", "allowed", "memory"): 1}
 

@@ -166,22 +166,24 @@ def test_each_thread_reads_its_own_replies(wire: Wire) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_parent_and_child_share_neither_connections_nor_ids(server: Server) -> None:
-    limiter = bare(server.url)
+    limiter = bare(server.url, timeout=30)
     wanted = hits_for("1000000/hour", scope="forked")
     limiter.reset(wanted)
     limiter.check(wanted)
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        ids = b"".join(limiter.check(wanted).check_id for _ in range(100))
-        os.write(write, ids)
-        os._exit(0)
+        try:
+            os.write(write, b"".join(limiter.check(wanted).check_id for _ in range(100)))
+        finally:
+            os._exit(0)
     ours = {limiter.check(wanted).check_id for _ in range(100)}
     os.waitpid(child, 0)
-    theirs = os.read(read, 1600)
-    os.close(read)
     os.close(write)
+    with os.fdopen(read, "rb") as of_child:
+        theirs = of_child.read()
 
+    assert len(theirs) == 1600
     assert not ours & {theirs[i : i + 16] for i in range(0, 1600, 16)}
     assert limiter.peek(wanted).remaining == 1_000_000 - 201
     limiter.close()
@@ -381,12 +383,12 @@ def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(ser
 
 
 def test_who_only_tells_reads_now_and_then(wire: Wire) -> None:
-    lost = Losses()
+    lost, owed = Losses(), []
     for _ in range(1000):
         tell(wire, b"INCR", b"told", lost=lost)
-    (line,) = wire._idle
-    assert line.owed < 200
+        owed += [line.owed for line in wire._idle]
 
+    assert 1 < max(owed) <= wire_module._MOST_OWED
     assert ask(wire, b"GET", b"told") == b"1000"
     assert lost == []
 
