@@ -58,8 +58,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "control": ({"controls", "store"}, {"preview", "watch"}, {"control"}),
     "plan": ({"overrides", "sources", "views"}, {"endpoint", "revised"}, {"checks"}, {"plans"}, {"differences"}),
     "observe": (
-        {"beat", "boards", "events"},
-        {"traffic"},
+        {"beat", "events", "namespace"},
+        {"boards", "traffic"},
         {"tallying"},
         {"prometheus", "opentelemetry"},
     ),

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-NAMESPACE = "multilimit"
+from .namespace import NAMESPACE, check_namespace
+
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH = 24
 _HEIGHT = 8
@@ -119,13 +120,14 @@ PANELS = (
 
 def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
     """The alert rules, as a file of YAML; with ``endpoints``, for those alone."""
-    text = files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8")
+    text = _renamed(files(__package__).joinpath("alerts.yml").read_text(encoding="utf-8"), namespace)
     if endpoints:
-        names = "|".join(re.sub(r"([^\w/-])", r"\\\\\1", name) for name in endpoints)
-        matcher = f'endpoint=~"{names}"'
-        text = re.sub(r"(multilimit_(?:checks|bans)_total){", lambda found: f"{found[1]}{{{matcher}, ", text)
-        text = re.sub(r"(multilimit_(?:checks|bans)_total)\[", lambda found: f"{found[1]}{{{matcher}}}[", text)
-    return _renamed(text, namespace)
+        names = "|".join(re.sub(r"([^\w/-])", r"\\\1", name) for name in endpoints)
+        matcher = f"endpoint=~{json.dumps(names, ensure_ascii=False)}"
+        by_endpoint = f"({namespace}_(?:checks|bans)_total)"
+        text = re.sub(by_endpoint + "{", lambda found: f"{found[1]}{{{matcher}, ", text)
+        text = re.sub(by_endpoint + r"\[", lambda found: f"{found[1]}{{{matcher}}}[", text)
+    return text
 
 
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
@@ -139,13 +141,13 @@ def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, titl
         "editable": True,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_datasource_variable(), _endpoint_variable(endpoints)]},
-        "panels": _placed(),
+        "templating": {"list": [_datasource_variable(), _endpoint_variable(endpoints, namespace)]},
+        "panels": _placed(namespace),
     }
-    return _renamed(json.dumps(board, indent=2, ensure_ascii=False), namespace) + "\n"
+    return json.dumps(board, indent=2, ensure_ascii=False) + "\n"
 
 
-def _placed() -> list[dict[str, Any]]:
+def _placed(namespace: str) -> list[dict[str, Any]]:
     placed, x, y = [], 0, 0
     for number, panel in enumerate(PANELS, 1):
         if x + panel.columns > _WIDTH:
@@ -160,7 +162,12 @@ def _placed() -> list[dict[str, Any]]:
                 "gridPos": {"x": x, "y": y, "w": panel.columns, "h": _HEIGHT},
                 "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
                 "targets": [
-                    {"refId": "ABC"[place], "datasource": _DATASOURCE, "expr": expression, "legendFormat": legend}
+                    {
+                        "refId": "ABC"[place],
+                        "datasource": _DATASOURCE,
+                        "expr": _renamed(expression, namespace),
+                        "legendFormat": legend,
+                    }
                     for place, (expression, legend) in enumerate(panel.queries)
                 ],
             }
@@ -173,11 +180,11 @@ def _datasource_variable() -> dict[str, Any]:
     return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
 
 
-def _endpoint_variable(endpoints: Sequence[str]) -> dict[str, Any]:
+def _endpoint_variable(endpoints: Sequence[str], namespace: str) -> dict[str, Any]:
     common = {"name": "endpoint", "label": "Endpoint", "includeAll": True, "multi": True, "allValue": ".*"}
     everything = {"text": "All", "value": "$__all", "selected": True}
     if not endpoints:
-        query = "label_values(multilimit_checks_total, endpoint)"
+        query = _renamed("label_values(multilimit_checks_total, endpoint)", namespace)
         return {
             **common,
             "type": "query",
@@ -192,4 +199,6 @@ def _endpoint_variable(endpoints: Sequence[str]) -> dict[str, Any]:
 
 
 def _renamed(text: str, namespace: str) -> str:
+    """``text`` with the names that metrics have in ``namespace``. Raises :class:`ConfigurationError`."""
+    check_namespace(namespace)
     return re.sub(rf"\b{NAMESPACE}_(?=[a-z])", f"{namespace}_", text)

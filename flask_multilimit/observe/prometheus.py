@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from math import isnan
 from threading import Lock
 from typing import Any, Final
 
 from ..engine import ConfigurationError
 from ..engine.forks import mind_forks
 from .events import OTHERS, Event, Watched
+from .namespace import NAMESPACE, check_namespace
 from .tallying import Tallying
 
 try:
@@ -46,9 +49,11 @@ class PrometheusMetrics:
         self,
         *,
         registry: CollectorRegistry = REGISTRY,
-        namespace: str = "multilimit",
+        namespace: str = NAMESPACE,
         buckets: Sequence[float] = SECONDS,
     ) -> None:
+        check_namespace(namespace)
+        _check_buckets(buckets)
         self.namespace = namespace
         self._registry = registry
         self._tallying = Tallying()
@@ -207,6 +212,14 @@ class PrometheusMetrics:
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
+
+
+def _check_buckets(buckets: Sequence[float]) -> None:
+    """Raise :class:`ConfigurationError` unless a histogram can have them."""
+    if not buckets or any(map(isnan, buckets)):
+        raise ConfigurationError(f"buckets={buckets!r}: give at least one number of seconds, and only numbers")
+    if any(after <= before for before, after in pairwise(buckets)):
+        raise ConfigurationError(f"buckets={buckets!r}: each must be more than the one before")
 
 
 class _Flushing(Collector):

@@ -12,6 +12,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry
 
+from flask_multilimit import ConfigurationError
 from flask_multilimit.observe.boards import PANELS, alerts, dashboard
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from support.programs import program
@@ -154,6 +155,39 @@ def test_alerts_for_some_endpoints_are_valid_and_for_no_others(tmp_path: Path) -
     asked = re.findall(r"(?:checks|bans)_total\S*", "".join(expressions))
     assert len(asked) > 5
     assert all(r'endpoint=~"search|api\\.login|\\(unmatched\\)"' in each for each in asked)
+
+
+def test_endpoints_may_have_any_name(tmp_path: Path) -> None:
+    names = [
+        'a"b',
+        "x #y",
+        "c: d",
+        "back\\slash",
+        "multilimit_checks_total",
+        "grüße",
+        "a.b",
+        "a|b",
+        "new\nline",
+        "{}[]",
+    ]
+    text = alerts("shop", names)
+    (tmp_path / "alerts.yml").write_text(text, encoding="utf-8")
+
+    assert "6 rules found" in promtool("check", "rules", tmp_path / "alerts.yml")
+    expressions = "".join(rule["expr"] for rule in yaml.safe_load(text)["groups"][0]["rules"])
+    matchers = {json.loads(found) for found in re.findall(r'endpoint=~("(?:[^"\\]|\\.)*")', expressions)}
+    (matcher,) = matchers
+    assert all(re.fullmatch(matcher, name) for name in names)
+    assert not re.fullmatch(matcher, "aXb")
+    board = json.loads(dashboard(names, namespace="shop"))
+    assert [option["value"] for option in board["templating"]["list"][1]["options"]][1:] == names
+
+
+@pytest.mark.parametrize("namespace", ["shop-limits", "", "a b"])
+def test_a_namespace_that_metrics_cannot_have_is_an_error(namespace: str) -> None:
+    for print_them in (alerts, lambda given: dashboard(namespace=given)):
+        with pytest.raises(ConfigurationError, match="give a letter"):
+            print_them(namespace)
 
 
 def test_the_dashboard_that_ships_is_the_one_that_is_printed() -> None:

@@ -311,6 +311,20 @@ def test_a_registry_that_has_the_names_is_an_error_and_stays_as_it_was(registry:
     PrometheusMetrics(registry=registry, namespace="shop")
 
 
+@pytest.mark.parametrize("namespace", ["shop-limits", "1x", "", "a b", "x\n", None])
+def test_a_namespace_that_queries_could_not_name_is_an_error(registry: CollectorRegistry, namespace: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"namespace=.*: give a letter, then"):
+        PrometheusMetrics(registry=registry, namespace=namespace)
+
+    assert generate_latest(registry) == b""
+
+
+@pytest.mark.parametrize("buckets", [(), (1, 0.5), (1, 1), (float("nan"),), (0.1, float("nan"), 1)])
+def test_buckets_that_are_none_are_an_error(registry: CollectorRegistry, buckets: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"buckets=.*: (give at least one|each must be more)"):
+        PrometheusMetrics(registry=registry, buckets=buckets)
+
+
 def test_one_object_may_observe_several_apps(metrics: PrometheusMetrics, registry: CollectorRegistry) -> None:
     for name in ("one", "two"):
         app = Flask(name)

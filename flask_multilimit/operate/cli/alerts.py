@@ -17,10 +17,9 @@ def alerts_command(namespace: str, own: bool) -> None:
 
     Save them, and name the file under rule_files in prometheus.yml.
     """
-    endpoints: list[str] = []
-    if own:
-        with for_people():
-            endpoints = limited_endpoints(current_gate())
-            if not endpoints:
-                raise click.ClickException("This app limits no endpoint.")
-    click.echo(alerts(namespace, endpoints), nl=False)
+    with for_people():
+        endpoints = limited_endpoints(current_gate()) if own else []
+        if own and not endpoints:
+            raise click.ClickException("This app limits no endpoint.")
+        rules = alerts(namespace, endpoints)
+    click.echo(rules, nl=False)

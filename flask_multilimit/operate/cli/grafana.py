@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from ...observe.boards import NAMESPACE, dashboard
+from ...observe.boards import dashboard
+from ...observe.namespace import NAMESPACE
 from ...serve.gate import AppGate
 from ..listing import endpoints_of
 from .base import command, current_gate, for_people
@@ -29,8 +30,8 @@ def grafana_command(namespace: str) -> None:
     """
     with for_people():
         gate = current_gate()
-        limited = limited_endpoints(gate)
-    click.echo(dashboard(limited, namespace=namespace, title=f"Rate limits of {gate.app.name}"), nl=False)
+        board = dashboard(limited_endpoints(gate), namespace=namespace, title=f"Rate limits of {gate.app.name}")
+    click.echo(board, nl=False)
 
 
 def limited_endpoints(gate: AppGate) -> list[str]:
