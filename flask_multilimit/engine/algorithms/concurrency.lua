@@ -41,8 +41,10 @@ algorithms.concurrency = {
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
       end
-      if dead > future then
-        call('ZREMRANGEBYRANK', hit.key, 0, math.min(dead - future, TRIM + hit.cost) - 1)
+      -- Counted again, for a slot that is taken anew under its id is no longer one of the expired.
+      local expired = call('ZCOUNT', hit.key, '-inf', now - hit.window)
+      if expired > 0 then
+        call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)
       end
     end
     call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)

@@ -60,6 +60,7 @@ algorithms.sliding_window = {
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
       end
+      -- Counted again, for a check that is charged anew under its id takes its expired entries along.
       local expired = call('ZCOUNT', hit.key, '-inf', now - hit.window)
       if expired > 0 then
         call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)
