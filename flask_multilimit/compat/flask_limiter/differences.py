@@ -77,13 +77,13 @@ def _has_decorated_functions(known: Known) -> bool:
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "all or nothing",
-        "A refused request counts nowhere; there, it counts in the limits checked before the one that refuses, and "
-        "again in those whose `deduct_when` likes a 429.",
+        "A refused request counts in no limit; there, it counts in the limits checked before the one that refuses, and "
+        "in those whose `deduct_when` accepts a 429.",
         _has_several_limits,
     ),
     Difference(
         "one quota whatever the count",
-        "A callable that gives another count goes on with what has been used; there, each count has its own quota.",
+        "When a callable gives another count, what was used before still counts; there, each count has its own quota.",
         _has_dynamic_limits,
     ),
     Difference(
@@ -118,9 +118,9 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "reset of a moving window",
-        "With `moving-window`, the reset of an admitted request is when its quota is whole again; there, when its "
-        "oldest request leaves the window.",
-        lambda known: known.settings.headers_enabled and known.settings.algorithm == "sliding_window",
+        "With `moving-window` and `sliding-window-counter`, the reset of an admitted request is when its quota is full "
+        "again; there, when the oldest request leaves the window, or when the window of the clock ends.",
+        lambda known: known.settings.headers_enabled and known.settings.algorithm != "fixed_window",
     ),
     Difference(
         "windows of the counter",
@@ -147,8 +147,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "who is spared by a meta limit",
-        "A request that a `request_filter` lets pass, or any while `enabled` is false, passes; there, meta limits "
-        "refuse it.",
+        "A request passes if a `request_filter` says so, or while `enabled` is false; there, meta limits refuse it all "
+        "the same.",
     ),
     Difference(
         "large meta limits",
@@ -192,7 +192,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "flask limiter",
-        "`flask limiter limits` and `clear` tell of limits of the application at each route; there, before them.",
+        "`flask limiter limits` and `clear` list limits of the application at each route; there, once before all "
+        "routes.",
     ),
     Difference(
         "names of errors",

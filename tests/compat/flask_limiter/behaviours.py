@@ -1302,8 +1302,16 @@ def header_fields_after_a_slow_view(lib: Library) -> str:
 
 
 def header_fields_of_a_moving_window(lib: Library) -> str:
+    return _fields_by(lib, "moving-window")
+
+
+def header_fields_of_the_sliding_window_counter(lib: Library) -> str:
+    return _fields_by(lib, "sliding-window-counter")
+
+
+def _fields_by(lib: Library, strategy: str) -> str:
     app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True, strategy="moving-window")
+    limiter = lib.limiter(app, headers_enabled=True, strategy=strategy)
     app.get("/")(limiter.limit("2/minute")(_view(1)))
     client, seen = app.test_client(), []
     for _ in range(3):

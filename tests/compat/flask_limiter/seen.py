@@ -41,6 +41,11 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "2 1 +61 60 | 2 0 +51 50 | 2 0 +41 40",
         "2 1 +61 60 | 2 0 +61 60 | 2 0 +41 40",
     ),
+    "header_fields_of_the_sliding_window_counter": (
+        "reset of a moving window",
+        "2 1 +41 40 | 2 0 +31 30 | 2 0 +21 20",
+        "2 1 +121 120 | 2 0 +111 110 | 2 0 +71 70",
+    ),
     "moving_window_at_its_edge": ("edge of a moving window", "200 200 200 200 | 429", "200 200 200 200 | 200"),
     "windows_of_the_sliding_window_counter": (
         "windows of the counter",

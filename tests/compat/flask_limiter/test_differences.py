@@ -65,7 +65,11 @@ def one_blueprint(app: Flask, limiter: Limiter) -> None:
             {"strategy": "moving-window"},
             "headers of the check, edge of a moving window, reset of a moving window",
         ),
-        (one_view("9/day"), {"strategy": "sliding-window-counter"}, "headers of the check, windows of the counter"),
+        (
+            one_view("9/day"),
+            {"strategy": "sliding-window-counter"},
+            "headers of the check, reset of a moving window, windows of the counter",
+        ),
     ],
 )
 def test_it_names_once_what_this_app_may_see(
