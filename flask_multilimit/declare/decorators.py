@@ -240,12 +240,28 @@ def limiter_above(function: object) -> str | None:
     return None
 
 
+def note_routed(view: object) -> None:
+    """Note that ``view`` is the view of some app, so what is limited in it is limited there as declared."""
+    if declared_on(view) is None:
+        return
+    _, *below = functions_below(view)
+    for function in below:
+        with suppress(TypeError):  # it cannot be hashed or weakly referenced
+            _below_views.add(function)
+
+
+def is_routed_limited(function: object) -> bool:
+    """Whether a limited view stands above ``function``, in any app of this process."""
+    return function in _below_views
+
+
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 """The app itself: each access to an attribute of the proxy would look it up again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
 held_by_this_call: ContextVar[list[Decision] | None] = ContextVar("multilimit_held", default=None)
 """Decisions that hold slots until the current service function ends."""
 _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_below_views: weakref.WeakSet[Any] = weakref.WeakSet()
 _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..declare.decorators import limiter_above
+from ..declare.decorators import is_routed_limited, limiter_above, note_routed
 from ..declare.limiter import Declaration
-from ..declare.unwrap import functions_below
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
 
 
-def reject_misplaced(endpoint: str, view: Any, registered: Iterable[Any]) -> None:
-    """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered ``view``."""
-    where = limiter_above(view)
-    if where is None or any(view in functions_below(other) for other in registered if other is not view):
-        return
-    raise ConfigurationError(
-        f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would not '
-        "be limited; put @app.route on top"
-    )
+def reject_misplaced(views: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered one of ``views``.
+    These are the views of all endpoints."""
+    for view in views.values():
+        note_routed(view)
+    for endpoint, view in views.items():
+        where = limiter_above(view)
+        if where is not None and not is_routed_limited(view):
+            raise ConfigurationError(
+                f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would '
+                "not be limited; put @app.route on top"
+            )
 
 
 def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:

@@ -77,9 +77,9 @@ class Plans:
         if self.overrides:
             self.ensure()
             return
-        registered = list(self.app.view_functions.values())
+        views = self.app.view_functions
+        reject_misplaced({rule.endpoint: views.get(rule.endpoint) for rule in self.app.url_map.iter_rules()})
         for rule in self.app.url_map.iter_rules():
-            reject_misplaced(rule.endpoint, self.app.view_functions.get(rule.endpoint), registered)
             for method in rule.methods or METHODS:
                 self.of_endpoint(rule.endpoint, method)
         for method in METHODS:

@@ -11,6 +11,7 @@ from flask import Blueprint, Flask, Response
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MemoryStorage, MultiLimit, rate_limiter
+from support.asking import statuses
 from support.doubles import OPEN, RecordingStorage
 
 if TYPE_CHECKING:
@@ -398,6 +399,22 @@ class TestMisplacedAboveTheRoute:
 
         assert [client.get("/public").status_code, client.get("/public").status_code] == [200, 429]
         assert client.get("/internal").status_code == 200
+
+    def test_is_none_when_the_limited_function_is_a_view_of_another_app(self, clock: Clock) -> None:
+        """As an application factory does that limits only in production."""
+
+        def view() -> str:
+            return "ok"
+
+        def create_app(*, limited: bool) -> Flask:
+            app = Flask("shop")
+            MultiLimit(app, storage=MemoryStorage(clock=clock))
+            app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(view) if limited else view)
+            return app
+
+        assert statuses(create_app(limited=True), "/", "/") == [200, 429]
+        gc.collect()
+        assert statuses(create_app(limited=False), "/", "/") == [200, 200]
 
 
 def test_a_refused_request_runs_no_code_of_the_view(limited_app: Flask, client: FlaskClient) -> None:
