@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +19,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse
 from redis.retry import Retry
 
-from flask_multilimit.engine.storage.redis.deadline import Deadline, TimedSocket, TimedUnixConnection
+from flask_multilimit.engine.storage.redis.deadline import Deadline, TimedConnection, TimedSocket, TimedUnixConnection
 from flask_multilimit.engine.storage.redis.wire import Wire, command_of, wire_of
+from support.servers import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from support.servers import Server
+    from support.servers import Binary
 
 
 @pytest.fixture
@@ -178,20 +184,49 @@ def test_who_only_looks_is_not_made_to_wait(deadline: Deadline, ends: Ends) -> N
             timed.recv(1)
 
 
+@contextmanager
+def ticking(tick: Callable[..., object]) -> Iterator[None]:
+    """A timer that ticks a hundred times a second."""
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+SIGNALLER = """
+import os, signal, sys, time
+print("ready", flush=True)
+for _ in range(1000):
+    time.sleep(0.01)
+    os.kill(int(sys.argv[1]), signal.SIGUSR1)
+"""
+
+
+@contextmanager
+def signalled(tick: Callable[..., object]) -> Iterator[None]:
+    """Another process that sends a hundred signals a second."""
+    before = signal.signal(signal.SIGUSR1, tick)
+    other = subprocess.Popen([sys.executable, "-c", SIGNALLER, str(os.getpid())], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        yield
+    finally:
+        other.kill()
+        other.communicate()
+        signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
-def test_the_ticks_of_a_profiler_do_not_make_the_time_begin_anew(any_server: Server) -> None:
-    deadline = Deadline(0.1)
-    client = redis.Redis.from_url(
-        any_server.url,
-        connection_class=TimedUnixConnection,
-        deadline=deadline,
-        socket_timeout=0.1,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        health_check_interval=0,
-    )
-    wire = wire_of(client, deadline)
-    assert wire is not None
+@pytest.mark.parametrize(
+    ("over", "signals"), [("unix", ticking), ("tcp", ticking), ("unix", signalled)], ids=["unix", "tcp", "from others"]
+)
+def test_signals_do_not_make_the_time_begin_anew(
+    server_binaries: dict[str, Binary], over: str, signals: Callable[..., AbstractContextManager[None]]
+) -> None:
     ticks = 0
 
     def tick(*_: object) -> None:
@@ -199,14 +234,21 @@ def test_the_ticks_of_a_profiler_do_not_make_the_time_begin_anew(any_server: Ser
         ticks += 1
         assert ticks < 500, "the time is over since long"
 
-    before = signal.signal(signal.SIGALRM, tick)
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    try:
-        with pytest.raises(redis.TimeoutError):
+    deadline = Deadline(0.1)
+    with Server(next(iter(server_binaries.values())), tcp=True) as server:
+        client = redis.Redis.from_url(
+            server.url if over == "unix" else server.tcp_url,
+            connection_class=TimedUnixConnection if over == "unix" else TimedConnection,
+            deadline=deadline,
+            socket_timeout=0.1,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            health_check_interval=0,
+        )
+        wire = wire_of(client, deadline)
+        assert wire is not None
+        with signals(tick), pytest.raises(redis.TimeoutError):
             wire.ask(command_of(b"BLPOP", b"nothing", b"0"), time.monotonic())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
         client.close()
 
     assert ticks
