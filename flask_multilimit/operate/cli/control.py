@@ -209,7 +209,7 @@ def entries_command(as_json: bool) -> None:
     rows = [
         (
             each.id,
-            f"{each}{' (nothing answers to it)' if each.id in idle else ''}",
+            f"{each}{' (matches nothing in the app)' if each.id in idle else ''}",
             _until(each),
             each.author,
             each.reason,
