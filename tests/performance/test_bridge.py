@@ -1,0 +1,80 @@
+"""What a request through the bridge from Flask-Limiter does in Python, beside one through our own decorators."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+import flask_multilimit
+from flask_multilimit import DEFAULT, IP, MultiLimit, rate_limiter
+from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGE = str(Path(flask_multilimit.__file__).parent)
+
+
+def calls_during(action: Callable[[], object]) -> list[str]:
+    """The functions of ours that were called, in order."""
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            called.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+
+    earlier = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(earlier)
+    return called
+
+
+def ours() -> Flask:
+    app = Flask("ours")
+    app.config["MULTILIMIT_HEADERS"] = "off"
+    MultiLimit(app)
+    each = rate_limiter(type=IP, rules="1000/minute; 2000/hour")
+    app.get("/")(each(rate_limiter(type=DEFAULT, rules="9000/day")(lambda: "ok")))
+    return app
+
+
+def bridge(**options: Any) -> Flask:
+    app = Flask("bridge")
+    limiter = Limiter(get_remote_address, app=app, storage_uri="memory://", strategy="moving-window", **options)
+    each = limiter.limit("1000/minute; 2000/hour")
+    app.get("/")(each(limiter.limit("9000/day", key_func=lambda: "everyone")(lambda: "ok")))
+    return app
+
+
+def calls_of(app: Flask) -> list[str]:
+    """Of the third request: before it, plans are made, and hits are remembered."""
+    client = app.test_client()
+    for _ in range(2):
+        assert client.get("/").status_code == 200
+    return calls_during(lambda: client.get("/"))
+
+
+def test_a_request_of_three_limits_is_few_calls_more() -> None:
+    """30 when this was written."""
+    assert len(calls_of(bridge())) <= len(calls_of(ours())) + 40
+
+
+@pytest.mark.parametrize("meta_limits", [None, ["5/hour; 20/day"]])
+def test_what_nobody_asks_for_is_not_made(meta_limits: list[str] | None) -> None:
+    called = calls_of(bridge(meta_limits=meta_limits))
+
+    for made_once in ("requests.of", "hits.hits_for", "endpoint.of_hits"):
+        assert made_once in calls_during(lambda: bridge(meta_limits=meta_limits).test_client().get("/")), made_once
+    assert not {"requests.of", "hits.hits_for", "requests.standing", "requests.told"} & set(called)
+
+
+def test_a_key_is_asked_for_once_a_request() -> None:
+    assert calls_of(bridge()).count("util.get_remote_address") == 1
