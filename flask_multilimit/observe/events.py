@@ -38,6 +38,8 @@ NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", "refunded
 """Outcomes without a check of limits."""
 OTHERS = "(others)"
 """The name under which endpoints and rules are counted that are unknown, or too many to count separately."""
+BREAKER_STATES = ("closed", "half-open", "open")
+"""The values of :attr:`Health.breaker`."""
 SLEPT_SECONDS = 0.001
 """A shorter sleep does not count as waiting."""
 NEAR_LIMIT = 0.8

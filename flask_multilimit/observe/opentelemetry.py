@@ -12,7 +12,7 @@ from typing import Final
 
 from ..engine import ConfigurationError
 from ..engine.forks import mind_forks
-from .events import OTHERS, ControlState, Event, Watched
+from .events import BREAKER_STATES, OTHERS, ControlState, Event, Watched
 from .tallying import Tallying
 from .traffic import RuleOutcome
 
@@ -78,8 +78,9 @@ class OpenTelemetryObserver:
             span.set_attribute("multilimit.endpoint", event.endpoint)
             span.set_attribute("multilimit.outcome", event.outcome)
             span.set_attribute("multilimit.decided_by", event.decided_by)
-            if event.rules:
-                span.set_attribute("multilimit.rules", event.rules)
+            rules = event.rules
+            if rules or "multilimit.rules" in (getattr(span, "attributes", None) or ()):  # of an earlier check
+                span.set_attribute("multilimit.rules", rules)
         if self._tracer is not None and event.decided_by == "storage" and event.decision is not None:
             self._trace(event)
 
@@ -165,11 +166,19 @@ class OpenTelemetryObserver:
             ("pending_charges", "{check}", "Checks that are to be charged to the storage.", self._pending),
             ("fallback_keys", "{key}", "Keys that this process counts in place of the storage.", self._fallback_keys),
             ("leases", "{lease}", "Quotas of which this process has taken units in advance.", self._leases),
+            ("storage.breaker", "{process}", "Processes whose breaker is in a state.", self._breaker),
         ):
             meter.create_observable_up_down_counter(f"multilimit.{name}", [callback], unit=unit, description=text)
 
     def _storage_up(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(int(app.health().state == "working"), _of(app)) for app in self._apps]
+
+    def _breaker(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(int(app.health().breaker == state), {**_of(app), "multilimit.state": state})
+            for app in self._apps
+            for state in BREAKER_STATES
+        ]
 
     def _pending(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(app.health().pending, _of(app)) for app in self._apps]

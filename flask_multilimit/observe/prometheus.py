@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..engine import ConfigurationError
 from ..engine.forks import mind_forks
-from .events import OTHERS, Event, Watched
+from .events import BREAKER_STATES, OTHERS, Event, Watched
 from .namespace import NAMESPACE, check_namespace
 from .tallying import Tallying
 
@@ -35,7 +35,6 @@ SECONDS: Final[tuple[float, ...]] = (
 MOST_NAMES = 5000
 """The most endpoints, or pairs of endpoint and rule, that have their own series. Further ones count as ``(others)``.
 """
-BREAKER_STATES = ("closed", "half-open", "open")
 
 
 class PrometheusMetrics:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flask import Flask
     from flask.testing import FlaskClient
 
+    from support.doubles import RecordingStorage
     from support.servers import Server
 
 
@@ -136,6 +137,48 @@ def test_the_current_span_is_told_who_decided(
     }
     assert (finished[3].attributes or {})["multilimit.outcome"] == "refused"
     assert (finished[3].attributes or {})["multilimit.rules"] == ("ip-3600s",)
+
+
+def test_of_several_checks_in_one_span_the_last_one_counts(
+    app: Flask, meters: MeterProvider, tracers: TracerProvider, spans: InMemorySpanExporter
+) -> None:
+    client = client_of(app, OpenTelemetryObserver(meter_provider=meters, tracer_provider=tracers))
+    with tracers.get_tracer("test").start_as_current_span("batch"):
+        for address in ("203.0.113.1", "203.0.113.1", "203.0.113.1", "203.0.113.1", "203.0.113.2"):
+            client.get("/", environ_base={"REMOTE_ADDR": address})
+
+    (span,) = spans.get_finished_spans()
+    assert dict(span.attributes or {}) == {
+        "multilimit.endpoint": "view",
+        "multilimit.outcome": "allowed",
+        "multilimit.decided_by": "memory",
+        "multilimit.rules": (),
+    }
+
+
+def test_how_the_storage_stands(
+    app: Flask, meters: MeterProvider, reader: InMemoryMetricReader, storage: RecordingStorage
+) -> None:
+    client = client_of(app, OpenTelemetryObserver(meter_provider=meters), storage=storage)
+    client.get("/")
+
+    def standing() -> dict[str, int]:
+        found = points(reader)
+        (up,) = found["multilimit.storage.up"]
+        return {
+            "up": up[1].value,
+            **{
+                attributes["multilimit.state"]: point.value for attributes, point in found["multilimit.storage.breaker"]
+            },
+        }
+
+    assert standing() == {"up": 1, "closed": 1, "half-open": 0, "open": 0}
+    storage.broken = True
+    for _ in range(3):
+        client.get("/")
+    away = standing()
+    assert (away.pop("up"), away["closed"], sum(away.values())) == (0, 0, 1)
+    assert points(reader)["multilimit.pending_charges"][0][1].value > 0
 
 
 @pytest.mark.usefixtures("redis_client")
