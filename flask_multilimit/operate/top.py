@@ -17,6 +17,8 @@ SPARKS = 12
 """Columns of a sparkline."""
 MOST_ROWS = 10
 """Rows of each table."""
+_SHORTEST = 6
+"""Columns of a cell that has room for no more."""
 _WIDE = 100
 """Columns from which on the sparklines have room."""
 
@@ -163,6 +165,7 @@ def screen(
         [_subject_row(each, recent.at) for each in subjects],
         room,
         columns,
+        keep=1,
     )
     lines += _table(
         ("SLOTS", "SUBJECT", "ENDPOINT"),
@@ -262,14 +265,18 @@ def _rate(rate: float) -> str:
     return f"{rate:.2f}" if rate < 10 else f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], room: int, columns: int) -> list[str]:
-    """At most ``room`` rows, each one line; nothing where there are none."""
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], room: int, columns: int, *, keep: int | None = None
+) -> list[str]:
+    """At most ``room`` rows, each one line; nothing where there are none. ``keep`` is the place of a column that is
+    shortened only when the others are as short as they can be."""
     if not rows:
         return []
     shown = [headings, *rows[: min(room, MOST_ROWS)]]
     sizes = [max(len(row[place]) for row in shown) for place in range(len(headings))]
     while sum(sizes) + console.GAP * (len(sizes) - 1) > columns:
-        widest = max(range(len(sizes)), key=lambda place: sizes[place])
+        others = [place for place, size in enumerate(sizes) if place != keep and size > _SHORTEST]
+        widest = max(others if keep is not None and others else range(len(sizes)), key=lambda place: sizes[place])
         sizes[widest] -= 1
     lines = [
         (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown

@@ -185,6 +185,21 @@ def test_bans_of_shadows_are_not_in_force(app: Flask, metrics: PrometheusMetrics
     assert samples(registry, "multilimit_bans_in_force") == {}
 
 
+def test_a_shadow_that_would_ban_beside_a_ban_that_begins_is_not_counted(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
+) -> None:
+    MultiLimit(app, observers=[metrics])
+    trial = rate_limiter(type=LimitType.IP, name="trial", rules="1/hour", ban=Ban(after=1), shadow=True, scope="trial")
+    real = rate_limiter(type=LimitType.IP, rules="1/hour", ban=Ban(after=1))
+    app.add_url_rule("/", "view", trial(real(lambda: "ok")))
+    for _ in range(2):
+        app.test_client().get("/")
+    gate_of(app).audience.watched.beat.once()
+
+    assert samples(registry, "multilimit_bans_total") == {("view", "ip-ban"): 1}
+    assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1}
+
+
 def test_labels_of_bans_in_force_are_bounded(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

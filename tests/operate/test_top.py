@@ -51,6 +51,12 @@ def test_it_fits(columns: int, rows: int) -> None:
     assert max(map(len, shown)) <= columns
 
 
+def test_a_narrow_screen_still_says_who() -> None:
+    shown = [line for line in lines(44) if "203.0" in line]
+
+    assert shown == ["100     203.0.113.7   ip-60s  search  10 s …"]
+
+
 def test_what_is_on_it() -> None:
     text = "\n".join(lines(120))
 

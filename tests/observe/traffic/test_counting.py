@@ -46,6 +46,25 @@ def test_checks_count_by_endpoint_outcome_and_who_decided(counter: Counter, even
     }
 
 
+def test_a_refusal_counts_for_who_decided_and_at_which_endpoint(counter: Counter, event: Limiting) -> None:
+    """Though the same rules refuse the same subject."""
+    event("a")
+    refused = event("a")
+    count(counter, refused)
+    count(counter, refused._replace(decided_by="deny_cache"))
+    count(counter, refused._replace(endpoint="b"))
+    count(counter, refused._replace(outcome="banned"))
+
+    counts = counter.take()
+    assert counts.checks == {
+        Check("a", "refused", "memory"): 1,
+        Check("a", "refused", "deny_cache"): 1,
+        Check("b", "refused", "memory"): 1,
+        Check("a", "banned", "memory"): 1,
+    }
+    assert counts.rules == {RuleCount("a", "ip-3600s", "refuses"): 3, RuleCount("b", "ip-3600s", "refuses"): 1}
+
+
 def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
         count(counter, event("a", rules="1/minute; 2/hour"))
