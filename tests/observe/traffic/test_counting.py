@@ -65,6 +65,18 @@ def test_a_refusal_counts_for_who_decided_and_at_which_endpoint(counter: Counter
     assert counts.rules == {RuleCount("a", "ip-3600s", "refuses"): 3, RuleCount("b", "ip-3600s", "refuses"): 1}
 
 
+def test_what_is_not_summed_up_yet_stays_short_without_anybody_who_takes_it(counter: Counter, event: Limiting) -> None:
+    """As where no thread runs."""
+    allowed, refused = event("a", subject="x", rules="10/hour"), [event("b"), event("b")][1]
+    for _ in range(3 * counting.AT_ONCE):
+        count(counter, allowed)
+        count(counter, refused)
+
+    assert len(counter._seen) < counting.AT_ONCE
+    assert len(counter._marked) < counting.AT_ONCE
+    assert sum(counter.take().checks.values()) == 6 * counting.AT_ONCE
+
+
 def test_rules_count_by_what_they_did(counter: Counter, event: Limiting) -> None:
     for _ in range(3):
         count(counter, event("a", rules="1/minute; 2/hour"))
