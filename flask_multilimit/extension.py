@@ -28,6 +28,7 @@ from .engine.storage import (
 )
 from .observe.events import Observer
 from .operate.command_line import Commands
+from .operate.standing import standings_of
 from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
@@ -408,9 +409,8 @@ def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Ma
     if endpoint is None:
         plan, resolve = gate.plans.of_request(request), gate.subjects.given(given) if given else gate.subjects.resolve
         return plan.apply(resolve, conditions=False) if plan else ()
-    plans = gate.plans
     if given:
-        standings = plans.standings_given(endpoint, method, given)
+        standings = standings_of(gate, endpoint, method, given)
     else:
-        standings = plans.standings(endpoint, method, gate.subjects.resolve)
+        standings = gate.plans.standings(endpoint, method, gate.subjects.resolve)
     return [applied for standing in standings for applied in standing.applied]

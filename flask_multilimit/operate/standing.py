@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+from flask import has_request_context
+
 from ..engine import ConfigurationError
 from ..plan.plans import Standing
 from ..serve.gate import AppGate
@@ -13,8 +15,8 @@ from ..serve.gate import AppGate
 def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
     """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods.
 
-    A callable that gives rules is called within a made-up request of that address, which carries nothing else. Raises
-    :class:`ConfigurationError` when there is no such endpoint, or it does not take the method.
+    Outside of a request, a callable that gives rules is called within a made-up one of that address, which carries
+    nothing else. Raises :class:`ConfigurationError` when there is no such endpoint, or it does not take the method.
     """
     with _made_up_request(gate, endpoint, method, given):
         return gate.plans.standings_given(endpoint, method, given)
@@ -48,6 +50,6 @@ def _made_up_request(
 ) -> AbstractContextManager[object]:
     methods = gate.plans.methods_for(endpoint, method)
     plans = (gate.plans.of_endpoint(endpoint, each) for each in methods)
-    if all(limiter.dynamic is None for plan in plans for limiter in plan.limiters):
+    if has_request_context() or all(limiter.dynamic is None for plan in plans for limiter in plan.limiters):
         return nullcontext()
     return gate.app.test_request_context(method=methods[0], environ_base={"REMOTE_ADDR": given.get("ip", "127.0.0.1")})

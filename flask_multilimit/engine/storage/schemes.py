@@ -5,6 +5,7 @@ The modules of a storage are imported when it is opened, so a process starts wit
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from inspect import iscoroutinefunction
@@ -76,6 +77,8 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
     """
     if not isinstance(uri, str):
         raise ConfigurationError(f"uri={brief(uri)}: give text, such as redis://localhost:6379/0")
+    if not _is_duration(timeout):
+        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds above 0")
     name, separator, address = uri.partition("://")
     scheme = SCHEMES.get(name)
     if scheme is None or not separator:
@@ -94,6 +97,10 @@ _EXAMPLES = {
     "rediss+sentinel": "localhost:26379/SERVICE",
 }
 """What follows the slashes, if it is not ``host:port``."""
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _wrong(uri: str, reason: str) -> ConfigurationError:

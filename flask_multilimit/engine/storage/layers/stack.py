@@ -48,6 +48,8 @@ class Layers:
         check_policy(self.on_storage_error)
         check_workers(self.workers)
         check_outage_keys(self.outage_keys)
+        if not isinstance(self.logger, (logging.Logger, logging.LoggerAdapter, type(None))):
+            raise ConfigurationError(f"logger={brief(self.logger)}: give a logging.Logger")
         if self.on_change is not None and not callable(self.on_change):
             raise ConfigurationError(f"on_change={brief(self.on_change)}: give a callable with the Health")
         if not is_number(self.deny_cache) or not 0 <= self.deny_cache <= LONGEST_DENY_SECONDS:

@@ -122,6 +122,7 @@ WRONG_POLICIES = ["locally", "", 1, True, ["local"]]
         *(({"workers": workers}, r"workers=.*: give a whole number, 1 or more") for workers in WRONG_WORKERS),
         *(({"on_storage_error": policy}, r"on_storage_error=.*: give one of 'local'") for policy in WRONG_POLICIES),
         ({"on_storage_error": None}, "on_storage_error=None: give one of"),
+        ({"logger": "app"}, "logger='app': give a logging.Logger"),
         *(({"deny_cache": seconds}, r"deny_cache=.*: give seconds from 0") for seconds in (-1, 61, "1", True, None)),
     ],
 )

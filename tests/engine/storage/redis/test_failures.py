@@ -405,6 +405,12 @@ def test_a_storage_is_made_without_a_connection(uri: str) -> None:
     storage_from_uri(uri).close()
 
 
+@pytest.mark.parametrize("timeout", [0, -1, "1", True, None, float("nan"), float("inf")])
+def test_a_timeout_is_seconds(timeout: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"timeout=.*: give seconds above 0"):
+        storage_from_uri("redis://localhost", timeout=timeout)
+
+
 @pytest.mark.parametrize("wrong", [None, 7, b"redis://localhost", object(), MemoryStorage, redis.Redis, RedisStorage])
 def test_what_is_neither_address_nor_client_nor_storage_is_an_error(wrong: object) -> None:
     with pytest.raises(ConfigurationError, match="storage="):
