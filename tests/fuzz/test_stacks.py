@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Flask, request
@@ -56,14 +55,6 @@ class ChargedStorage(RecordingStorage):
         self.refused = False
 
 
-@dataclass
-class Built:
-    """A view with its layers, and what a request has come upon."""
-
-    entered: Counter[int] = field(default_factory=Counter)
-    """How often the limiter of a window was called, in this request."""
-
-
 def stopping(place: int, *, tells: bool) -> Decorator:
     """Returns early when the request says so, as ``login_required`` and caches do."""
 
@@ -80,6 +71,28 @@ def retrying(view: View) -> View:
     @functools.wraps(view)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         view(*args, **kwargs)
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
+def caching(view: View) -> View:
+    """Calls the view once, and tells nobody what it wraps."""
+    kept: list[Any] = []
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not kept:
+            kept.append(view(*args, **kwargs))
+        return kept[0]
+
+    return wrapper
+
+
+def naming(view: View) -> View:
+    """Tells what it wraps, and copies no attributes."""
+
+    @functools.wraps(view, updated=())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         return view(*args, **kwargs)
 
     return wrapper
@@ -123,6 +136,7 @@ def holding(entered: Counter[int], window: int, view: View) -> View:
 
 SIMPLE: dict[str, Decorator] = {
     "wraps": with_wraps,
+    "names": naming,
     "wrapt": with_wrapt,
     "updated object": UpdatedInstance,
     "partial": functools.partial,
@@ -130,23 +144,32 @@ SIMPLE: dict[str, Decorator] = {
     "retry": retrying,
     "never": never_calling,
     "no wraps": without_wraps,
+    "opaque cache": caching,
     "object": Instance,
     "bound method": lambda view: Page(view).show,
 }
-OPAQUE = {"no wraps", "object", "bound method", "opaque stop"}
-KINDS = (*SIMPLE, "stop", "opaque stop", "holding", "limiter", "limiter", "limiter", "exempt")
+OPAQUE = {"no wraps", "opaque cache", "object", "bound method", "opaque stop"}
+KINDS = (*SIMPLE, "stop", "opaque stop", "holding", "limiter", "limiter", "limiter", "pair", "pair", "exempt")
+SECOND = 200
+"""Seconds by which the window of the second limiter of a pair is longer."""
 
 
-def build(kinds: list[str], counts: dict[int, int], entered: Counter[int]) -> View:
-    """The view below ``kinds``; the limiter at place ``i`` has a window of ``i + 1`` seconds."""
+def build(kinds: list[str], counts: dict[int, int], entered: Counter[int], reached: Callable[[], None]) -> View:
+    """The view below ``kinds``, which calls ``reached``.
+
+    The limiter at place ``i`` has a window of ``i + 1`` seconds; of a pair, the second stands directly below the first.
+    """
 
     def base(**_: Any) -> str:
+        reached()
         return "ok"
 
     view: View = base
     for place, kind in reversed(list(enumerate(kinds))):
         window = place + 1
-        if kind == "limiter":
+        if kind == "pair":
+            view = rate_limiter(rules=f"{MANY} per {SECOND + window} seconds", scope=f"second-{window}")(view)
+        if kind in {"limiter", "pair"}:
             limiter = rate_limiter(rules=f"{counts.get(window, MANY)} per {window} seconds", scope=f"limit-{window}")
             view = probed(entered, window, limiter(view))
         elif kind == "holding":
@@ -168,6 +191,8 @@ def groups_of(kinds: list[str]) -> list[list[int]]:
             groups.append([])
         elif kind == "limiter":
             groups[-1].append(place + 1)
+        elif kind == "pair":
+            groups[-1] += [place + 1, SECOND + place + 1]
     return groups
 
 
@@ -206,6 +231,10 @@ asked = st.lists(
 @example(["holding", "holding"], ["/", "/?serve"], None)
 @example(["object", "exempt", "limiter"], ["/"], None)
 @example(["limiter", "no wraps", "limiter"], ["/", "/"], 3)
+@example(["pair", "no wraps", "pair", "stop", "pair"], ["/", "/?stop=3", "/"], 1)
+@example(["limiter", "opaque cache", "pair"], ["/", "/"], None)
+@example(["names", "pair"], ["/", "/"], None)
+@example(["object", "names"], ["/"], None)
 def test_each_limit_that_applies_counts_once_or_refuses(kinds: list[str], paths: list[str], scarce: int | None) -> None:
     storage = ChargedStorage(Clock(1_700_000_000_000_000))
     app, shop = Flask("shop"), Blueprint("shop", "shop")
@@ -215,19 +244,24 @@ def test_each_limit_that_applies_counts_once_or_refuses(kinds: list[str], paths:
     MultiLimit(app, storage=storage, application_limits=f"{MANY} per {APPLICATION} seconds")
     rate_limiter(rules=f"{MANY} per {BLUEPRINT} seconds")(shop)
     entered: Counter[int] = Counter()
-    shop.add_url_rule("/", "view", build(kinds, {} if scarce is None else {scarce: 1}, entered))
+    checked: list[int] = []
+    counts = {} if scarce is None else {scarce: 1}
+    shop.add_url_rule("/", "view", build(kinds, counts, entered, lambda: checked.append(len(storage.checks))))
     app.register_blueprint(shop)
 
     for path in paths:
         entered.clear()
+        checked.clear()
         storage.begin()
         response = app.test_client().get(path)
         wanted = expected(kinds, entered)
 
         assert response.status_code == (429 if storage.refused else 200)
-        if storage.refused:
-            assert all(times <= wanted[window] for window, times in storage.charged.items())
-        else:
+        asked_for = Counter(float(window) for windows in storage.windows for window in windows)
+        assert asked_for == wanted, (path, kinds)
+        if checked and wanted[APPLICATION]:
+            assert any(APPLICATION in windows for windows in storage.windows[: checked[0]]), "before the view"
+        if not storage.refused:
             assert storage.charged == wanted, (path, kinds)
             own = groups_of(kinds)[0]
             if own and entered[own[0]]:
