@@ -272,8 +272,10 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
 
 _ID_BYTES = 16
 _IDS_AT_ONCE = 256
-_VERSION_BITS = int.from_bytes(bytes.fromhex("ffffffffffff0fff3fffffffffffffff") * _IDS_AT_ONCE, "big")
-_VERSION_4 = int.from_bytes(bytes.fromhex("00000000000040008000000000000000") * _IDS_AT_ONCE, "big")
+_split = struct.Struct(f"{_ID_BYTES}s" * _IDS_AT_ONCE).unpack
+_OF_VERSION_4 = bytes(0x40 | byte & 0x0F for byte in range(256))
+_OF_VARIANT_1 = bytes(0x80 | byte & 0x3F for byte in range(256))
+"""What stands for each byte that tells the version, and the variant."""
 
 _ids: list[bytes] = []
 if hasattr(os, "register_at_fork"):  # otherwise parent and child would use the same ids
@@ -285,8 +287,10 @@ def new_id() -> bytes:
     try:
         return _ids.pop()
     except IndexError:
-        block = int.from_bytes(os.urandom(_ID_BYTES * _IDS_AT_ONCE), "big") & _VERSION_BITS | _VERSION_4
-        first, *others = struct.unpack(f"{_ID_BYTES}s" * _IDS_AT_ONCE, block.to_bytes(_ID_BYTES * _IDS_AT_ONCE, "big"))
+        block = bytearray(os.urandom(_ID_BYTES * _IDS_AT_ONCE))
+        block[6::_ID_BYTES] = block[6::_ID_BYTES].translate(_OF_VERSION_4)
+        block[8::_ID_BYTES] = block[8::_ID_BYTES].translate(_OF_VARIANT_1)
+        first, *others = _split(block)
         _ids.extend(others)
         return cast("bytes", first)
 

@@ -67,7 +67,7 @@ class Limiter:
         self.layers: Layers | None = layers
         """The options of the layers that this limiter puts around its storage; ``None``: it puts none."""
         self._storage = found if layers is None else layers.around(found)
-        self._may_add_leases = layers is not None
+        self._may_add_leases = layers is not None and found.shared
         self._sleep = sleep
         self._monotonic = monotonic
         self._refunds = _Refunds()
@@ -111,12 +111,12 @@ class Limiter:
             self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
-        if hits.revisable and self.revise is not None:
+        if self.revise is not None and hits.revisable:
             revised = self.revise(hits)
             if revised is None:
                 return _unasked(hits)
             hits = revised
-        if hits.leased and self._may_add_leases:
+        if self._may_add_leases and hits.leased:
             self._add_leases()
         return self._storage.check(hits, check_id)
 

@@ -56,8 +56,8 @@ def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bo
     return False
 
 
-Unit = tuple[str, int, int, int]
-"""One unit of a key: the key, the window and the count of its rule, and the index of ``remaining`` in a reply."""
+Unit = tuple[str, Quota, int]
+"""One unit of a key: the key, the quota of its rule, and the index of ``remaining`` in a reply."""
 
 
 class ChargesUnits(Protocol):

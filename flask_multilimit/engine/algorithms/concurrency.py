@@ -58,7 +58,7 @@ def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:
     if not log.remove(check_id, cost, bisect_right(log.times, now - quota.window, log.head), len(log.times)):
         return False
     log.add(bisect_right(log.times, now, log.head), now, check_id, cost)
-    log.lasts_until = 0
+    log.known_until = 0
     return True
 
 

@@ -66,7 +66,8 @@ class MemoryStorage:
                 and now >= self._latest
                 and (not bans or self._states.keys().isdisjoint(quick.bans))
             ):
-                (charge, units, blank, _), new = quick, new_id()
+                new = new_id()
+                charge, units, blank, _ = quick
                 reply = blank.copy()
                 reply[NOW] = now
                 begun = charge(self._states, units, now, new, reply)
@@ -230,7 +231,7 @@ def _quick_way(hits: tuple[Hit, ...], bans: frozenset[int]) -> _QuickWay | None:
     rules = [(place, hit) for place, hit in enumerate(hits) if place not in bans]
     if any(hit.rule.implementation is not algorithm or hit.cost != 1 for _, hit in rules):
         return None
-    units = tuple((hit.key, hit.rule.quota.window, hit.rule.count, start_of(place)) for place, hit in rules)
+    units = tuple((hit.key, hit.rule.quota, start_of(place)) for place, hit in rules)
     standings = (
         (hit.rule.quota.count, 0, 0) if place in bans else (0, 0, hit.rule.quota.window)
         for place, hit in enumerate(hits)
