@@ -134,6 +134,15 @@ def test_check_charges_nothing(on_server: Command, shop: FlaskClient) -> None:
     assert call(shop, "/update", 3) == [200, 200, 200]
 
 
+@pytest.mark.parametrize("address", ["203.0.113.7:50001", "[::ffff:203.0.113.7]:50001", "::ffff:203.0.113.7"])
+def test_an_address_may_have_its_port_as_proxies_write_it(on_server: Command, shop: FlaskClient, address: str) -> None:
+    assert call(shop, "/update", 3) == [200, 200, 200]
+
+    (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
+
+    assert [rule["remaining"] for rule in answer["rules"]][1] == 0
+
+
 def test_check_names_the_limits_whose_subject_is_not_given(on_server: Command) -> None:
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
 
