@@ -23,15 +23,18 @@ REMEMBERED = 1024
 class DynamicRules:
     """Calls ``give_rules`` for one limiter of one endpoint.
 
-    If it raises or returns nonsense, the last good rules stay in force: those of the same subject, or the latest of any
-    subject, or one ``Rule()``. A failure is logged and signalled once, until the callable works again; if it fails only
-    for some subjects, once for each of them.
+    If it raises, or returns nonsense or what ``check`` raises an error for, the last good rules stay in force: those of
+    the same subject, or the latest of any subject, or one ``Rule()``. A failure is logged and signalled once, until the
+    callable works again; if it fails only for some subjects, once for each of them.
     """
 
-    def __init__(self, app: Flask, where: str, give_rules: Callable[[], RulesNow]) -> None:
+    def __init__(
+        self, app: Flask, where: str, give_rules: Callable[[], RulesNow], check: Callable[[Iterable[Rule]], None]
+    ) -> None:
         self._app = app
         self._where = where
         self._give_rules = give_rules
+        self._check = check
         self._good: OrderedDict[str, tuple[Rule, ...]] = OrderedDict()
         self._latest: tuple[Rule, ...] = (Rule(),)
         self._failing = False
@@ -55,10 +58,12 @@ class DynamicRules:
 
     def _ask(self, subject: str) -> tuple[Rule, ...] | None:
         try:
-            return _rules_from(self._give_rules())
+            rules = _rules_from(self._give_rules())
+            self._check(rules)
         except Exception as error:
             self._report(subject, error)
             return None
+        return rules
 
     def _keep(self, subject: str, rules: tuple[Rule, ...]) -> None:
         with self._lock:

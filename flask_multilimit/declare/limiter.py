@@ -16,7 +16,7 @@ from ..engine.errors import brief, check_bool
 from ..engine.hits import OnStorageError, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
-from .reserve import Priority, check_reserve
+from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
 
@@ -103,6 +103,17 @@ class Declaration:
         """The rules, if they do not depend on the request."""
         return () if callable(self.rules) else self.rules
 
+    def check_rules(self, rules: Iterable[Rule]) -> None:
+        """Raise :class:`ConfigurationError` for rules that do not go with the other options."""
+        for rule in rules:
+            if self.charge_when is not None and rule.holds_slots:
+                raise ConfigurationError(
+                    "charge_when has no effect on a Concurrent rule, whose slots are always given back; put the rule "
+                    "on a limiter of its own"
+                )
+            if self.reserve is not None:
+                reject_buckets(rule)
+
     @property
     def always_applies(self) -> bool:
         """Whether every call is charged, and by the same amount."""
@@ -176,8 +187,8 @@ def _validate(declaration: Declaration) -> None:
         check_callable("exempt_when", declaration.exempt_when)
     if declaration.charge_when is not None:
         check_callable("charge_when", declaration.charge_when, "the response")
-        _reject_slots_by_response(declaration)
     _check_reserve(declaration)
+    declaration.check_rules(declaration.fixed_rules)
     if declaration.ban is not None:
         _check_ban(declaration)
     if declaration.on_rejected is not None:
@@ -217,14 +228,6 @@ def _check_ban(declaration: Declaration) -> None:
     if declaration.wait:
         raise ConfigurationError(
             "ban and wait: a request that waits has been refused before, so waiting would be a strike; leave one out"
-        )
-
-
-def _reject_slots_by_response(declaration: Declaration) -> None:
-    if any(rule.holds_slots for rule in declaration.fixed_rules):
-        raise ConfigurationError(
-            "charge_when has no effect on a Concurrent rule, whose slots are always given back; put the rule on a "
-            "limiter of its own"
         )
 
 

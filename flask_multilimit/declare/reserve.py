@@ -32,7 +32,7 @@ def check_reserve(reserve: object, rules: tuple[Rule, ...]) -> None:
     if sum(map(_exactly, reserve.values())) >= 1:
         raise ConfigurationError(f"reserve={brief(reserve)}: together below 1, or nothing is left for others")
     for rule in rules:
-        _reject_buckets(rule)
+        reject_buckets(rule)
         if not _left_of(rule.count, _kept_from(None, reserve)):
             raise ConfigurationError(
                 f"reserve={brief(reserve)} leaves nothing of Rule({rule}) for others; reserve less, or raise its count"
@@ -49,7 +49,7 @@ def rule_for(priority: object, reserve: Mapping[str, float], rule: Rule) -> Rule
 
 @lru_cache(maxsize=1024)
 def _lowered(rule: Rule, kept: Fraction) -> Rule:
-    _reject_buckets(rule)
+    reject_buckets(rule)
     if not kept:
         return rule
     count = max(_left_of(rule.count, kept), 1)
@@ -57,7 +57,8 @@ def _lowered(rule: Rule, kept: Fraction) -> Rule:
     return Rule(rule.time, count, algorithm=rule.algorithm, lease=lease, name=rule.name)
 
 
-def _reject_buckets(rule: Rule) -> None:
+def reject_buckets(rule: Rule) -> None:
+    """Raise :class:`ConfigurationError` for a rule of which nothing can be reserved."""
     if "burst" in rule.implementation.PARAMETERS:
         # Their state is an instant. To a smaller bucket, the state of a larger one looks like an error of the clock.
         takers = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]

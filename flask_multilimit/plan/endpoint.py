@@ -371,7 +371,7 @@ def _planned(
     stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
     ban_name = "" if declaration.ban is None else _unique(name_of_rule(declaration, declaration.ban.rule), taken)
     if callable(declaration.rules):
-        rules_by_request = DynamicRules(app, declaration.where, declaration.rules)
+        rules_by_request = DynamicRules(app, declaration.where, declaration.rules, declaration.check_rules)
         place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
         return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request), ban_name=ban_name)
     rules = tuple((_unique(name_of_rule(declaration, rule), taken), rule) for rule in declaration.rules)

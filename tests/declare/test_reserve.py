@@ -122,6 +122,17 @@ def test_buckets_reserve_nothing(algorithm: str) -> None:
         app_with(rules=Rule(60, 10, algorithm=algorithm), reserve={"critical": 0.2})
 
 
+def test_a_bucket_by_request_is_logged_and_the_last_good_rules_stay(caplog: pytest.LogCaptureFixture) -> None:
+    algorithms = iter(["fixed_window", "gcra", "gcra"])
+    rules = lambda: Rule(60, 10, algorithm=next(algorithms))  # noqa: E731
+    app = app_with(rules=rules, reserve={"critical": 0.2})
+
+    assert [app.test_client().get("/").headers["RateLimit"] for _ in range(3)] == [
+        f'"default-60s";r={left};t=60' for left in (7, 6, 5)
+    ]
+    assert caplog.text.count("not with gcra") == 1
+
+
 @pytest.mark.parametrize("options", [{"reserve": {"critical": 0.2}}, {"priority": lambda: "critical"}])
 def test_one_without_the_other_is_an_error(options: Any) -> None:
     with pytest.raises(ConfigurationError, match="reserve and priority belong together"):

@@ -345,6 +345,18 @@ def test_charge_when_is_an_error() -> None:
             return "ok"
 
 
+def test_charge_when_with_slots_by_request_is_logged_and_the_last_good_rules_stay(
+    app: Flask, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = rate_limiter(rules=lambda: "1 at once", charge_when=lambda _: True)
+    app.add_url_rule("/", "index", limiter(lambda: "ok"))
+
+    with answer(app) as first, answer(app) as second:
+        assert (first.status_code, second.status_code) == (200, 200)
+        assert first.headers["RateLimit-Policy"] == '"default-60s";q=100;w=60'
+    assert caplog.text.count("charge_when has no effect on a Concurrent rule") == 1
+
+
 def test_a_storage_that_keeps_no_slots_is_told_at_the_first_request_to_whatever(tmp_path: Path) -> None:
     app = Flask(__name__)
     app.testing = True
