@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -61,7 +62,8 @@ def variants_of(url: str) -> dict[str, Callable[[], object]]:
         for number in NUMBERS:
             for outcome in ("admitted", "rejected"):
                 found[f"{where}, {number} rules, {outcome}"] = checks(limiter, number, outcome)
-    found["Flask, 3 rules, admitted"] = request_of(url)
+    for outcome in ("admitted", "rejected"):
+        found[f"Flask, 3 rules, {outcome}"] = request_of(url, outcome)
     return found
 
 
@@ -76,23 +78,25 @@ def checks(limiter: Any, number: int, outcome: str) -> Callable[[], object]:
     return lambda: limiter.check(hits)
 
 
-def request_of(url: str) -> Callable[[], object]:
+def request_of(url: str, outcome: str) -> Callable[[], object]:
     from werkzeug.test import create_environ, run_wsgi_app  # noqa: PLC0415
 
-    app = app_of(url)
+    app = app_of(url, outcome)
     environ = create_environ(environ_base={"REMOTE_ADDR": "203.0.113.7"})
     return lambda: run_wsgi_app(app, dict(environ), buffered=True)
 
 
-def app_of(url: str) -> Any:
+def app_of(url: str, outcome: str = "admitted") -> Any:
     from flask import Flask  # noqa: PLC0415
 
     from flask_multilimit import IP, MultiLimit, Rule, rate_limiter  # noqa: PLC0415
 
     app = Flask("bench")
-    app.config.update(MULTILIMIT_STORAGE_URI=url, MULTILIMIT_WORKERS=1, MULTILIMIT_KEY_PREFIX=f"{os.getpid()}:")
+    prefix = f"{outcome}-{os.getpid()}:"
+    app.config.update(MULTILIMIT_STORAGE_URI=url, MULTILIMIT_WORKERS=1, MULTILIMIT_KEY_PREFIX=prefix)
     MultiLimit(app)
-    rules = [Rule(3600 * (i + 1), MANY + i) for i in range(3)]
+    counts = (3, 2, 1) if outcome == "rejected" else (MANY, MANY + 1, MANY + 2)
+    rules = [Rule(3600 * (i + 1), count) for i, count in enumerate(counts)]
     app.add_url_rule("/", view_func=rate_limiter(type=IP, rules=rules)(lambda: "ok"))
     return app
 
@@ -150,15 +154,21 @@ class Side:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
-    def start_up(self) -> float:
-        """Milliseconds until an app with limits is made."""
+    def start_up(self, url: str) -> float:
+        """Milliseconds of the processor until an app with limits is made."""
         program = (
             "from flask import Flask; from flask_multilimit import MultiLimit, rate_limiter; app = Flask('x'); "
-            "MultiLimit(app); app.add_url_rule('/', view_func=rate_limiter(rules='5/minute')(lambda: 'ok'))"
+            f"app.config['MULTILIMIT_STORAGE_URI'] = {url!r}; MultiLimit(app); "
+            "app.add_url_rule('/', view_func=rate_limiter(rules='5/minute')(lambda: 'ok'))"
         )
-        start = time.perf_counter()
+        start = _milliseconds_of_children()
         subprocess.run([sys.executable, "-c", program], env=self.environment, check=True)
-        return (time.perf_counter() - start) * 1000
+        return _milliseconds_of_children() - start
+
+
+def _milliseconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1000
 
 
 @contextlib.contextmanager
@@ -206,8 +216,11 @@ def compare(given: argparse.Namespace, url: str) -> int:
             for what, i in (("", 0), (", in the server", 1)):
                 if taken[before][i] and taken[after][i]:
                     times.setdefault(variant + what, []).append((taken[before][i], taken[after][i]))
+    # What a cache nearly always answers shows no time of the server.
+    times = {name: pairs for name, pairs in times.items() if len(pairs) * 2 > given.rounds}
     for _ in range(given.start_ups):
-        times.setdefault("start-up (ms)", []).append((before.start_up(), after.start_up()))
+        for where, at in (("memory", "memory://"), ("server", url)):
+            times.setdefault(f"start-up, {where} (ms of CPU)", []).append((before.start_up(at), after.start_up(at)))
     print(f"{'microseconds':45} {'before':>9} {'after':>9}   ratio (quartiles)")
     slower = [name for name, pairs in times.items() if shown(name, pairs) > given.most]
     print(f"{'calls of ours in a Flask request':45} {before.ask(REPLY_TO_CALLS):9.0f} {after.ask(REPLY_TO_CALLS):9.0f}")
