@@ -287,8 +287,9 @@ def test_unmatched_requests_have_one_endpoint(app: Flask, told: Told) -> None:
     assert len({event.endpoint for event in told}) == 1
 
 
-def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: RecordingStorage) -> None:
-    app.config["MULTILIMIT_TRAFFIC"] = False
+@pytest.mark.parametrize("traffic", [True, False])
+def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: RecordingStorage, *, traffic: bool) -> None:
+    app.config["MULTILIMIT_TRAFFIC"] = traffic
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", rate_limiter(charge_when=lambda _: False)(lambda: "ok"))
     heard: list[tuple[object, Event]] = []
@@ -300,6 +301,7 @@ def test_receivers_of_the_signal_are_told_the_same(app: Flask, storage: Recordin
         app.test_client().get("/")
 
     assert [(sender, event.outcome) for sender, event in heard] == [(app, "allowed"), (app, "refunded")]
+    assert heard[0][1].seconds > 0
 
 
 def test_an_observer_that_raises_is_logged_once_a_minute_and_the_request_goes_on(

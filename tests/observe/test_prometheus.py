@@ -158,6 +158,21 @@ def test_bans_in_force(
     assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 0}
 
 
+def test_a_ban_that_is_reset_stays_in_force_for_the_metric(
+    app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry
+) -> None:
+    """The reference says so: only the end of a ban was noted, and not whose it is."""
+    client = client_of(app, metrics, limiter={"rules": "1/hour", "ban": Ban(after=1, time=600)})
+    for _ in range(2):
+        client.get("/")
+    with app.app_context():
+        app.extensions["multilimit"].reset("view", ip="127.0.0.1")
+    gate_of(app).audience.watched.beat.once()
+
+    assert client.get("/").status_code == 200
+    assert samples(registry, "multilimit_bans_in_force") == {("shop", "view", "ip-ban"): 1}
+
+
 def test_a_new_process_shows_bans_in_force_before_it_checks_anything(
     app: Flask, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

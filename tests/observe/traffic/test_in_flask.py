@@ -13,6 +13,7 @@ from flask_multilimit import (
     LimitType,
     MemoryStorage,
     MultiLimit,
+    Rule,
     Storage,
     StorageError,
     current_decision,
@@ -27,6 +28,7 @@ from support.waiting import until
 if TYPE_CHECKING:
     import redis
 
+    from support.doubles import RecordingStorage
     from support.servers import Server
 
 
@@ -119,6 +121,27 @@ def test_an_outage_loses_no_count(app: Flask, server: Server) -> None:
     traffic_of(app).flush()
 
     assert {check.decided_by: amount for check, amount in read(app).total.checks.items()} == {"storage": 1, "local": 1}
+
+
+def test_what_the_storage_does_not_answer_is_counted(app: Flask, storage: RecordingStorage) -> None:
+    app.config["MULTILIMIT_ON_STORAGE_ERROR"] = "deny"
+    make(app, storage=storage)
+    storage.broken = True
+
+    assert [app.test_client().get("/").status_code for _ in range(3)] == [503] * 3
+    assert traffic_of(app).take().checks == {Check("index", "unanswered", "nobody"): 3}
+
+
+def test_what_waits_is_counted_as_such(app: Flask) -> None:
+    MultiLimit(app)
+    app.add_url_rule("/", "view", rate_limiter(rules=Rule(0.05, 1), wait=5)(lambda: "ok"))
+
+    def waits() -> bool:
+        """Unless it comes so late that it need not."""
+        app.test_client().get("/")
+        return Check("view", "waited", "memory") in traffic_of(app).take().checks
+
+    until(waits, every=0)
 
 
 class Away:
