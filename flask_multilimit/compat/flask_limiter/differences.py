@@ -64,6 +64,10 @@ def _has_meta_limits(known: Known) -> bool:
     return bool(known.settings.meta_limits) or any(each.meta_limits for each in _every_limit(known))
 
 
+def _has_meta_limits_of_both_kinds(known: Known) -> bool:
+    return len(known.settings.meta_limits) + any(each.meta_limits for each in _every_limit(known)) > 1
+
+
 def _has_meta_limits_of_blueprints(known: Known) -> bool:
     return any(each.meta_limits for limits in known.registry.blueprints.values() for each in limits)
 
@@ -138,6 +142,12 @@ DIFFERENCES: tuple[Difference, ...] = (
         "A meta limit holds for its whole window from the refusal that completes it, whose `Retry-After` says so; "
         "there, it ends with the window that its first refusal began.",
         _has_meta_limits,
+    ),
+    Difference(
+        "several meta limits",
+        "While one meta limit holds, a request that a limit refuses, too, still counts for the other meta limits; "
+        "there, for none.",
+        _has_meta_limits_of_both_kinds,
     ),
     Difference(
         "meta limits of a blueprint",

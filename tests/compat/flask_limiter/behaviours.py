@@ -1142,6 +1142,15 @@ def the_end_of_a_meta_limit(lib: Library) -> str:
     return " | ".join(seen)
 
 
+def refusals_while_a_meta_limit_holds(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["2/hour"])
+    app.get("/", endpoint="index")(limiter.limit("1/hour", meta_limits=["1/hour"])(_view(1)))
+    app.get("/other", endpoint="other")(_view(2))
+    client = app.test_client()
+    return times(3, client) + " | " + times(1, client, "/other")
+
+
 def when_to_come_again_after_the_last_strike(lib: Library) -> str:
     app = lib.app()
     limiter = lib.limiter(app, meta_limits=["1/minute"], headers_enabled=True)

@@ -76,6 +76,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "200 429 | 200 429 | 429 429 | 429 429 | 429 429 | 200 429",
     ),
     "when_to_come_again_after_the_last_strike": ("end of a meta limit", "1 1 60", "1 60 60"),
+    "refusals_while_a_meta_limit_holds": ("several meta limits", "200 429 429 | 200", "200 429 429 | 429"),
     "meta_limits_of_a_blueprint": ("meta limits of a blueprint", "200 429 | 200", "200 429 | 429"),
     "meta_limits_by_method": (
         "meta limits of a blueprint",

@@ -1,7 +1,7 @@
 """Random apps, in which one limit at most applies to a request, answer random requests alike on both libraries.
 
 (Where several apply, or a request costs more than is left, a refused one counts there, and not here; the Retry-After of
-a refusal is rounded up here.)
+a refusal is rounded up here; of several meta limits, each counts refusals while another holds here.)
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def a_text(draw: random.Random) -> str:
     return f"{draw.choice((2, 4, 6))} per {draw.choice(UNITS)}"
 
 
-def options_of_a_limit(draw: random.Random) -> dict[str, Any]:
-    """Without what takes the default limits' place for some requests only."""
+def options_of_a_limit(draw: random.Random, *, meta: bool) -> dict[str, Any]:
+    """Without what takes the default limits' place for some requests only; ``meta``: perhaps with meta limits."""
     chosen: dict[str, Any] = {}
     if draw.random() < 0.3:
         chosen["per_method"] = True
@@ -36,6 +36,8 @@ def options_of_a_limit(draw: random.Random) -> dict[str, Any]:
         chosen["scope"] = draw.choice(("x", "y"))
     if draw.random() < 0.2:
         chosen["error_message"] = "wait"
+    if meta and draw.random() < 0.2:
+        chosen["meta_limits"] = [f"1 per {draw.choice(UNITS)}"]  # of more, the end differs
     return chosen
 
 
@@ -44,11 +46,13 @@ def an_app(lib: Library, draw: random.Random) -> Any:
     # Of another count than all others: at one endpoint, limits of one text share a quota there.
     defaults = [f"{draw.choice((3, 5))} per {draw.choice(UNITS)}"] if draw.random() < 0.6 else None
     per_method = draw.random() < 0.3
+    metas = [f"1 per {draw.choice(UNITS)}"] if draw.random() < 0.3 else None
     limiter = lib.limiter(
         app,
         key_func=by_header(),
         default_limits=defaults,
         default_limits_per_method=per_method,
+        meta_limits=metas,
         headers_enabled=True,
     )
     parent, child = Blueprint("parent", __name__, url_prefix="/p"), Blueprint("child", __name__, url_prefix="/c")
@@ -58,7 +62,7 @@ def an_app(lib: Library, draw: random.Random) -> Any:
         place: Any = draw.choice((app, parent, child))
         decorators = {
             "none": [],
-            "limit": [limiter.limit(a_text(draw), **options_of_a_limit(draw))],
+            "limit": [limiter.limit(a_text(draw), **options_of_a_limit(draw, meta=metas is None))],
             "shared": [shared],
             "exempt": [limiter.exempt],
         }[draw.choice(("none", "none", "limit", "limit", "shared", "exempt"))]
