@@ -20,8 +20,9 @@ from flask.testing import FlaskClient
 from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.hits import BanHit
+from .engine.keys import hash_tag_of
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
-from .operate.listing import prefixes_of, slot_of, stored_keys
+from .operate.listing import prefixes_of, stored_keys
 from .operate.standing import require_limiters, standings_of
 from .serve.gate import AppGate, gate_of
 
@@ -255,6 +256,6 @@ def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:
 def _forget(gate: AppGate, keys: Iterable[str]) -> None:
     by_slot: dict[str, list[str]] = {}
     for key in dict.fromkeys(keys):
-        by_slot.setdefault(slot_of(key), []).append(key)
+        by_slot.setdefault(hash_tag_of(key), []).append(key)
     for together in by_slot.values():
         gate.limiter.reset_keys(together)

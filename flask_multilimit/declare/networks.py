@@ -136,22 +136,22 @@ class Networks(Generic[T]):
         return self._size
 
     def find(self, address: str) -> T | None:
-        """What belongs to the smallest network around ``address``; ``None``: it lies in none, or is no address."""
-        place = place_of(address)
-        return None if place is None else self.at(place)
+        """What belongs to the smallest network around ``address``; ``None`` if there is none, or it is no address."""
+        found = number_of(address)
+        return None if found is None else self.at(found)
 
-    def at(self, place: Place) -> T | None:
-        """As :meth:`find`, of an address that has been read."""
-        version, number = place
+    def at(self, address: AddressNumber) -> T | None:
+        """As :meth:`find`, for an address that was parsed."""
+        version, number = address
         return (self._v4 if version == 4 else self._v6).find(number)
 
 
-Place = tuple[int, int]
-"""An address: its version and its number. One of IPv6 that stands for one of IPv4 is that."""
+AddressNumber = tuple[int, int]
+"""The version and the number of an address. An IPv6 address that maps one of IPv4 counts as the latter."""
 
 
-def place_of(address: str) -> Place | None:
-    """``None``: it is no address."""
+def number_of(address: str) -> AddressNumber | None:
+    """The version and the number of ``address``; ``None`` if it is none."""
     try:
         if ":" not in address:
             return 4, int.from_bytes(inet_pton(AF_INET, address), "big")
@@ -160,7 +160,7 @@ def place_of(address: str) -> Place | None:
         number = int.from_bytes(inet_pton(AF_INET6, address.partition("%")[0]), "big")
     except (OSError, ValueError):  # the peer of a unix socket, say; ValueError: a NUL or a surrogate in it
         bare = without_port(address)
-        return None if bare == address else place_of(bare)
+        return None if bare == address else number_of(bare)
     return (4, number - _MAPPED) if _MAPPED <= number < _MAPPED + _ALL_V4 else (6, number)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 MAX_KEY = 200
@@ -40,7 +40,14 @@ TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 NAME_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}")
 
 NOTHING = "*"
-"""In place of nothing: an empty hash tag would be none, and then the whole key decides about its slot."""
+"""Stands for an empty subject: an empty hash tag would be none, so the whole key would determine its slot."""
+
+_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
+_FORMS = (
+    re.compile(r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE),
+    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE),
+)
+"""Keys whose hash tag is the scope, and those whose hash tag is the subject."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
 _SAFE = "._~@/-"
@@ -85,8 +92,39 @@ def key_of(stem: str, algorithm: str, window_ms: int) -> str:
     return f"{stem}{algorithm}:{window_ms}"
 
 
-def place_of(key: str) -> str:
-    """What ``key`` says of its limit, and not of the subject, who is somebody: for logs."""
+class KeyParts(NamedTuple):
+    """The parts of a key."""
+
+    stem: str
+    """What stands before the type."""
+    type: str
+    subject: str
+    """Escaped."""
+    algorithm: str
+    window: str
+    """Milliseconds."""
+
+
+def parts_of_key(key: str) -> KeyParts | None:
+    """The parts of ``key``; ``None`` if it is no key of a limit."""
+    match = next(filter(None, (form.fullmatch(key) for form in _FORMS)), None)
+    if match is None:
+        return None
+    return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})
+
+
+def stem_of_key(key: str) -> str:
+    """What stands before the algorithm in ``key``: the stem of its subject."""
+    return key.rsplit(":", 2)[0] + ":"
+
+
+def hash_tag_of(key: str) -> str:
+    """The part of ``key`` that determines its slot in a cluster."""
+    return key.partition("{")[2].partition("}")[0]
+
+
+def without_subject(key: str) -> str:
+    """``key`` up to its scope, for logs: the subject is personal data."""
     before, brace, after = key.partition("}")
     if _is_tagged_by_subject(after):
         return before.partition("{")[0].rstrip(":")
@@ -94,7 +132,7 @@ def place_of(key: str) -> str:
 
 
 def beside(key: str, name: str) -> str:
-    """A key that is no limit's, with the prefix and in the slot of ``key``."""
+    """A key that belongs to no limit, with the prefix and in the slot of ``key``."""
     before, brace, _ = key.partition("}")
     return f"{before}{brace}:{name}"
 

@@ -31,6 +31,7 @@ from ..engine import (
     hits_for,
 )
 from ..engine.algorithms import ALGORITHMS
+from ..engine.keys import parts_of_key
 from ..engine.storage import KeepsTallies, LocalStorage
 from ..engine.storage.layers.guard.workers import workers_asked_for
 from ..engine.storage.redis.failures import code_of, storage_error
@@ -40,7 +41,7 @@ from ..plan.views import limited_inside_view
 from ..serve.gate import AppGate
 from ..serve.steer import Steering, steering_of
 from .console import duration, plural
-from .listing import ListedEndpoint, endpoints_of, prefixes_of, stored_keys, type_of, unmatched_of
+from .listing import ListedEndpoint, endpoints_of, prefixes_of, stored_keys, unmatched_of
 
 PINGS = 8
 MANY_ENDED = 100
@@ -218,7 +219,7 @@ def _saw_only_anonymous(gate: AppGate) -> bool:
         keys = stored_keys(gate, prefixes_of(gate), KEYS_LOOKED_AT)
     except StorageError:  # told by another finding, if it matters: to list keys may not be allowed
         return False
-    types = {type_of(each.key) for each in keys}
+    types = {parts.type for each in keys if (parts := parts_of_key(each.key)) is not None}
     return ANONYMOUS in types and LimitType.USER.value not in types
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit
-from ..engine.keys import NOTHING
+from ..engine.keys import hash_tag_of, parts_of_key
 from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
@@ -25,14 +24,8 @@ SEEN_TOGETHER = 50
 MOST_OTHER_KEYS = 1000
 """Keys that are no quotas: of traffic, two for each ten seconds of an hour and one a process; of control, two."""
 
-_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
-_KEYS = (
-    re.compile(r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE),
-    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE),
-)
-"""Of a scope that is the hash tag, and of a subject that is."""
-Place = tuple[str, str, str, str]
-"""What a key says of its rule: all before the type, the type, the algorithm, and the window."""
+Counter = tuple[str, str, str, str]
+"""What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
 
 _LOGS = ("sliding_window", "fixed_window", "sliding_window_counter")
 """Algorithms whose state tells the units used, whatever the count of the rule."""
@@ -159,7 +152,7 @@ def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None
 
 def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
     """Look up the rule of each key, and ask storage how much of it is used."""
-    rules = _rules_by_place(gate)
+    rules = _rules_by_counter(gate)
     hits: dict[str, Hit] = {stored.key: hit for stored in keys if (hit := _hit_of(stored.key, rules)) is not None}
     used = dict(_used(gate, list(hits.values())))
     return [
@@ -173,7 +166,7 @@ def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
     ]
 
 
-def _rules_by_place(gate: AppGate) -> dict[Place, Rule]:
+def _rules_by_counter(gate: AppGate) -> dict[Counter, Rule]:
     limiters = [each for endpoint in endpoints_of(gate) for each in endpoint.limiters]
     return {
         (listed.planned.stem, type_name, rule.algorithm, str(rule.window_ms)): rule
@@ -187,39 +180,26 @@ def _types_in_keys(type_name: str) -> tuple[str, ...]:
     return (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
 
 
-def type_of(key: str) -> str | None:
-    """The type of subject that ``key`` counts; ``None`` when it is no key of a rule."""
-    match = _match(key)
-    return None if match is None else match["type"]
-
-
 def subject_of(key: str) -> tuple[str, str] | None:
-    """The type and the subject, as it is written there, that ``key`` counts; ``None`` when it is no key of a rule."""
-    match = _match(key)
-    if match is None:
-        return None
-    subject = match["subject"]
-    return match["type"], "" if subject == NOTHING else subject
+    """The type and the subject, escaped, that ``key`` counts; ``None`` if it is no key of a limit."""
+    parts = parts_of_key(key)
+    return None if parts is None else (parts.type, parts.subject)
 
 
-def _match(key: str) -> re.Match[str] | None:
-    return next(filter(None, (form.fullmatch(key) for form in _KEYS)), None)
-
-
-def _hit_of(key: str, rules: dict[Place, Rule]) -> Hit | None:
+def _hit_of(key: str, rules: dict[Counter, Rule]) -> Hit | None:
     """What asks for the state of ``key``: with a name when it is one of ``rules``."""
-    match = _match(key)
-    if match is None:
+    parts = parts_of_key(key)
+    if parts is None:
         return None
-    rule = rules.get((match["stem"], match["type"], match["algorithm"], match["window"]))
+    rule = rules.get((parts.stem, parts.type, parts.algorithm, parts.window))
     if isinstance(rule, BanRule):
         return BanHit(key, rule, name="declared")
     if rule is not None:
         return Hit(key, rule, cost=0, name="declared")
-    if match["algorithm"] not in _LOGS:
+    if parts.algorithm not in _LOGS:
         return None
     try:
-        return Hit(key, Rule(int(match["window"]) / 1000, MAX_COUNT, algorithm=match["algorithm"]), cost=0)
+        return Hit(key, Rule(int(parts.window) / 1000, MAX_COUNT, algorithm=parts.algorithm), cost=0)
     except ConfigurationError:
         return None  # somebody else's key, after all
 
@@ -228,7 +208,7 @@ def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
     limiter = Limiter(gate.limiter.storage)
     by_slot: dict[str, list[Hit]] = {}
     for hit in hits:
-        by_slot.setdefault(slot_of(hit.key), []).append(hit)
+        by_slot.setdefault(hash_tag_of(hit.key), []).append(hit)
     for together in by_slot.values():
         for start in range(0, len(together), SEEN_TOGETHER):
             decision = limiter.peek(together[start : start + SEEN_TOGETHER])
@@ -236,8 +216,3 @@ def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
                 yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0)
             for ban in decision.bans:
                 yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
-
-
-def slot_of(key: str) -> str:
-    """Keys with the same one may be named in one command, on a cluster too."""
-    return key.partition("{")[2].partition("}")[0]

@@ -12,7 +12,7 @@ from ..declare.subjects import Subject
 from ..engine import ConfigurationError
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit
-from ..engine.keys import key_of
+from ..engine.keys import key_of, stem_of_key
 from .overrides import NamedRule, Overrides, SpecialRules
 
 _log = logging.getLogger("flask_multilimit")
@@ -82,7 +82,7 @@ def _changed(hits: Sequence[Hit], origin: Origin, overrides: Overrides) -> tuple
 def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
     return [
         Hit(
-            key_of(_stem_of(first), rule.algorithm, rule.window_ms),
+            key_of(stem_of_key(first.key), rule.algorithm, rule.window_ms),
             rule,
             first.cost,
             name,
@@ -95,7 +95,7 @@ def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
 
 def _bans(hits: Sequence[Hit], watched: Sequence[Hit]) -> list[Hit]:
     bans = [(hit.name, hit.rule.ban) for hit in hits if isinstance(hit, BanHit) and isinstance(hit.rule, BanRule)]
-    return [ban_hit(ban, _stem_of(watched[0]), watched, name) for name, ban in bans]
+    return [ban_hit(ban, stem_of_key(watched[0].key), watched, name) for name, ban in bans]
 
 
 def _watching(ban: BanHit, became: Mapping[str, Sequence[str]]) -> BanHit:
@@ -107,8 +107,3 @@ def _watching(ban: BanHit, became: Mapping[str, Sequence[str]]) -> BanHit:
 def _now(key: str, became: Mapping[str, Sequence[str]]) -> Sequence[str]:
     keys = became.get(key)
     return (key,) if keys is None or key in keys else keys
-
-
-def _stem_of(hit: Hit) -> str:
-    """What stands in its key before the algorithm."""
-    return hit.key.rsplit(":", 2)[0] + ":"

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from ..control.controls import Listing
-from ..declare.networks import Network, Networks, Place, place_of
+from ..declare.networks import AddressNumber, Network, Networks, number_of
 from ..declare.subjects import Subject
 from ..declare.who import Who
 from ..engine import ConfigurationError
@@ -87,10 +87,10 @@ class AccessLists:
 
     def of_address(self, address: str) -> Listed | None:
         """The entry that applies to the address of a client."""
-        place = place_of(address)
-        if place is None:
+        number = number_of(address)
+        if number is None:
             return None
-        return self._allowed.at(place) or self._denied.at(place)
+        return self._allowed.at(number) or self._denied.at(number)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:
         """The entry that applies to the subjects of a request."""
@@ -121,8 +121,8 @@ class _Found:
             else:
                 yield who.network, entry
 
-    def at(self, place: Place) -> Listed | None:
-        found = self._networks.at(place)
+    def at(self, number: AddressNumber) -> Listed | None:
+        found = self._networks.at(number)
         return None if found is None else self._shown(found)
 
     def of_subjects(self, subject_of: SubjectOf) -> Listed | None:

@@ -16,9 +16,9 @@ from flask_multilimit.engine.keys import (
     escape,
     escape_scope,
     escape_subject,
-    place_of,
+    hash_tag_of,
+    without_subject,
 )
-from flask_multilimit.operate.listing import slot_of
 
 LENGTHS = (MAX_SCOPE, MAX_SUBJECT)
 HASH_TAGS: tuple[HashTag, ...] = get_args(HashTag)
@@ -98,13 +98,13 @@ def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: 
 def test_the_hash_tag_is_what_was_asked_for(scope: str, subject: str, tag: HashTag) -> None:
     key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
 
-    assert slot_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")
+    assert hash_tag_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")
 
 
 @given(any_text, any_text.filter(bool), any_tag)
 def test_a_place_tells_the_scope_and_never_the_subject(scope: str, subject: str, tag: HashTag) -> None:
     marked = f"somebody{subject}"
-    place = place_of(hits_for("1/second", scope=scope, subject=marked, hash_tag=tag)[0].key)
+    place = without_subject(hits_for("1/second", scope=scope, subject=marked, hash_tag=tag)[0].key)
 
     assert escape_scope(scope) in place
     assert escape_subject(marked) not in place.replace(escape_scope(scope), "")

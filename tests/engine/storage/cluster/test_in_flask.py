@@ -23,7 +23,7 @@ from flask_multilimit import (
     rate_limiter,
     testing,
 )
-from flask_multilimit.engine.keys import beside, place_of
+from flask_multilimit.engine.keys import beside, without_subject
 from flask_multilimit.serve.gate import gate_of
 from operate.cli import nursery
 from support.folders import TESTS
@@ -204,7 +204,7 @@ def test_another_hash_tag_is_an_error_where_it_is_written(wrong: Any) -> None:
     ],
 )
 def test_a_place_names_no_subject_and_what_lies_beside_it_is_in_its_slot(key: str, place: str) -> None:
-    assert place_of(key) == place
+    assert without_subject(key) == place
     assert "{" not in key or key_slot(beside(key, "probe").encode()) == key_slot(key.encode())
 
 

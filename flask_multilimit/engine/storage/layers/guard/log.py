@@ -7,7 +7,7 @@ import time
 
 from ....errors import StorageError, with_remedy
 from ....hits import Hit, OnStorageError
-from ....keys import place_of
+from ....keys import without_subject
 from .workers import Workers
 
 LOG_SECONDS = 60.0
@@ -26,7 +26,7 @@ class OutageLog:
         self._logger.error(
             "Rate limits: %s, asked about %s. Until the storage is back: %s",
             with_remedy(error),
-            place_of(hits[0].key),
+            without_subject(hits[0].key),
             _meanwhile(policy, workers),
         )
 
