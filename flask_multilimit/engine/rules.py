@@ -33,7 +33,7 @@ UNITS = {
 }
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
 
-_TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*")
+_TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*", re.IGNORECASE)
 _AT_ONCE = re.compile(r"\s*(?P<count>\S+?)\s+at\s+once\s*", re.IGNORECASE)
 LONGEST_COUNT = 4000
 """Digits: Python reads no more."""

@@ -210,6 +210,7 @@ def test_a_rule_as_text(rule: Rule, text: str, window: str) -> None:
         ("100/minute", 60, 100),
         ("100 per minute", 60, 100),
         ("10 per 20 seconds", 20, 10),
+        ("10 PER 20 Seconds", 20, 10),
         ("10/20 seconds", 20, 10),
         ("10/20seconds", 20, 10),
         ("10/2minutes", 120, 10),
