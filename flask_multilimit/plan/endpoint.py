@@ -16,7 +16,7 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
-from ..engine import Decision, Hit, Rule
+from ..engine import ConfigurationError, Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
 from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
@@ -384,6 +384,10 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
         changed = overrides.change(scope, limiter.declaration, limiter.rules)
         if changed is None:
             continue
+        try:
+            limiter.declaration.check_rules(changed.all_rules)
+        except ConfigurationError as error:
+            raise ConfigurationError(f'limiter on "{limiter.declaration.where}": {error}') from error
         declared = changed.declaration
         if not callable(declared.rules):
             declared = replace(declared, rules=tuple(rule for _, rule in changed.rules))

@@ -105,6 +105,13 @@ class Changed:
     by_name: tuple[Override, ...] = ()
     """Overrides of rules that depend on the request, to be applied when these are known."""
 
+    @property
+    def all_rules(self) -> Iterator[Rule]:
+        """Those for everybody, and what is written for certain subjects and for rules that depend on the request."""
+        yield from (rule for _, rule in self.rules)
+        for each in (*self.by_name, *(self.special.entries if self.special is not None else ())):
+            yield from _written(each)
+
 
 def name_of_rule(declaration: Declaration, rule: Rule) -> str:
     """The name in header fields, unless a rule of an earlier limiter has it."""

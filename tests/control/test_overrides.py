@@ -236,6 +236,30 @@ def test_what_could_not_be_declared_cannot_be_set(shop: Shop, given: dict[str, A
     assert shop.control.history() == []
 
 
+@pytest.mark.parametrize(
+    ("options", "rules", "told"),
+    [
+        ({"charge_when": lambda _: False}, "1 at once", "charge_when has no effect on a Concurrent rule"),
+        (
+            {"reserve": {"critical": 0.2}, "priority": lambda: None},
+            {"algorithm": "gcra", "count": 10, "time": 60},
+            "not with gcra",
+        ),
+    ],
+)
+@pytest.mark.parametrize("declared", ["10/minute", lambda: "10/minute"], ids=["declared", "by request"])
+@pytest.mark.parametrize("about", [{"rule": "ip-60s"}, {"who": "127.0.0.1"}], ids=["everybody", "one subject"])
+def test_rules_that_do_not_go_with_the_options_of_their_limiter_cannot_be_set(
+    app: Flask, options: Any, rules: Any, told: str, declared: Any, about: Any
+) -> None:
+    multilimit = MultiLimit(app)
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules=declared, **options)(view()))
+
+    with app.app_context(), pytest.raises(ConfigurationError, match=told):
+        multilimit.control.override("show", rules=rules, lasting=True, force=True, **about)
+    assert ask(app).status_code == 200
+
+
 def test_less_than_a_hundredth_needs_force(shop: Shop) -> None:
     with pytest.raises(NeedsForce):
         shop.control.override("api.mine", rule="user-60s", rules="2/day", lasting=True)
