@@ -12,8 +12,9 @@ _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)")
 class PortError(ValueError):
     """Something that is not a port stands in its place."""
 
-    def __init__(self) -> None:
-        super().__init__(f"the port must be a number from 1 to {LAST_PORT}")
+    def __init__(self, address: str) -> None:
+        in_brackets = "; an IPv6 address needs brackets" if address.count(":") > 1 and "[" not in address else ""
+        super().__init__(f"the port must be a number from 1 to {LAST_PORT}{in_brackets}")
 
 
 def check_port(text: str) -> None:
@@ -21,7 +22,7 @@ def check_port(text: str) -> None:
     match = _HOST_AND_PORT.fullmatch(text)
     port = match["port"] if match else ""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
-        raise PortError
+        raise PortError(text)
 
 
 def host_and_port(text: str, port: int) -> tuple[str, int]:

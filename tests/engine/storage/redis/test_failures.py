@@ -378,6 +378,7 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         ("redis://:x@host:99999/0", "'redis://***@host:99999/0': the port must be a number from 1 to 65535"),
         ("rediss://[::1]:70000", "the port must be a number from 1 to 65535"),
         ("redis://host:0", "the port must be a number from 1 to 65535"),
+        ("redis://::1/0", "an IPv6 address needs brackets"),
         ("redis://:x@host:redis", "the port must be a number from 1 to 65535"),
         ("valkey://:x@host:99999", "'valkey://***@host:99999': the port must be a number from 1 to 65535"),
         ("valkeys://host:port", "'valkeys://host:port': the port must be a number from 1 to 65535"),
