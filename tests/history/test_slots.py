@@ -31,7 +31,11 @@ PATIENCE = 120
 DEFECTS = {
     "admits one too many": (Defect("hit.count - used", "hit.count + 1 - used", "too many"), "too many"),
     "forgets slots early": (
-        Defect("now - hit.window + 1, horizon", "now - 3000, horizon", "too many"),
+        Defect(
+            "used = call('ZCOUNT', hit.key, now - hit.window + 1",
+            "used = call('ZCOUNT', hit.key, now - 3000",
+            "too many",
+        ),
         "too many",
     ),
     "takes a slot when it refuses": (
