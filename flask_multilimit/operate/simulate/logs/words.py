@@ -9,7 +9,12 @@ from .logged import MICROSECONDS
 NOBODY = frozenset({"", "-", None})
 """What servers write if a value is missing."""
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""The usual methods, which :func:`checked_method` need not look at."""
+
+STATUSES = {f"{status:03}": status for status in range(1000)}
+"""The statuses of responses, as servers write them."""
+
 _METHOD = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
 _DURATION = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
 _ESCAPED = re.compile(r'\\(?:x([0-9A-Fa-f]{2})|(["\\]))')
@@ -31,7 +36,7 @@ def request_line(text: str) -> tuple[str, str]:
 
 def checked_method(method: str) -> str:
     """``method``. Raises :class:`NoRequestError` if it is none."""
-    if method in _METHODS or _METHOD.fullmatch(method):
+    if method in METHODS or _METHOD.fullmatch(method):
         return method
     raise NoRequestError
 
