@@ -93,6 +93,7 @@ def test_what_was_told_is_what_is_measured(app: Flask, meters: MeterProvider, re
     ((attributes, times),) = found["multilimit.check.duration"]
     assert attributes == {"multilimit.decided_by": "memory"}
     assert times.count == 10
+    assert list(times.explicit_bounds) == opentelemetry.SECONDS
     assert 0 < times.sum < 10
     assert [(attributes, point.value) for attributes, point in found["multilimit.storage.up"]] == [
         ({"multilimit.app": "shop"}, 1)
