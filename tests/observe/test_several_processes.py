@@ -1,0 +1,56 @@
+"""What several processes show of one app is joined as each metric says: the worst of all, the most, or the sum."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry, multiprocess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROCESS = """
+import sys
+from types import SimpleNamespace
+from flask_multilimit.observe.events import ControlState
+from flask_multilimit.observe.prometheus import PrometheusMetrics
+
+state, breaker, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+metrics = PrometheusMetrics()
+metrics.attach(
+    SimpleNamespace(
+        name="shop",
+        health=lambda: SimpleNamespace(state=state, breaker=breaker, pending=number, fallback_keys=number),
+        leases=lambda: number,
+        control=lambda: ControlState(number, float(number), {"ban": number}),
+        bans=lambda: {("login", "ip-ban"): number},
+        every_second=lambda task: None,
+    )
+)
+metrics.flush()
+"""
+
+
+@pytest.mark.slow
+def test_gauges_of_several_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for arguments in (("working", "closed", "3"), ("failed", "open", "5"), ("working", "closed", "4")):
+        subprocess.run([sys.executable, "-c", PROCESS, *arguments], env=environment, check=True)
+
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
+
+    def shown(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"multilimit_{name}", {"app": "shop", **labels})
+
+    assert shown("storage_up") == 0, "one has no answer"
+    assert [shown("storage_breaker", state=state) for state in ("closed", "half-open", "open")] == [2, 0, 1]
+    assert [shown(name) for name in ("pending_charges", "fallback_keys", "leases")] == [12, 12, 12]
+    assert shown("control_version") == 3, "all know so many"
+    assert shown("control_age_seconds") == 5, "one knows only what is so old"
+    assert shown("control_entries", kind="ban") == 5
+    assert shown("bans_in_force", endpoint="login", rule="ip-ban") == 5, "each shows those of all processes"
