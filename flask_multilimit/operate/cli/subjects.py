@@ -7,13 +7,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv6Network, ip_address
 from typing import Any
 
 import click
 
 from ...declare.networks import without_port
-from ...declare.subjects import EVERYONE, LimitType, Subject, subjects_given
+from ...declare.subjects import EVERYONE, LimitType, Subject, network_of, subjects_given
 from ...engine import BanStatus, ConfigurationError, Decision, Hit, RuleStatus, StorageError
 from ...engine.hits import BanHit
 from ...plan.endpoint import Applied, hits_of
@@ -43,9 +43,20 @@ MOST_SHOWN = 20
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     try:
+        if value and "/" in value:
+            return str(IPv6Network(value))
         return value and str(ip_address(without_port(value)))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not an IP address", context, parameter) from None
+
+
+def _require_counted(gate: AppGate, given: Mapping[str, str]) -> None:
+    """A network has to be one that is counted as one client."""
+    network, prefix = given.get(LimitType.IP.value, ""), gate.settings.ipv6_prefix
+    if "/" in network and network_of(network.partition("/")[0], prefix) != network:
+        raise ConfigurationError(
+            f"--ip {network}: IPv6 addresses of one /{prefix} count as one client; give one of them"
+        )
 
 
 def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -66,7 +77,12 @@ def subject_options(command: C) -> C:
 def who_options(command: C) -> C:
     options = (
         click.option("--method", type=str.upper, help="Only this request method; default: all."),
-        click.option("--ip", callback=_address, metavar="ADDRESS", help="A client address."),
+        click.option(
+            "--ip",
+            callback=_address,
+            metavar="ADDRESS",
+            help="A client address, or an IPv6 network that counts as one.",
+        ),
         click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
         click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT)."),
         click.option(
@@ -102,6 +118,7 @@ def check_command(
     given = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects)
     with for_people():
         gate = current_gate()
+        _require_counted(gate, given)
         standings = standings_of(gate, endpoint, method, given)
         require_shared_storage(gate)
         answers = [_asked(gate, standing) for standing in standings if _is_of_interest(standing, standings)]
@@ -335,6 +352,7 @@ def reset_command(
     answer = _Reset(what, reason=reason, author=author, dry_run=dry_run, yes=yes, as_json=as_json)
     with for_people():
         gate = current_gate()
+        _require_counted(gate, given)
         if endpoint is not None:
             answer.at(gate, endpoint, method, given)
         else:

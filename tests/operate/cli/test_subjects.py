@@ -143,6 +143,18 @@ def test_an_address_may_have_its_port_as_proxies_write_it(on_server: Command, sh
     assert [rule["remaining"] for rule in answer["rules"]][1] == 0
 
 
+@pytest.mark.parametrize("address", ["2001:db8::1", "2001:db8::/64"])
+def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: FlaskClient, address: str) -> None:
+    client = {"REMOTE_ADDR": "2001:db8::2"}
+    assert [shop.get("/update", environ_base=client).status_code for _ in range(3)] == [200, 200, 200]
+
+    (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
+
+    assert [rule["remaining"] for rule in answer["rules"]][1] == 0
+    assert on_server("reset", "update", "--ip", address, "--yes").code == 0
+    assert shop.get("/update", environ_base=client).status_code == 200
+
+
 def test_check_names_the_limits_whose_subject_is_not_given(on_server: Command) -> None:
     run = on_server("check", "api.search", "--ip", "203.0.113.7")
 
@@ -182,6 +194,9 @@ def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient)
     [
         (("check", "updaet"), 'no endpoint is called "updaet"; did you mean "update"?'),
         (("check", "update", "--ip", "localhost"), "'localhost' is not an IP address"),
+        (("check", "update", "--ip", "2001:db8::/48"), "IPv6 addresses of one /64 count as one client"),
+        (("reset", "--all", "--ip", "2001:db8::1/64", "--yes"), "'2001:db8::1/64' is not an IP address"),
+        (("check", "update", "--ip", "203.0.113.7/32"), "'203.0.113.7/32' is not an IP address"),
         (("check", "update", "--subject", "api_key"), "'api_key': write TYPE=VALUE"),
         (("reset", "update", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
         (
