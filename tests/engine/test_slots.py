@@ -78,6 +78,7 @@ def test_a_release_that_the_server_refuses_is_made_again(
         redis_client.config_set("min-replicas-to-write", 0)
 
     until(lambda: redis_client.zcard(THREE[0].key) == 0)
+    until(lambda: len(KEEPER) == 0)
     assert "could not be released" in caplog.text
 
 
