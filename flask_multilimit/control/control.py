@@ -217,7 +217,7 @@ class Control:
             changed = document.having(entry)
             self._steered.validate(changed, entry)
             if not force and (warning := self._steered.warning(changed, entry)):
-                raise NeedsForce(f"{warning}; if that is meant, force it")
+                raise NeedsForce(f"{warning}; to do it anyway, force it")
             if self._write(stamp, changed, entry, "set", entry.author, entry.reason):
                 return
             stamp, document = self._read()

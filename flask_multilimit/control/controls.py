@@ -90,7 +90,7 @@ class Override(_Entry):
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)}: give one of them")
         if named and what[0] not in takers[named[0]]:
-            raise ValueError(f"{what[0]} is nothing for a {named[0]}: give {' or '.join(sorted(takers[named[0]]))}")
+            raise ValueError(f"{what[0]} does not apply to a {named[0]}: give {' or '.join(sorted(takers[named[0]]))}")
         if not named and what == ["rules"]:
             raise ValueError("rules of what? give rule, limiter or who; for a limit more, give limit")
         if self.endpoint is None and "who" not in named:

@@ -34,7 +34,7 @@ class Commands(click.Group):
     """The group of :data:`COMMANDS`, of which a process that serves requests needs none, and of those added to it."""
 
     def __init__(self) -> None:
-        super().__init__("multilimit", help="Inspect the rate limits of the app.")
+        super().__init__("multilimit", help="Inspect and change the rate limits of the app.")
 
     def list_commands(self, context: click.Context) -> list[str]:  # noqa: ARG002
         return sorted({*COMMANDS, *self.commands})

@@ -139,7 +139,7 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
         "declarations",
         Severity.HINT,
         f"{text}, {len(open_)} without any limit: {names}.",
-        f"If that is not meant, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all.",
+        f"If not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all.",
     )
 
 
@@ -156,7 +156,7 @@ def _hidden(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]
         f"Views that hold a limited function: {names}. Its limits count under its own name, and are not those of the "
         "endpoint.",
         "If the function is the view itself, a decorator above its limiter does not tell what it wraps: add "
-        "functools.wraps to that decorator, or put the limiter above it. If it is a service, all is well.",
+        "functools.wraps to that decorator, or put the limiter above it. If it is a service, nothing is wrong.",
     )
 
 
@@ -174,7 +174,7 @@ def _addresses(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Findi
     what = "ProxyFix is there, but with x_for=0" if fix is not None else "IP limits, and no ProxyFix"
     remedy = (
         "Behind a proxy: app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1), with the number of proxies; see the page "
-        '"Know the client behind a proxy". Reached directly: all is well.'
+        '"Know the client behind a proxy". Without a proxy, there is nothing to do.'
     )
     hints = [f"{name} ({platform})" for name, platform in PROXY_HINTS.items() if os.environ.get(name)]
     if hints or fix is not None:
@@ -256,10 +256,10 @@ def _control(gate: AppGate) -> Iterator[Finding]:
         return
     if steering.control.problem is not None:
         text = f"The newest changes are not in force: {str(steering.control.problem).rstrip('.')}."
-        yield Finding("control", Severity.WRONG, text, "Take back with `flask multilimit unset` what does not fit.")
+        yield Finding("control", Severity.WRONG, text, "Undo what does not fit: `flask multilimit unset`.")
     for each in entries:
         if each.id in idle:
-            text = f"Nothing answers to {each} ({each.id}): its endpoint or rule is gone."
+            text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
             yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
     yield from _ended(steering, len(entries))
 
@@ -278,7 +278,8 @@ def _not_readable(error: StorageError) -> Finding:
     if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
         text = "The server's user may not read what is changed, so limits cannot be changed while the app runs."
         remedy = (
-            f"Allow {RIGHTS_TO_FOLLOW}, and whoever changes limits {RIGHTS_TO_CHANGE}; or set {PREFIX}CONTROL=False."
+            f"Allow {RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}; "
+            f"or set {PREFIX}CONTROL=False."
         )
         return Finding("control", Severity.HINT, text, remedy)
     text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."
@@ -287,7 +288,7 @@ def _not_readable(error: StorageError) -> Finding:
 
 _LOOK_AT_IT = (
     f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
-    "JSON. To start anew, delete the key."
+    "JSON. To start over, delete the key."
 )
 
 
@@ -319,12 +320,12 @@ def _storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding
 
 def _on_this_machine(storage: LocalStorage) -> Finding:
     text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
-    return Finding("sharing", Severity.OK, f"{text} It ends, and forgets, with the last of them.")
+    return Finding("sharing", Severity.OK, f"{text} It ends with the last of them, and all quotas with it.")
 
 
 def _in_this_process(storage: Any) -> Iterator[Finding]:
     if storage.shared:
-        yield Finding("storage", Severity.OK, f"{type(storage).__name__}, of which this command knows no more.")
+        yield Finding("storage", Severity.OK, f"{type(storage).__name__}; this command knows nothing more about it.")
         return
     text = "memory://, in each process by itself, gone when it ends."
     remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
@@ -371,8 +372,8 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
 
 def _mute(address: str, error: Exception) -> Finding:
     """The server's user may do what limits need, and nothing else."""
-    text = f"{address} answers, but lets this user look at nothing: {error}."
-    return Finding("storage", Severity.HINT, text, "For all that is looked at here, allow it +ping +info +config|get.")
+    text = f"{address} answers, but does not let this user look at it: {error}."
+    return Finding("storage", Severity.HINT, text, "To look at everything, allow it +ping +info +config|get.")
 
 
 def _unreachable(address: str, error: Exception) -> Finding:
@@ -443,7 +444,7 @@ def _clock(client: Any) -> Finding:
     return Finding(
         "clock",
         Severity.WARNING,
-        f"{text} Limits hold all the same: the server's alone decides. Dates in header fields are off.",
+        f"{text} Limits hold all the same: only the server's clock counts. Dates in header fields are off.",
         "Run NTP on both.",
     )
 
@@ -464,7 +465,7 @@ def _eviction(info: _Info) -> Finding:
     return Finding("eviction", Severity.WARNING, text, _KEEP_ALL)
 
 
-_KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction, and memory enough."
+_KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction, and enough memory."
 
 
 def _setting(client: Any, name: str) -> str | None:
@@ -491,7 +492,7 @@ def _lazy_freeing(client: Any, endpoints: list[ListedEndpoint]) -> Finding:
     return Finding(
         "lazy freeing",
         Severity.HINT,
-        f"{text} When it expires, the server stands still while it frees them.",
+        f"{text} When it expires, the server blocks while it frees them.",
         "CONFIG SET lazyfree-lazy-expire yes; or an algorithm that keeps a number, such as sliding_window_counter.",
     )
 
@@ -517,8 +518,8 @@ def _persistence(client: Any, info: _Info) -> Finding:
     return Finding(
         "persistence",
         Severity.HINT,
-        "None, or not told: after a restart of the server every quota is whole.",
-        "Long windows (days) deserve appendonly yes; short ones hardly.",
+        "None, or not known: after a restart of the server every quota is full.",
+        "Long windows (days) deserve appendonly yes; short ones hardly need it.",
     )
 
 
@@ -540,11 +541,11 @@ def _scripts(storage: Any, gate: AppGate) -> Iterator[Finding]:
         text = f"Loads and runs: {len(rules)} rules checked, charged and reset, one of each algorithm, and a ban."
         yield Finding("script", Severity.OK, text)
     else:
-        yield Finding("script", Severity.WRONG, "It runs, but not all it wrote was there afterwards.", _ASK_US)
+        yield Finding("script", Severity.WRONG, "It runs, but some of what it wrote was missing afterwards.", _ASK_US)
 
 
-_FIX = "Fix the problem reported above. Until then each process limits alone."
-_ASK_US = "Is it a server that imitates Redis, or one that is read from a replica? Use Redis or Valkey, the primary."
+_FIX = "Fix the problem reported above. Until then, each process limits by itself."
+_ASK_US = "The server may imitate Redis, or answer from a replica. Use the primary of a Redis or Valkey."
 
 
 def _is_right(hits: tuple[Hit, ...], checked: Decision, peeked: Decision, after: Decision) -> bool:

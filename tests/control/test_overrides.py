@@ -218,7 +218,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "show", "rules": "9/minute"}, "rules of what"),
     ({"endpoint": "show", "rule": "ip-60s"}, "nothing given"),
     ({"endpoint": "show", "rule": "ip-60s", "limiter": "ip", "off": True}, "rule and limiter: give one of them"),
-    ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "shadow is nothing for a rule"),
+    ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "shadow does not apply to a rule"),
     ({"rule": "ip-60s", "rules": "9/minute"}, "endpoint: give one"),
     ({"who": "user:42", "times": 0}, "times=0"),
     ({"who": "nobody", "times": 2}, "give a network"),

@@ -40,12 +40,14 @@ def change_options(command: C) -> C:
     """The options of every change."""
     options = (
         click.option("--for", "for_", metavar="TIME", help="How long the change holds: 90s, 15m, 2h, 1d."),
-        click.option("--lasting", is_flag=True, help="Hold until someone takes it back."),
+        click.option("--lasting", is_flag=True, help="Hold until someone undoes it."),
         click.option("--reason", default="", help="The reason, for entries and history."),
         click.option("--author", default=None, help="The author; default: the user who runs this command."),
         click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--force", is_flag=True, help="Change it even if that would lock out nearly everyone."),
+        click.option(
+            "--force", is_flag=True, help="Confirm a change that locks out nearly all, or applies to nothing."
+        ),
         as_json,
     )
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
@@ -57,7 +59,7 @@ def change_options(command: C) -> C:
 @click.argument("rules", required=False)
 @click.option("--limiter", metavar="NAME", help="Limiters with this name or type, instead of a RULE.")
 @click.option("--who", metavar="WHO", help="Limits that count a subject (user:42) or network, instead of a RULE.")
-@click.option("--rules", "given_rules", metavar="TEXT", help="The rules instead, for --limiter and --who.")
+@click.option("--rules", "given_rules", metavar="TEXT", help="The new rules, for --limiter and --who.")
 @click.option("--times", type=float, help="Multiply the count and the burst.")
 @click.option("--shadow/--no-shadow", default=None, help="Count, but never refuse; or refuse again.")
 @click.option("--off", is_flag=True, help="Switch the limits off.")
@@ -80,8 +82,8 @@ def set_command(
 ) -> None:
     """Change the limits at ENDPOINT: an endpoint, a blueprint, a pattern such as "api.*", or "*" for all.
 
-    RULE is its name in header fields, and RULES are the rules instead: set api.search ip-60s 200/minute --for 2h.
-    What is used remains used.
+    RULE is the name of a rule in header fields, and RULES replace it: set api.search ip-60s 200/minute --for 2h.
+    Units that are used stay used.
     """
     given = {
         "kind": "override",
@@ -155,20 +157,20 @@ def _change(
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
-        click.echo(f"In force within a second. To take it back: flask multilimit unset {preview.entry.id}")
+        click.echo(f"In force within a second. To undo it: flask multilimit unset {preview.entry.id}")
 
 
 def _confirm(warning: str, *, yes: bool, force: bool) -> None:
     """Ask for confirmation, twice if nearly everyone would be locked out. A script needs --force then."""
     if warning and yes and not force:
-        raise ConfigurationError(f"{warning}; if that is meant: --force")
+        raise ConfigurationError(f"{warning}; to do it anyway, add --force")
     if not yes:
         click.confirm("Change this?", abort=True, err=True)
         if warning and not force:
             click.confirm(f"{warning}. Really?", abort=True, err=True)
 
 
-@command("unset", short_help="Take a change back.")
+@command("unset", short_help="Undo a change.")
 @click.argument("id_", metavar="ID")
 @click.option("--reason", default="", help="The reason, for history.")
 @click.option("--author", default=None, help="The author; default: the user who runs this command.")
@@ -176,7 +178,7 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json
 def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Take back the change with this ID, which `entries` shows. What was declared applies again."""
+    """Undo the change with this ID, as `entries` shows it. What was declared applies again."""
     with for_people():
         steering = _steering()
         preview = steering.control.preview_undo(id_)
@@ -190,7 +192,7 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
-        click.echo("Taken back in every worker within a second.")
+        click.echo("Undone in all workers within a second.")
 
 
 @command("entries", short_help="List the changes in force.")

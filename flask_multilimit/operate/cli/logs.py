@@ -162,7 +162,7 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
             told_of.append(f"not read to its end: {file.broken}")
         if told_of:
             lines += console.paragraph(f"{shown(file.name)}: of {file.lines:,} lines, {'; '.join(told_of)}", indent=2)
-    return ["", "Not read, or not as it stands:", *lines] if lines else []
+    return ["", "Problems in the log:", *lines] if lines else []
 
 
 def for_json(value: Any) -> Any:

@@ -53,7 +53,9 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Compare with these limits.")
 @pairs_option("--cost", "NAME=UNITS", "In place of a callable cost, by endpoint or limiter.")
 @pairs_option("--rules", "NAME=RULES", "In place of callable rules, by endpoint or limiter.")
-@pairs_option("--priority", "NAME=PRIORITY", "Of all requests, where units are reserved, by endpoint or limiter.")
+@pairs_option(
+    "--priority", "NAME=PRIORITY", "The priority of requests where units are reserved, by endpoint or limiter."
+)
 @html_option("Write the report as a page, for any browser.")
 @png_option
 @as_json
@@ -78,7 +80,8 @@ def simulate_command(
 ) -> None:
     """Replay the requests of access logs through the limits of the app, by the clock of the log.
 
-    LOG is a file, packed (.gz, .zst) or not, or - for the standard input. Nothing is charged, and no view is called.
+    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input. Nothing is charged,
+    and no view is called.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     context = click.get_current_context()

@@ -52,7 +52,7 @@ from .logs import (
     default="0.1%",
     show_default=True,
     metavar="SHARE",
-    help="The part of requests, and of subjects.",
+    help="The part of requests, and of subjects, that may be refused.",
 )
 @html_option("Write a page with a slider, for any browser.")
 @png_option
@@ -77,7 +77,7 @@ def suggest_command(
     """Find the most requests that each subject makes in any window, and the smallest counts that refuse at most the
     given part.
 
-    LOG is a file, packed (.gz, .zst) or not, or - for the standard input.
+    LOG is a file, compressed (.gz, .zst) or not, or - for the standard input.
     """
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     with for_people():

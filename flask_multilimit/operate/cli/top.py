@@ -30,14 +30,15 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @command("top", short_help="Show live who is refused, where, and by which rule.")
 @click.option("--minutes", type=click.IntRange(1, 60), default=5, show_default=True, help="The time to look back.")
-@click.option("--once", is_flag=True, help="Show one screen, and end.")
+@click.option("--once", is_flag=True, help="Show one screen and exit.")
 @as_json
 def top_command(minutes: int, once: bool, as_json: bool) -> None:
     """Show live who is refused, where, and by which rule. Press q to quit.
 
-    What all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule, checks that left less
-    than 20 % of a quota (NEAR), and the subjects that are refused most. Besides, the bans in force that limiters began
-    (those made by hand: `flask multilimit entries`), and of Concurrent rules the slots in use now.
+        The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule,
+    checks that left less than 20 % of a quota (NEAR), and the subjects that are refused most. It also shows the bans in
+    force that limiters began (`flask multilimit entries` lists those made by hand), and the slots of Concurrent rules
+    in use now.
     """
     with for_people():
         gate = current_gate()

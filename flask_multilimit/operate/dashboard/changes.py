@@ -105,7 +105,7 @@ def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
     if found.preview is None:
         return found if found.mistakes else Proposal(given, {"for": "say how long it holds"}, status=400)
     if found.warning and not force:
-        return Proposal(given, {"force": "say that it is meant"}, found.preview, found.warning, status=409)
+        return Proposal(given, {"force": "confirm that you are sure"}, found.preview, found.warning, status=409)
     try:
         steering_of(gate.app).control.put(found.preview.entry, force=force)
     except ControlConflict as error:

@@ -12,7 +12,7 @@ CHINESE: dict[str, str] = {
     "Lists": "名单",
     "History": "历史",
     "What if": "推演",
-    "Changes are made in this name": "更改以此名义进行",
+    "Changes are recorded under this name": "更改以此名义进行",
     "Pause": "暂停",
     "Refresh by itself": "自动刷新",
     "No answer; trying again": "没有响应,正在重试",
@@ -25,7 +25,7 @@ CHINESE: dict[str, str] = {
     "Next": "下一页",
     "Page {page} of {pages}": "第 {page} 页,共 {pages} 页",
     "Not possible": "无法进行",
-    "You are not let in here.": "您无权访问此页。",
+    "You may not see this page.": "您无权访问此页。",
     "Debug mode: anyone on this machine may see and change this. Give Dashboard authorize=.": (
         "调试模式:本机上的任何人都可以查看和更改。请为 Dashboard 提供 authorize=。"
     ),
@@ -47,8 +47,8 @@ CHINESE: dict[str, str] = {
         "MULTILIMIT_CONTROL 或 MULTILIMIT_ENABLED 为 False:无法更改。"
     ),
     "The storage does not answer.": "存储没有响应。",
-    "What is shown was read before.": "此处显示的是先前读取的内容。",
-    "Quotas lie in the memory of each process: the change holds in the one that answers, and in no other.": (
+    "This page shows what was read earlier.": "此处显示的是先前读取的内容。",
+    "Quotas are in the memory of each process: a change holds only in the process that answers.": (
         "配额保存在各进程的内存中:更改只在作出响应的进程中有效。"
     ),
     "s": "秒",
@@ -101,7 +101,7 @@ CHINESE: dict[str, str] = {
     "By rule": "按规则",
     "refuses": "拒绝",
     "near": "接近",
-    "would, as a shadow": "若非影子则拒绝",
+    "would refuse, as a shadow": "若非影子则拒绝",
     "bans begun": "开始的封禁",
     "bans begun by limits, in the hour": "一小时内由限额开始的封禁",
     "Checks of the last hour. Near: the check passed, and more than 80 % of the quota is used.": (
@@ -130,7 +130,7 @@ CHINESE: dict[str, str] = {
     "guard": "守护",
     "Each process has its own: this page shows the one that has answered.": "各进程互相独立:此页显示作出响应的那一个。",
     "Changed while it runs": "运行中的更改",
-    "The newest changes cannot be taken.": "无法采用最新的更改。",
+    "The newest changes cannot be put in force.": "无法采用最新的更改。",
     "limits": "限额",
     "bans": "封禁",
     "denied": "禁止",
@@ -176,7 +176,7 @@ CHINESE: dict[str, str] = {
     ),
     "Whose": "谁的",
     "Who": "谁",
-    "An address, a network, or a subject behind the name of its type: user:42": (
+    "An address, a network, or a subject after the name of its type: user:42": (
         "地址、网络,或“类型名:对象”,例如 user:42"
     ),
     "At most": "最多",
@@ -185,16 +185,16 @@ CHINESE: dict[str, str] = {
     "Which limit": "哪个限额",
     "all rules of {name}": "{name} 的所有规则",
     "all that limits there": "该处的所有限额",
-    "What holds instead": "改为",
+    "Change it to": "改为",
     "another count": "另一个次数",
-    "so many times the count": "次数的倍数",
+    "multiply the count by": "次数的倍数",
     "shadow: it counts, but never refuses": "影子:只计数,从不拒绝",
     "no shadow: it refuses again": "取消影子:重新拒绝",
     "off: as if it were not there": "关闭:如同不存在",
     "Answer": "回应",
     "as MULTILIMIT_DENY_STATUS says": "按 MULTILIMIT_DENY_STATUS",
     "How long": "多久",
-    "until somebody takes it back": "直到有人撤销",
+    "until somebody undoes it": "直到有人撤销",
     "Why": "原因",
     "Show what it would do": "查看效果",
     "Cancel": "取消",
@@ -203,29 +203,29 @@ CHINESE: dict[str, str] = {
     "before": "之前",
     "afterwards": "之后",
     "In the last hour": "过去一小时",
-    "Nothing is known: traffic is not counted, or was not read yet.": "尚无数据:流量未计数,或尚未读取。",
+    "Nothing is known: traffic is not counted, or has not been read yet.": "尚无数据:流量未计数,或尚未读取。",
     "No limit of a view changes.": "没有视图的限额改变。",
-    "That is meant": "确实如此",
+    "I am sure": "确实如此",
     "Change it": "更改",
     "In force in all workers within a second.": "一秒内在所有工作进程中生效。",
     "The history keeps it under your name: {author}": "历史将以您的名义记录:{author}",
-    "Fill in the form. Before anything changes, it shows here which limits would be others, and what is known of the "
+    "Fill in the form. Before anything changes, it shows here which limits would change, and what is known of the "
     "last hour.": "请填写表单。更改之前,此处会显示哪些限额将改变,以及过去一小时的情况。",
     "This is your own address: you would be refused here too.": "这是您自己的地址:您在此也会被拒绝。",
     "say why: others will read it": "请说明原因:他人会看到",
     "say how long it holds": "请说明有效多久",
-    "say that it is meant": "请确认确实如此",
+    "confirm that you are sure": "请确认确实如此",
     "It refused {refuses:,} checks. They would have passed, unless another rule refuses them.": (
         "它拒绝了 {refuses:,} 次检查。若无其他规则拒绝,这些检查本会通过。"
     ),
     "As a shadow, it would have refused {shadows:,} checks.": "作为影子,它本会拒绝 {shadows:,} 次检查。",
-    "It refused {refuses:,} checks. At most so many more would have passed.": (
+    "It refused {refuses:,} checks. At most that many more would have passed.": (
         "它拒绝了 {refuses:,} 次检查。最多会多通过这么多次。"
     ),
     "It refused {refuses:,} checks. At most {near:,} more would have been refused.": (
         "它拒绝了 {refuses:,} 次检查。最多会再多拒绝 {near:,} 次。"
     ),
-    "Nobody came near to it, and it refused nothing. How near they came to the new one is not known.": (
+    "Nobody came near it, and it refused nothing. How near clients came to the new one is not known.": (
         "无人接近它,它也没有拒绝过请求。与新限额有多接近尚不清楚。"
     ),
     "It refused {refuses:,} checks, and {near:,} passed with m"
@@ -234,14 +234,14 @@ CHINESE: dict[str, str] = {
         "它拒绝了 {refuses:,} 次检查,另有 {near:,} 次在已用"
         "超过 80 % 时通过。新限额会多拒绝多少尚不清楚:请先设为影子,再来查看。"
     ),
-    "It was not there, so nothing is known of it: make it a shadow first, and look here again.": (
+    "It did not exist, so nothing is known of it: make it a shadow first, and look here again.": (
         "它先前不存在,因此没有数据:请先设为影子,再来查看。"
     ),
     "Its rules depend on the request, so nothing is known of it.": "其规则视请求而定,因此没有数据。",
     # Lists and history
     "What is changed while the app runs": "应用运行中所作的更改",
     "In force within a second:": "一秒内生效:",
-    "Taken back in all workers within a second:": "一秒内在所有工作进程中撤销:",
+    "Undone in all workers within a second:": "一秒内在所有工作进程中撤销:",
     "This entry is not in force any more.": "此条目已不再有效。",
     "Undo": "撤销",
     "Undo {text}": "撤销 {text}",
@@ -264,7 +264,7 @@ CHINESE: dict[str, str] = {
     "Find a change": "查找更改",
     "when": "时间",
     "set": "设置",
-    "taken back": "已撤销",
+    "undone": "已撤销",
     "reset": "重置",
     "in force": "有效",
     "No change matches.": "没有匹配的更改。",
@@ -272,12 +272,12 @@ CHINESE: dict[str, str] = {
     "who, when, what and why.": "尚无更改。在此处、命令行或应用中所作的更改都会记录于此:谁、何时、什么、为什么。",
     # Subject
     "Look up": "查询",
-    "Look up an address, a network, or a subject behind the name of its type: 203.0.113.7, 203.0.113.0/24, user:42": (
+    "Look up an address, a network, or a subject after the name of its type: 203.0.113.7, 203.0.113.0/24, user:42": (
         "查询地址、网络,或“类型名:对象”:203.0.113.7、203.0.113.0/24、user:42"
     ),
     "Refused most in the last hour:": "过去一小时被拒最多:",
     "Reset: {n} quotas.": "已重置 {n} 个配额。",
-    "No limit asks it.": "不受任何限额约束。",
+    "No limit applies to it.": "不受任何限额约束。",
     "Its requests are refused before any limit.": "其请求在检查限额之前即被拒绝。",
     "It is banned.": "已被封禁。",
     "Ban": "封禁",
@@ -343,5 +343,5 @@ CHINESE: dict[str, str] = {
     "of all": "占比",
     "clients ever refused": "曾被拒的客户端",
     "remark": "备注",
-    "Not read, or not as it stands:": "未读取,或未按原样读取:",
+    "Problems in the log:": "日志中的问题:",
 }

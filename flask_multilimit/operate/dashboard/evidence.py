@@ -53,14 +53,14 @@ def _by_name(texts: Iterable[str]) -> dict[str, str]:
 
 WOULD_HAVE_PASSED = "It refused {refuses:,} checks. They would have passed, unless another rule refuses them."
 SHADOW_REFUSES = "As a shadow, it would have refused {shadows:,} checks."
-MORE_PASS = "It refused {refuses:,} checks. At most so many more would have passed."
+MORE_PASS = "It refused {refuses:,} checks. At most that many more would have passed."
 FEW_REFUSED = "It refused {refuses:,} checks. At most {near:,} more would have been refused."
-NOBODY_NEAR = "Nobody came near to it, and it refused nothing. How near they came to the new one is not known."
+NOBODY_NEAR = "Nobody came near it, and it refused nothing. How near clients came to the new one is not known."
 NOT_KNOWN = (
     "It refused {refuses:,} checks, and {near:,} passed with more than 80 % of it used. How many more the new one "
     "would have refused is not known: make it a shadow first, and look here again."
 )
-NEW = "It was not there, so nothing is known of it: make it a shadow first, and look here again."
+NEW = "It did not exist, so nothing is known of it: make it a shadow first, and look here again."
 BY_REQUEST = "Its rules depend on the request, so nothing is known of it."
 
 

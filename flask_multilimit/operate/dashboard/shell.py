@@ -34,7 +34,7 @@ PAGES = {
 SLIDER = {"slider.css": "slider_css", "slider.js": "slider_js"}
 """Files of the pages that ``simulate`` writes, and our endpoints for them."""
 
-NOT_LET_IN = "You are not let in here."
+NOT_LET_IN = "You may not see this page."
 YEAR = 365 * 86_400
 POLICY = "; ".join(
     (

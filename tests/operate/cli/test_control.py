@@ -130,7 +130,7 @@ class TestDoctor:
         (level, text), _ = self.findings(on_server)
 
         assert level == "warning"
-        assert text.startswith("Nothing answers to at gone: off")
+        assert text.startswith("at gone: off")
         assert entry["id"] in text
 
     @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_user_that_may_only_limit_is_none_the_worse(as_limiter: Callable[[str]
     assert run.code == 0
     assert finding(run, "script")["level"] == "ok"
     assert finding(run, "storage")["level"] == "hint"
-    assert "lets this user look at nothing" in finding(run, "storage")["text"]
+    assert "does not let this user look at it" in finding(run, "storage")["text"]
     assert "+ping +info +config|get" in finding(run, "storage")["remedy"]
 
 

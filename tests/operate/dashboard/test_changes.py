@@ -1,4 +1,4 @@
-"""Changes: proposed, shown with what they would do, made, taken back; and who may not make them."""
+"""Changes: proposed, shown with what they would do, made, undone; and who may not make them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_preview_shows_what_would_change_and_changes_nothing(app: Flask, ada: 
     assert page.status_code == 200
     assert "ip-60s: 2 per 60s" in page.text
     assert "ip-60s: 4 per 60s" in page.text
-    assert "It refused 0 checks. At most so many more would have passed." in page.text
+    assert "It refused 0 checks. At most that many more would have passed." in page.text
     assert entries_of(app) == []
 
 
@@ -140,7 +140,7 @@ def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Fl
     forced = ada.post(form["action"], data={**form["fields"], "force": "1"})
 
     assert refused.status_code == 409
-    assert "say that it is meant" in refused.text
+    assert "confirm that you are sure" in refused.text
     assert forced.status_code == 303
     assert len(entries_of(app)) == 1
 
@@ -173,9 +173,9 @@ def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
 
     assert answer.status_code == 303
     assert entries_of(app) == []
-    assert "Taken back in all workers" in ada.get(answer.location).text
+    assert "Undone in all workers" in ada.get(answer.location).text
     assert statuses(app, *["/"] * 3) == [200, 200, 429]
-    assert "taken back" in ada.get(f"{ROOT}history").text
+    assert "undone" in ada.get(f"{ROOT}history").text
     assert send(ada, page, ending="/undo").status_code == 409
 
 

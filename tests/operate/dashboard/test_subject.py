@@ -144,7 +144,7 @@ def test_lists_of_the_settings_are_told_too() -> None:
     ada = browser_of("ada", made(MULTILIMIT_ALLOW=["user:bob"]))
 
     assert found(ada, who="user:bob")["verdict"] == {"action": "allow", "from": "MULTILIMIT_ALLOW", "who": "user:bob"}
-    assert "No limit asks it." in ada.get(SUBJECT, query_string={"who": "user:bob"}).text
+    assert "No limit applies to it." in ada.get(SUBJECT, query_string={"who": "user:bob"}).text
 
 
 def test_bans_that_come_by_themselves() -> None:

@@ -48,8 +48,8 @@ def confirm(page: Page, reason: str = "a test") -> None:
     """Fill in what every change needs, look at what it would do, and make it."""
     page.get_by_label("Why").fill(reason)
     page.get_by_role("button", name="Show what it would do").click()
-    if page.get_by_label("That is meant").count():
-        page.get_by_label("That is meant").check()
+    if page.get_by_label("I am sure").count():
+        page.get_by_label("I am sure").check()
     page.get_by_role("button", name="Change it").click()
     page.get_by_text("In force within a second").wait_for()
 
@@ -58,7 +58,7 @@ def undo_all(page: Page, shop: Shop) -> None:
     page.goto(shop.url + "lists")
     while (buttons := page.locator("td form.inline button")).count():
         buttons.first.click()
-        page.get_by_text("Taken back in all workers").wait_for()
+        page.get_by_text("Undone in all workers").wait_for()
         page.goto(shop.url + "lists")
 
 
@@ -131,7 +131,7 @@ def test_somebody_is_kept_out_and_let_in_again(visit: Visit, shop: Shop, kind: s
         assert shop.ask("/open", address="198.51.100.1").status == 200
 
         page.get_by_role("button", name="Undo", exact=True).first.click()
-        page.get_by_text("Taken back in all workers").wait_for()
+        page.get_by_text("Undone in all workers").wait_for()
         in_each_worker(shop, "/open", 200, address="203.0.113.99")
 
 
