@@ -1,4 +1,4 @@
-"""Where a subject stands that makes no request now: for the command line, and for tests."""
+"""Where a subject stands that makes no request now: for `peek`, `reset`, the command line, and tests."""
 
 from __future__ import annotations
 

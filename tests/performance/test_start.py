@@ -45,7 +45,7 @@ def loaded(request: pytest.FixtureRequest) -> list[str]:
 def test_what_only_the_command_line_and_tests_need_is_not_loaded(loaded: list[str]) -> None:
     assert {"extension", "limiter", "memory"} <= set(loaded)
     assert not {"schema", "leases"} & set(loaded)
-    assert not {"cli", "commands", "doctor", "listing", "console", "migrate", "standing", "testing"} & set(loaded)
+    assert not {"cli", "commands", "doctor", "listing", "console", "migrate", "testing"} & set(loaded)
 
 
 def test_an_app_in_memory_starts_without_the_client_of_redis(loaded: list[str]) -> None:
