@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
 from threading import Lock
-from typing import Any, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 from ..engine import StorageError
 from ..engine.storage import Scripted, Storage
@@ -39,8 +38,7 @@ class Change(TypedDict):
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a store has answered."""
 
     stamp: str

@@ -8,9 +8,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
@@ -32,8 +31,7 @@ NOTHING = Document.model_construct()  # not built before somebody has changed so
 """What is changed when nobody has changed anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(NamedTuple):
     """What a process knows of the document."""
 
     stamp: str = NEVER_WRITTEN

@@ -11,9 +11,8 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from flask import request
 from pydantic import (
@@ -58,8 +57,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     """What is wrong with one field of the data."""
 
     place: str

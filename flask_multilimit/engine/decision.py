@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import MethodType
 from typing import Literal, NamedTuple, cast
 from uuid import UUID
@@ -83,8 +82,7 @@ class BanStatus(NamedTuple):
         return self.hit.name
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """What a check has taken from one quota."""
 
     hit: Hit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import Flask
 
@@ -106,8 +106,7 @@ def _remembered_hits(
     return limiter.make_hits(limiter.rules, type_name, subject, cost, priority)
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """A limiter that applies to this request, and what it asks."""
 
     declaration: Declaration

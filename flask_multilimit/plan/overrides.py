@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import floor
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..control.controls import Override
 from ..declare.data import WrittenRule, rules_of
@@ -88,14 +88,13 @@ class Overrides:
     def _change_rule(self, changed: Changed, override: Override) -> Changed:
         by_request = callable(changed.declaration.rules)
         if by_request:
-            return replace(changed, by_name=(*changed.by_name, override))
+            return changed._replace(by_name=(*changed.by_name, override))
         if any(name == override.rule for name, _ in changed.rules):
             self.met.add(override.id)
-        return replace(changed, rules=change_rules(changed.rules, (override,)))
+        return changed._replace(rules=change_rules(changed.rules, (override,)))
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(NamedTuple):
     """A limiter after all overrides."""
 
     declaration: Declaration
@@ -156,13 +155,13 @@ class Group:
 def _change_limiter(changed: Changed, override: Override) -> Changed:
     declared = changed.declaration
     if override.shadow is not None:
-        return replace(changed, declaration=replace(declared, shadow=override.shadow))
+        return changed._replace(declaration=replace(declared, shadow=override.shadow))
     if override.times is not None:
         rules = tuple((name, _times(rule, override.times)) for name, rule in changed.rules)
-        return replace(changed, rules=rules, by_name=(*changed.by_name, override))
+        return changed._replace(rules=rules, by_name=(*changed.by_name, override))
     fixed = _written(override)
     named = tuple((name_of_rule(declared, rule), rule) for rule in fixed)
-    return replace(changed, declaration=replace(declared, rules=fixed), rules=named, by_name=())
+    return changed._replace(declaration=replace(declared, rules=fixed), rules=named, by_name=())
 
 
 def change_rules(rules: Iterable[NamedRule], overrides: Sequence[Override]) -> tuple[NamedRule, ...]:

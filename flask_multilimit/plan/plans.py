@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from flask import Flask, Request
@@ -30,8 +29,7 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """Request methods for which plans are kept; clients can make up any number of others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What applies to some subjects at an endpoint, for all methods for which it is the same."""
 
     methods: tuple[str, ...]

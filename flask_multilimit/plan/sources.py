@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import Flask
 
@@ -27,8 +26,7 @@ def scope_of(endpoint: str) -> str:
     return f"endpoint:{endpoint}" if endpoint in {APPLICATION_SCOPE, UNMATCHED_SCOPE} else endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(NamedTuple):
     """All limits of one app that stand outside of decorators."""
 
     app: Flask

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..control.controls import Listing
 from ..declare.networks import AddressNumber, Network, Networks, number_of
@@ -19,8 +18,7 @@ SubjectOf = Callable[[str], "Subject | None"]
 """The subject of a request, by the name of its type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """One entry of a list."""
 
     who: Who

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
@@ -13,8 +13,7 @@ LONGEST_REMEMBERED = 512
 """Characters of a header field. No browser sends a longer one, which gets the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(NamedTuple):
     """The sentences of one language."""
 
     too_many: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -12,8 +11,7 @@ from ..errors import StorageError
 from ..hits import Hit
 
 
-@dataclass(frozen=True, slots=True)
-class StoredKey:
+class StoredKey(NamedTuple):
     """A key in the storage."""
 
     key: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,8 +14,7 @@ SOURCE_SECONDS = 3600
 """How long a storage remembers which number a source sent last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """Amounts to be added under one key."""
 
     key: str

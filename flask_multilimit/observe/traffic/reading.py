@@ -6,7 +6,6 @@ import heapq
 import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...engine import ConfigurationError, Storage
@@ -39,8 +38,7 @@ class TopSubject(NamedTuple):
     """POSIX time of the last refusal, to ten seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecentTraffic:
+class RecentTraffic(NamedTuple):
     """What happened in a span of time. ``slices`` are ten seconds each, the oldest first, without gaps."""
 
     at: float

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from ...algorithms import NEVER
@@ -42,8 +41,7 @@ SHARDS = 1024
 """Keys are hashed to this many numbers where it does no harm if two keys share one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(NamedTuple):
     """A refusal by the storage. Instants are microseconds of this process."""
 
     hits: tuple[Hit, ...]

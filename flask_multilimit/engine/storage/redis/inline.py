@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _TOKEN = re.compile(
     r"""(?:\s+|--[^\n]*)|('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[A-Za-z_]\w*|"""
@@ -41,8 +41,7 @@ class CannotBeWrittenOut(Exception):  # noqa: N818 - the caller calls the functi
     """The function needs something that only a call can give. The message says what."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A function of an algorithm's table, as tokens."""
 
     parameters: tuple[str, ...]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ... import algorithms
 from ...algorithms import BAN, twin_of
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """One script and its digest."""
 
     text: str
