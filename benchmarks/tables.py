@@ -112,7 +112,7 @@ TABLES = (
             for case in map(case_of, leases.NUMBERS)
         }
         | {
-            f"{leases.COMMANDS:,} checks are so many commands": Cell(
+            f"commands for {leases.COMMANDS:,} checks": Cell(
                 case_of(leases.NUMBERS[0]), f"commands for {leases.COMMANDS:,} checks"
             )
         },

@@ -22,7 +22,7 @@ def install() -> None:
     found = sys.modules.get(_THEIRS)
     if found is not None and found.__name__ != ours:
         raise ConfigurationError(
-            "compat.install(): flask_limiter is imported already; call install() before whatever imports it"
+            "compat.install(): flask_limiter is imported already; call install() before anything imports it"
         )
     for module in _MODULES:
         sys.modules[f"{_THEIRS}{module}"] = import_module(f"{ours}{module}")

@@ -1,4 +1,4 @@
-"""``flask limiter`` and ``flask multilimit migrate``, loaded when somebody asks for them."""
+"""``flask limiter`` and ``flask multilimit migrate``, loaded when they are called."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flask.cli import with_appcontext
 
 
 class Commands(click.Group):
-    """Those of :mod:`.commands`, of which a process that serves requests needs none."""
+    """The commands of :mod:`.commands`, which a process that serves requests does not need."""
 
     def __init__(self) -> None:
-        super().__init__("limiter", help="Look at the limits of this app's Limiter.")
+        super().__init__("limiter", help="Show and reset the limits of this app's Limiter.")
 
     def list_commands(self, context: click.Context) -> list[str]:
         return _loaded("commands", "cli").list_commands(context)

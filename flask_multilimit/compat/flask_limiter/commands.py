@@ -29,7 +29,7 @@ _path = click.option("--path", help="Only the endpoint that serves this path.")
 _method = click.option("--method", help="The request method of --path.")
 
 
-@click.group(help="Look at the limits of this app's Limiter.")
+@click.group(help="Show and reset the limits of this app's Limiter.")
 def cli() -> None:
     """What ``flask limiter`` is."""
 
@@ -53,7 +53,7 @@ def _with_limiter(command: C) -> C:
     return run  # type: ignore[return-value]
 
 
-@cli.command(help="Show what the Limiter goes by.")
+@cli.command(help="Show the settings of the Limiter.")
 @_with_limiter
 def config(_: Flask, limiter: Limiter, state: InForce) -> None:
     settings = state.settings
@@ -90,7 +90,7 @@ def config(_: Flask, limiter: Limiter, state: InForce) -> None:
 @_path
 @_method
 @click.option("--key", help="Show what is left for this key.")
-@click.option("--watch/--no-watch", default=False, help="Show it again and again.")
+@click.option("--watch/--no-watch", default=False, help="Refresh until Ctrl-C.")
 @_with_limiter
 def limits(
     app: Flask,
@@ -113,7 +113,7 @@ def limits(
         time.sleep(PAUSE)
 
 
-@cli.command("clear", help="Make the quotas of a key whole.")
+@cli.command("clear", help="Reset the quotas of a key.")
 @_endpoint
 @_path
 @_method

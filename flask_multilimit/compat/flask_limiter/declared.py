@@ -238,7 +238,7 @@ class Limit:
 
     def _kind(self, item: RateLimitItem) -> str:
         key = None if self.limit_by is self.limiter.key_func else self.limit_by
-        if self.shared:  # by its name: whoever uses it says what counts
+        if self.shared:  # by its name: each place that uses it says what counts
             return kind_of("shared", item.amount, key)
         cost = None if self.cost == 1 else self.cost
         return kind_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
@@ -297,7 +297,7 @@ class MetaLimit(Limit):
     key_function: Callable[[], str] | None = None
 
     def _kind(self, item: RateLimitItem) -> str:
-        """Strikes against one meta limit say nothing about another."""
+        """Strikes against one meta limit do not count for another."""
         return f"meta-{item.amount}"
 
     def _check(self, item: RateLimitItem) -> None:

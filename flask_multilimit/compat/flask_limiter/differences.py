@@ -1,4 +1,4 @@
-"""Where the bridge differs from Flask-Limiter on purpose: what one sees, and which apps see it."""
+"""Where the bridge differs from Flask-Limiter on purpose: what the difference is, and which apps see it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .registry import Registry, view_name
 from .settings import Settings
 
 PAGE = "Migrate from Flask-Limiter"
-"""Of the documentation."""
+"""The page of the documentation that lists the differences."""
 
 
 class Known(NamedTuple):
@@ -24,13 +24,13 @@ class Known(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One of them."""
+    """One difference on purpose."""
 
     name: str
     seen: str
-    """What one sees: here; there."""
+    """What the bridge does; there, what Flask-Limiter does."""
     touches: Callable[[Known], bool] = lambda known: False  # noqa: ARG005 - nothing tells when it starts
-    """Whether an app sees it, as far as that can be told when it starts."""
+    """Whether it affects an app, as far as that is known when the app starts."""
 
 
 def touching(known: Known) -> list[Difference]:
@@ -87,31 +87,32 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "one quota whatever the count",
-        "When a callable gives another count, what was used before still counts; there, each count has its own quota.",
+        "When a callable returns another count, the units used before still count; there, each count has its own "
+        "quota.",
         _has_dynamic_limits,
     ),
     Difference(
         "callables that fail",
-        "When a callable that gives limits raises or returns nonsense, what it gave last stays in force (at first "
-        "100/minute beside the default limits), with one line in the log; there, its limit is off, or the request is a "
-        "500.",
+        "When a callable for limits raises or returns nonsense, the limits that it returned last stay in force (at "
+        "first 100/minute beside the default limits), with one line in the log; there, its limit is off, or the "
+        "request is a 500.",
         _has_dynamic_limits,
     ),
     Difference(
         "charge first",
-        "`deduct_when` gives back what was taken before the view ran; there, it takes afterwards, and more than the "
-        "limit may run at once.",
+        "With `deduct_when`, units are charged before the view runs, and given back if it does not accept the response; "
+        "there, they are charged after the view, and more requests than the limit may run at once.",
         _has_deductions,
     ),
     Difference(
         "outages",
-        "While storage is away each process admits its share of the limits (`MULTILIMIT_ON_STORAGE_ERROR`); there, "
-        "requests are a 500, or with `in_memory_fallback_enabled` each process admits the whole.",
+        "While storage is away, each process admits its share of the limits (`MULTILIMIT_ON_STORAGE_ERROR`); there, "
+        "requests are a 500, or with `in_memory_fallback_enabled` each process admits the whole limit.",
         lambda known: not known.settings.is_in_memory and not known.settings.swallow_errors,
     ),
     Difference(
         "headers of the check",
-        "Header fields and `current_limit` tell what was left at the check; there, storage is asked again for them.",
+        "Header fields and `current_limit` show what was left at the check; there, they ask storage again.",
         lambda known: known.settings.headers_enabled,
     ),
     Difference(
@@ -128,12 +129,13 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "windows of the counter",
-        "With `sliding-window-counter`, the windows of a key begin with its first request; there, with the clock.",
+        "With `sliding-window-counter`, the windows of a key begin with its first request; there, they follow the "
+        "clock.",
         lambda known: known.settings.algorithm == "sliding_window_counter",
     ),
     Difference(
         "quotas of their own",
-        "Default limits, limits of some methods and decorated functions that a view calls have a quota each; there, "
+        "Default limits, limits of some methods and decorated functions that a view calls each have a quota; there, "
         "those with the same text share one at each endpoint.",
         _has_decorated_functions,
     ),
@@ -145,7 +147,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "several meta limits",
-        "While one meta limit holds, a request that a limit refuses, too, still counts for the other meta limits; "
+        "While one meta limit holds, a request that a limit also refuses still counts for the other meta limits; "
         "there, for none.",
         _has_meta_limits_of_both_kinds,
     ),
@@ -156,9 +158,9 @@ DIFFERENCES: tuple[Difference, ...] = (
         _has_meta_limits_of_blueprints,
     ),
     Difference(
-        "who is spared by a meta limit",
-        "A request passes if a `request_filter` says so, or while `enabled` is false; there, meta limits refuse it all "
-        "the same.",
+        "exemptions from meta limits",
+        "A request passes if a `request_filter` says so, or while `enabled` is false; there, meta limits still "
+        "refuse it.",
     ),
     Difference(
         "large meta limits",
@@ -170,7 +172,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "mistakes in text",
-        "A limit written wrongly is an error where it stands; there, it is off, with a line in the log.",
+        "A limit that cannot be read is an error where it is declared; there, it is off, with a line in the log.",
     ),
     Difference(
         "limits that nobody calls",
@@ -202,12 +204,12 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "flask limiter",
-        "`flask limiter limits` and `clear` list limits of the application at each route; there, once before all "
-        "routes.",
+        "`flask limiter limits` and `clear` list limits of the application at each route; there, only once, before "
+        "all routes.",
     ),
     Difference(
         "names of errors",
-        "What is wrong in a declaration or a setting raises `flask_multilimit.ConfigurationError`; there, "
+        "A mistake in a declaration or a setting raises `flask_multilimit.ConfigurationError`; there, "
         "`limits.errors.ConfigurationError`.",
     ),
 )

@@ -136,7 +136,7 @@ class InForce:
             return decision
 
     def reset(self) -> None:
-        """Make all quotas of the app whole."""
+        """Reset all quotas of the app."""
         import_module("flask_multilimit.testing").reset(self.app)  # the test kit: others need not load it
 
     # Places
@@ -251,7 +251,7 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     named = app.extensions.get(f"{EXTENSION}.uri", app.config.get("MULTILIMIT_STORAGE_URI"))
     if settings.storage_uri not in {None, named} and wanted != named:
         raise ConfigurationError(
-            f"the app {app.name!r} keeps its limits elsewhere already ({named or 'memory://'}): all Limiters and the "
+            f"the app {app.name!r} already keeps its limits elsewhere ({named or 'memory://'}): all Limiters and the "
             "MultiLimit of an app have one storage; set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"
         )
     multilimit: MultiLimit = app.extensions[MULTILIMIT]

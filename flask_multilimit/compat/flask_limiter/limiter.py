@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 LOGGER = "flask-limiter"
 EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScope.META
 EXTENSION = "limiter"
-"""Where the Limiters of an app lie in ``app.extensions``."""
+"""The key of the Limiters of an app in ``app.extensions``."""
 _MARK = "__multilimit_flask_limiter__"
 """On a function that we have put around another: the Limiters that check their limits there."""
 
@@ -207,7 +207,7 @@ class Limiter:
         cost: Cost | None = 1,
         meta_limits: Iterable[LimitText | MetaLimit] | None = None,
     ) -> RouteLimit:
-        """A limit that everything it stands on shares, by the name ``scope``. Parameters as for :meth:`limit`."""
+        """A limit that everything it is put on shares, by the name ``scope``. Parameters as for :meth:`limit`."""
         return self._limit(
             limit_value,
             shared=True,
@@ -296,7 +296,7 @@ class Limiter:
 
     @property
     def current_limit(self) -> RequestLimit | None:
-        """The limit that tells most of this request: the one that refuses, else the one with the shortest unit of time;
+        """The most relevant limit of this request: the one that refuses, else the one with the shortest unit of time;
         of the latest check."""
         progress = self._progress()
         return None if progress is None else progress.shown(self)
@@ -330,7 +330,7 @@ class Limiter:
         self._check_at(get_qualified_name(view) if (view := _current_app().view_functions.get(endpoint)) else "")
 
     def reset(self) -> None:
-        """Make all quotas of the app whole."""
+        """Reset all quotas of the app."""
         self._state_anywhere().reset()
         self.logger.info("Storage has been reset and all limits cleared")
 

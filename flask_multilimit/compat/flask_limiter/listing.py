@@ -75,7 +75,7 @@ def stand(state: InForce, limits: tuple[Listed, ...], key: str) -> list[tuple[bo
 
 
 def clear(state: InForce, limits: tuple[Listed, ...], key: str) -> None:
-    """Make the quotas of ``key`` whole."""
+    """Reset the quotas of ``key``."""
     for each in limits:
         hits = state.question((_asked(state, each, key),)).hits
         if hits is not None:

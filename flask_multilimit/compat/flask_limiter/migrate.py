@@ -100,7 +100,7 @@ def _move(limiter: Limiter, where: str, limit: Limit, endpoints: list[str]) -> M
     methods: Iterable[str | None] = [None]
     if limit.per_method:
         methods = [method.upper() for method in limit.methods or ("GET", "POST")]
-        notes.append("one limiter a method: write one for each that the view takes")
+        notes.append("one limiter for each method: write one for each method that the view takes")
     after = []
     for method in methods:
         own = [f"methods={[method]}", f'scope="{_scope(limit, endpoints)}:{method}"'] if method else []
@@ -151,7 +151,9 @@ def _type(key_func: Any, notes: list[str]) -> Iterator[str]:
     )
     if "<lambda>" in name_of(key_func):
         called, name = "KEY", "key"
-        notes.append("KEY is the lambda that was key_func; one that returns the same for everybody is type=DEFAULT")
+        notes.append(
+            "KEY is the lambda that was key_func; for one that returns the same for everybody, write type=DEFAULT"
+        )
     notes.append(
         f"a {called} that returns None says that the limit does not apply; the empty text is one shared subject"
     )
@@ -200,7 +202,7 @@ def _ban(meta: Sequence[object], notes: list[str]) -> Iterator[str]:
     items = [item for text in texts if isinstance(text, str) for item in parse_many(text)]
     fitting = [item for item in items if item.amount <= MOST_STRIKES]
     if len(fitting) != 1 or any(callable(text) for text in texts):
-        notes.append("meta limits are a ban: one a limiter, not from a callable, after at most 1000 refusals")
+        notes.append("meta limits become a ban: one for each limiter, not from a callable, after at most 1000 refusals")
     for item in fitting[:1]:
         seconds = item.get_expiry()
         most = f", most={seconds}" if seconds > DAY else ""

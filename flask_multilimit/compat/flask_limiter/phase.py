@@ -115,7 +115,7 @@ class Phase:
         return RateLimitExceeded(asked[refusing[0]].limit, response=response, decision=answer.decision)
 
     def _exceeded_by_meta(self, answer: Answer) -> RateLimitExceeded:
-        """Who was refused too often hears of nothing else."""
+        """A client that is refused by a meta limit is told nothing else."""
         (asked,) = answer.question.asked
         self._progress.tell(answer)
         (told,) = self._progress.told(self._limiter)

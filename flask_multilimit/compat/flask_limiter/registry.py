@@ -117,7 +117,7 @@ class Registry:
         self.marked.add(name)
 
     def enter(self, place: str, limit: Limit) -> None:
-        """Of a ``with`` statement: each time it is reached, the limit may be another one."""
+        """The limit of a ``with`` statement, which may be another one each time it is reached."""
         self.decorated[place] = {limit: None}
 
     def limit_blueprint(self, name: str, limit: Limit) -> None:

@@ -63,7 +63,7 @@ class Question(NamedTuple):
     more: tuple[int, ...]
     """How much laxer what is asked is than what is asked with its quota, for which it may share that with another."""
     telling: int
-    """Which limit tells most when none refuses."""
+    """Which limit is the most relevant when none refuses."""
     waits_for_response: bool
     """Whether it depends on the response what is charged."""
 
@@ -188,7 +188,7 @@ class Answer:
         return found or [*asked][:1]  # nothing: somebody has given another rule while the app runs
 
     def of_meta(self) -> Answer | None:
-        """What is told when a meta limit refuses that did so before this request: nothing but that."""
+        """The answer when a meta limit refuses that already held before this request: only that limit."""
         if not self.question.bans or self.allowed:
             return None
         begun = {ban.hit.key for ban in self.decision.bans if ban.begun}
@@ -307,7 +307,7 @@ class Progress:
         return self._limits
 
     def shown(self, limiter: Binding) -> RequestLimit | None:
-        """The limit that tells most: the last that refuses, else the first that is not shared."""
+        """The most relevant limit: the last that refuses, else the first that is not shared."""
         answer = self.answer
         if self._shown is None and answer is not None:
             if answer.allowed:

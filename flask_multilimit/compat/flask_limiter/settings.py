@@ -1,4 +1,4 @@
-"""``RATELIMIT_*`` settings and the arguments of ``Limiter``: what holds for one app."""
+"""``RATELIMIT_*`` settings and the arguments of ``Limiter``: what applies to one app."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Common(NamedTuple):
 
     @classmethod
     def from_settings(cls, config: Mapping[str, Any], family: str, given: Common) -> Common:
-        """What was given to the Limiter goes before the settings of ``family``."""
+        """Arguments of the Limiter take precedence over the settings of ``family``."""
         per_method = given.per_method
         if per_method is None:
             per_method = bool(config.get(f"{family}_PER_METHOD", False))
@@ -40,8 +40,10 @@ class Common(NamedTuple):
         )
 
 
-class Options(NamedTuple):  # dataclasses of so many fields would take longer to define than all else here to load
-    """What was given to a Limiter; ``None`` where it was not."""
+class Options(
+    NamedTuple
+):  # a dataclass with this many fields would take longer to define than the rest of the module to load
+    """The arguments of a Limiter; ``None`` where none was given."""
 
     default_limits: Iterable[LimitText | Limit] | None = None
     default: Common = Common()
@@ -65,7 +67,7 @@ class Options(NamedTuple):  # dataclasses of so many fields would take longer to
 
 
 class Settings(NamedTuple):
-    """What holds for one app. What was given to the Limiter goes before the settings."""
+    """What applies to one app. Arguments of the Limiter take precedence over settings."""
 
     default_limits: tuple[Limit, ...]
     application_limits: tuple[Limit, ...]
@@ -88,7 +90,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, config: Mapping[str, Any], given: Options, key_func: Callable[[], str]) -> Settings:
-        """Raises :class:`ConfigurationError` for a limit or a strategy that there is not."""
+        """Raises :class:`ConfigurationError` for an invalid limit or an unknown strategy."""
         default = Common.from_settings(config, f"{PREFIX}DEFAULTS", given.default)
         application = Common.from_settings(config, f"{PREFIX}APPLICATION", given.application)
         meta = list(given.meta_limits or ()) or _listed(config.get(ConfigVars.META_LIMITS))
@@ -127,7 +129,7 @@ class Settings(NamedTuple):
 
     @property
     def on_storage_error(self) -> Literal["allow", "raise", "local"] | None:
-        """What becomes of a check that storage does not answer; ``None``: what ``MULTILIMIT_ON_STORAGE_ERROR`` says."""
+        """What happens to a check that storage does not answer; ``None``: what ``MULTILIMIT_ON_STORAGE_ERROR`` says."""
         if self.in_memory_fallback:
             return "raise"  # to be checked against these limits instead
         if self.in_memory_fallback_enabled:
@@ -136,7 +138,7 @@ class Settings(NamedTuple):
 
 
 def unknown_settings(config: Mapping[str, Any]) -> list[str]:
-    """What each ``RATELIMIT_*`` that is no setting may have meant."""
+    """For each unknown ``RATELIMIT_*``, the setting that it may have meant."""
     return [
         f"{name} is not a setting; did you mean {''.join(difflib.get_close_matches(name, KNOWN, n=1, cutoff=0))}?"
         for name in config

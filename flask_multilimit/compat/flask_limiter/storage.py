@@ -96,7 +96,7 @@ class StorageOfApp:
         return True
 
     def reset(self) -> None:
-        """Make all quotas of the app whole."""
+        """Reset all quotas of the app."""
         self._reset()
 
 
@@ -129,7 +129,7 @@ class Strategy:
         return WindowStats(time.time() + (status.retry_after or status.reset_after), status.remaining)
 
     def clear(self, item: RateLimitItem, *identifiers: str) -> None:
-        """Make the quota whole."""
+        """Reset the quota."""
         self._limiter.reset(self._hits(item, identifiers, 1))
 
     def _hits(self, item: RateLimitItem, identifiers: tuple[str, ...], cost: int) -> tuple[Hit, ...]:

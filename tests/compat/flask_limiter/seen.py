@@ -84,7 +84,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
         "200 429 | 429 429 | 200 429",
     ),
     "who_is_filtered_after_a_meta_limit": (
-        "who is spared by a meta limit",
+        "exemptions from meta limits",
         "200 429 | 429 | 429",
         "200 429 | 200 | 200",
     ),

@@ -134,7 +134,7 @@ def test_all_that_is_not_on_a_view() -> None:
 def test_meta_limits_that_are_no_single_ban_are_told() -> None:
     text = printed(limited(lambda it: it.limit("3/minute", meta_limits=["5/hour", lambda: "9/day"])))
 
-    assert "meta limits are a ban: one a limiter, not from a callable" in text
+    assert "meta limits become a ban: one for each limiter, not from a callable" in text
 
 
 def test_an_app_without_limiter() -> None:
