@@ -59,12 +59,11 @@ class MultiLimit:
         hold as well.
     :param default_limits: limits of each endpoint for which nothing else is declared, written alike.
     :param unmatched_limits: limits of requests that match no route or not its methods, written alike.
-    :param allow: networks and subjects that no limit asks: ``["10.0.0.0/8", "user:42"]``. Those of
+    :param allow: networks and subjects that are never limited: ``["10.0.0.0/8", "user:42"]``. Those of
         ``MULTILIMIT_ALLOW`` hold as well.
-    :param deny: networks and subjects that are refused before any limit is asked. Those of ``MULTILIMIT_DENY`` hold as
-        well; who is allowed and denied is allowed.
-    :param observers: told of every outcome: callables that take an :class:`Event`, such as
-        ``PrometheusMetrics()``.
+    :param deny: networks and subjects that are refused before any limit is checked. Those of ``MULTILIMIT_DENY`` hold
+        as well; a subject on both lists is allowed.
+    :param observers: callables that get every outcome as an :class:`Event`, such as ``PrometheusMetrics()``.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
 
     One object serves any number of apps, each with its own settings, storage and limits.
@@ -202,10 +201,10 @@ class MultiLimit:
         :param subject: who is limited, in place of what ``type`` finds in the current request; needed outside of
             one, unless ``type`` is ``DEFAULT``. Any text.
 
-        The other parameters are those of :func:`rate_limiter`. Header fields and signals tell of it like of any
-        check. Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that
-        asks ends; elsewhere until :meth:`release`. Returns the :class:`Decision`, whether or not it is ``allowed``; see
-        :meth:`limit`.
+        The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
+        Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that makes
+        the check ends; elsewhere until :meth:`release`. Returns the :class:`Decision`, whether or not it is
+        ``allowed``; see :meth:`limit`.
         """
         options = {
             "type": type,
@@ -240,13 +239,13 @@ class MultiLimit:
     def check_hits(self, hits: Hits, *, scope: str, subjects: Mapping[str, str]) -> Decision:
         """Check hits that an extension of yours has made with :func:`hits_for`, all or nothing; one round trip.
 
-        Header fields, signals and statistics tell of it like of any check of this request.
+        Header fields, signals and statistics report it like any check of this request.
 
         :param scope: what is limited, usually the endpoint: for signals and statistics.
         :param subjects: who is counted, by type: for signals.
 
-        Returns the :class:`Decision`, whether or not it is ``allowed``. Keep ``hits`` where the same is asked again:
-        what a storage works out from them is kept in them.
+        Returns the :class:`Decision`, whether or not it is ``allowed``. If you make the same check again, keep
+        ``hits``: a storage keeps in them what it works out from them.
         """
         return check_hits(_gate(), hits, scope, subjects)
 
@@ -254,7 +253,7 @@ class MultiLimit:
         """Where a subject stands at ``endpoint``, without charging; by default those of the current request.
 
         ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
-        of the types that are given answer. ``None`` when none does. ``method`` narrows it to one request method.
+        of the given types answer. ``None`` when none does. ``method`` narrows it to one request method.
         """
         gate = _gate()
         hits = hits_of(_standing(gate, endpoint, method, subjects_given(**subject)))
@@ -292,7 +291,7 @@ class MultiLimit:
         return len(keys)
 
     def reset_everything(self) -> int:
-        """Reset all quotas of all subjects, and return how many something was used of. What :attr:`control` has
+        """Reset all quotas of all subjects, and return how many of them had been used. What :attr:`control` has
         changed stays."""
         from .operate.everywhere import all_keys, forget  # noqa: PLC0415 - no process that serves requests needs it
 
@@ -320,7 +319,7 @@ class MultiLimit:
         """End what runs in the background of every app that this object serves, and close its limiter: traffic is sent
         to the storage, units of leases are given back, and connections that were opened here are closed.
 
-        For processes that make one app after the other, such as tests. What still asks opens connections anew.
+        For processes that make one app after the other, such as tests. A check made later opens new connections.
         """
         for app in list(self._apps):
             gate = gate_of(app)

@@ -100,8 +100,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "charge first",
-        "With `deduct_when`, units are charged before the view runs, and given back if it does not accept the response; "
-        "there, they are charged after the view, and more requests than the limit may run at once.",
+        "With `deduct_when`, units are charged before the view runs, and given back if it does not accept the "
+        "response; there, they are charged after the view, and more requests than the limit may run at once.",
         _has_deductions,
     ),
     Difference(

@@ -186,7 +186,7 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
             click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
         if not dry_run:
             if not yes:
-                click.confirm("Take this back?", abort=True, err=True)
+                click.confirm("Undo this?", abort=True, err=True)
             author = user_name() if author is None else author
             steering.control.undo(id_, reason=reason, author=author)
     if as_json:

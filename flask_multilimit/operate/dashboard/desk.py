@@ -46,7 +46,7 @@ class Desk:
         """Raise :class:`ConfigurationError` if everybody could change limits."""
         if self._authorize is None and not app.debug:
             raise ConfigurationError(
-                "Dashboard: give authorize=, a callable that returns the name of who may see it, or None; without it "
+                "Dashboard: give authorize=, a callable that returns the name of the visitor, or None; without it "
                 "the dashboard works in debug mode only, as under `flask run --debug`, and on this machine"
             )
 

@@ -205,7 +205,7 @@ def _zstandard(counted: _Counted) -> IO[bytes]:
             return cast("IO[bytes]", module.ZstdDecompressor().stream_reader(counted, read_across_frames=True))
         return cast("IO[bytes]", module.ZstdFile(counted))
     raise ConfigurationError(
-        "a log packed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
+        "a log compressed by zstd: pip install 'flask-multilimit[zstd]', or unpack it: zstd -dc FILE |"
     )
 
 
