@@ -133,12 +133,15 @@ class AppliedLimits(tuple[Applied, ...]):
     """Whether some of what it charges may be given back: because of the response, or by a release."""
     has_answers: bool
     """Whether any of them has a message or a reaction of its own."""
+    has_bans: bool
+    """Whether any of them may ban a subject."""
 
     def __new__(cls, applied: Iterable[Applied], scope: str = "") -> AppliedLimits:
         applied = tuple(applied)
         hits = hits_of(applied)
         made = super().__new__(cls, applied)
         made.hits = _hits_at(scope, hits) if hits else ()
+        made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
         made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
@@ -160,6 +163,7 @@ class AppliedLimits(tuple[Applied, ...]):
         hits.memory[scope_of] = scope
         made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
+        made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         hits.memory[cls] = (scope, dict(subjects), made)
         return made
 

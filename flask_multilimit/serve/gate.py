@@ -69,7 +69,9 @@ class AppGate(InForce):
             try:
                 answer = dispatch(*arguments)
             except Exception:
-                self._leave(self._records.current())
+                record = self._records.current()
+                if record is not None and not record.checked:
+                    self._leave(record)
                 raise
             record = self._records.current()
             if record is not None and not record.checked:

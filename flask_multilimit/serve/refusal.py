@@ -234,7 +234,7 @@ class Refusals:
         """The refusal that ``decision`` is."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
         messages = _messages(settings)
-        ours = messages.too_many if decision.ban is None else messages.banned
+        ours = messages.banned if applied.has_bans and decision.ban is not None else messages.too_many
         message = settings.message if declared is None or declared.message is None else declared.message
         text = None if message is None else self._of_theirs("message", _said_by, message, decision)
         react = (declared and declared.on_rejected) or self._on_rejected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..engine import ConfigurationError, Decision, StorageDenied
-from ..engine.hits import bans_among, memoized
 from ..engine.reply import ALLOWED
 from ..plan.endpoint import AppliedLimits, Plan
 from ..signals import limit_event, limits_checked, request_rejected, shadow_rejected
@@ -109,6 +108,6 @@ class Verdicts:
             self._settlement.keep(decision, applied, record)
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
             send_signals(on.app, decision, scope, applied)
-        if not decision.reply[ALLOWED] and memoized(decision.hits, bans_among):
+        if applied.has_bans and not decision.allowed:
             tell_of_bans(on.app, on.settings, decision, scope, applied)
         return decision
