@@ -102,8 +102,8 @@ CHINESE: dict[str, str] = {
     "refuses": "拒绝",
     "near": "接近",
     "would refuse, as a shadow": "若非影子则拒绝",
-    "bans begun": "开始的封禁",
-    "bans begun by limits, in the hour": "一小时内由限额开始的封禁",
+    "bans started": "开始的封禁",
+    "bans started by limits, in the hour": "一小时内由限额开始的封禁",
     "Checks of the last hour. Near: the check passed, and more than 80 % of the quota is used.": (
         "过去一小时的检查。接近:检查通过,且配额已用超过 80 %。"
     ),
@@ -260,7 +260,7 @@ CHINESE: dict[str, str] = {
     "matches nothing in the app": "没有与之对应的内容",
     "No entry matches.": "没有匹配的条目。",
     "Nothing is changed: all limits are as declared, and nobody is banned.": "没有更改:所有限额如声明所述,无人被封禁。",
-    "By the settings": "来自设置",
+    "From the settings": "来自设置",
     "Find a change": "查找更改",
     "when": "时间",
     "set": "设置",
