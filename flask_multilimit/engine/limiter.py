@@ -191,7 +191,9 @@ class Limiter:
 
         The block runs in any case: check whether the decision is ``allowed``.
         """
-        return _Block(self, hits)
+        block = _Block()  # its __init__ would be a call more
+        block.limiter, block.hits = self, hits
+        return block
 
     def hold(self, decision: Decision) -> None:
         """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
@@ -226,15 +228,14 @@ class Limiter:
 class _Block:
     """What :meth:`Limiter.slot` returns; a generator would take three times as long."""
 
-    __slots__ = ("_decision", "_hits", "_limiter")
+    __slots__ = ("_decision", "hits", "limiter")
 
-    def __init__(self, limiter: Limiter, hits: Iterable[Hit]) -> None:
-        self._limiter = limiter
-        self._hits = hits
+    limiter: Limiter
+    hits: Iterable[Hit]
 
     def __enter__(self) -> Decision:
-        limiter = self._limiter
-        self._decision = decision = limiter.check(self._hits)
+        limiter = self.limiter
+        self._decision = decision = limiter.check(self.hits)
         if limiter._holding is limiter._storage:  # as usual: what hold() does, in a call less
             KEEPER.hold(limiter._keeps_slots, decision)
         else:

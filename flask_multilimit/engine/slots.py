@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import NamedTuple, cast
+from types import MethodType
+from typing import Any, NamedTuple, TypeVar, cast
 
 from .decision import Decision
 from .errors import ConfigurationError, StorageError
@@ -28,7 +29,7 @@ from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 RENEWALS = 3
 """How often a slot is renewed within its timeout: two renewals may fail."""
 RETRY_SECONDS = 1.0
-"""Time between two attempts of a release that fails, until the slots expire."""
+"""Time between two attempts of a release that fails, until the slots expire. The second attempt is made at once."""
 CONFIRM_SECONDS = 1.0
 """Time after which the answer to a release is read, if no check has done so."""
 SILENT_SECONDS = 10.0
@@ -39,8 +40,7 @@ LINGER_SECONDS = 10.0
 _log = logging.getLogger("flask_multilimit")
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(NamedTuple):  # a class with fields that change would take five times as long to create, at every request
     """The slots that one check holds. Called with the reason if their release was lost."""
 
     keeper: Keeper
@@ -48,15 +48,39 @@ class _Held:
     slots: tuple[Slot, ...]
     timeout: float
     due: float
-    """When the slots are renewed, or released if that failed before."""
-    expires: float
-    releasing: bool = False
-    """Whether a release has failed and is tried again."""
-    failing: bool = False
-    """Whether the last renewal has failed."""
+    """When the slots are renewed for the first time."""
 
     def __call__(self, error: StorageError) -> None:
         self.keeper.release_later((self,), error)
+
+    @property
+    def check_id(self) -> bytes:
+        return self.slots[0].check_id
+
+
+_held_of: Callable[[tuple[Keeper, KeepsSlots, tuple[Slot, ...], float, float]], _Held] = cast(
+    "Callable[[tuple[Keeper, KeepsSlots, tuple[Slot, ...], float, float]], _Held]", MethodType(tuple.__new__, _Held)
+)
+
+
+class _Renewed(NamedTuple):
+    """What the thread knows about slots that it has tried to renew."""
+
+    due: float
+    """When they are renewed again."""
+    failing: bool
+    """Whether the last renewal has failed."""
+
+
+@dataclass(slots=True)
+class _Lost:
+    """Slots of one check whose release has failed and is tried again."""
+
+    storage: KeepsSlots
+    slots: tuple[Slot, ...]
+    due: float
+    expires: float
+    """When they are free in any case."""
 
 
 class Keeper:
@@ -69,6 +93,8 @@ class Keeper:
 
     def _begin(self) -> None:
         self._held: dict[bytes, _Held] = {}
+        self._renewed: dict[bytes, _Renewed] = {}
+        self._lost: dict[bytes, _Lost] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._queue: deque[_Held] = deque()
         self._late: deque[Callable[[], None]] = deque()
@@ -90,9 +116,9 @@ class Keeper:
             slots = (_slot_of((check_id, holding.only)),)  # as usual, without a call of a function
         elif not (slots := slots_of(decision)):
             return
-        timeout, now = holding.timeout, self._clock()
-        due = now + timeout / RENEWALS
-        self._held[check_id] = _Held(self, storage, slots, timeout, due, now + timeout)
+        timeout = holding.timeout
+        due = self._clock() + timeout / RENEWALS
+        self._held[check_id] = _held_of((self, storage, slots, timeout, due))
         if self._thread is None or due < self._wakes_at:  # this runs at every request: one call less, nearly always
             self._see_to_it(due)
 
@@ -102,10 +128,11 @@ class Keeper:
         if held is None:
             return False
         if self._releasing.acquire(False):  # by its name it takes longer
+            _, storage, slots, _, _ = held
             try:  # as in _release: each call of a function takes time of every request
-                held.storage.release(held.slots, held)
-                if id(held.storage) not in self._unconfirmed:
-                    self._confirm_soon(held.storage)
+                storage.release(slots, held)  # type: ignore[arg-type]  # mypy sees no __call__ of a tuple
+                if id(storage) not in self._unconfirmed:
+                    self._confirm_soon(storage)
             except StorageError as error:
                 held(error)
             finally:
@@ -123,9 +150,11 @@ class Keeper:
     def forget_all(self, storage: Storage) -> None:
         """``storage`` is no longer used."""
         self._unconfirmed.pop(id(storage), None)
-        for check_id, held in list(self._held.items()):
-            if held.storage is cast("KeepsSlots", storage):
-                self._held.pop(check_id, None)
+        kept: list[dict[bytes, Any]] = [self._held, self._lost]
+        for slots in kept:
+            for check_id, each in list(slots.items()):
+                if each.storage is storage:
+                    slots.pop(check_id, None)
 
     def later(self, release: Callable[[], None]) -> None:
         """Call ``release`` soon, in the thread of the keeper."""
@@ -133,8 +162,8 @@ class Keeper:
         self._see_to_it(self._clock())
 
     def __len__(self) -> int:
-        """Checks whose slots are held."""
-        return len(self._held)
+        """Checks whose slots are held, or could not be released yet."""
+        return len(self._held) + len(self._lost)
 
     def _release_queued(self) -> None:
         leaving = []
@@ -159,27 +188,24 @@ class Keeper:
         self._see_to_it(self._clock() + CONFIRM_SECONDS)
 
     def release_later(self, together: Sequence[_Held], error: StorageError) -> None:
-        """Try again, because ``error`` may have kept the slots from being released."""
+        """Try again at once, in the thread, because ``error`` may have kept the slots from being released."""
         now = self._clock()
         self._warn(together[0], error, now)
         for held in together:
-            held.releasing = True
-            held.due = now + RETRY_SECONDS
-            if held.due < held.expires:
-                self._held[held.slots[0].check_id] = held
-                self._see_to_it(held.due)
+            self._lost[held.check_id] = _Lost(held.storage, held.slots, now, now + held.timeout)
+        self._see_to_it(now)
 
     def _warn(self, held: _Held, error: StorageError, now: float) -> None:
         """Once for all slots that are lost together, with a connection or with the server."""
-        if held.releasing or now < self._silent_until:
+        if now < self._silent_until:
             return
         self._silent_until = now + SILENT_SECONDS
         _log.warning(
-            "Slots of %s could not be released: %s. Trying again; they expire in %d s. "
+            "Slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
             "Other slots that cannot be released in the next %d s are not logged.",
             held.slots[0].hit.key,
             error,
-            max(held.expires - now, 0),
+            held.timeout,
             SILENT_SECONDS,
         )
 
@@ -215,26 +241,33 @@ class Keeper:
                         return
                     self._thread = threading.current_thread()
                 self._wakes_at = inf  # a slot that is added now waits for the lock
-                dues = [each.due for each in list(self._held.values())]
-                self._wakes_at = min(dues, default=self._clock() + LINGER_SECONDS)
+                self._wakes_at = min(self._dues(), default=self._clock() + LINGER_SECONDS)
             self.renew_due()
 
     def _is_idle(self) -> bool:
-        return not (self._held or self._late or self._unconfirmed)
+        return not (self._held or self._lost or self._late or self._unconfirmed)
+
+    def _dues(self) -> list[float]:
+        return [self._due_of(held) for held in list(self._held.values())] + [
+            lost.due for lost in list(self._lost.values())
+        ]
+
+    def _due_of(self, held: _Held) -> float:
+        renewed = self._renewed.get(held.check_id)
+        return held.due if renewed is None else renewed.due
 
     def renew_due(self) -> None:
-        """Renew the slots that are due, or try again to release them."""
+        """Renew the slots that are due, and try again to release what could not be released."""
         while self._late:
             self._late.popleft()()
         now = self._clock()
-        due = [held for held in list(self._held.values()) if held.due <= now]
-        for held in [held for held in due if held.releasing]:
-            if self._held.pop(held.slots[0].check_id, None) is not None:
-                self._queue.append(held)
-        with self._releasing:
-            self._release_queued()
-        for storage, together in _by_storage(held for held in due if not held.releasing):
+        for storage, together in _by_storage([held for held in list(self._held.values()) if self._due_of(held) <= now]):
             self._renew(storage, together, now)
+        for check_id in list(self._renewed):
+            if check_id not in self._held:
+                self._renewed.pop(check_id, None)
+        for lost_storage, lost in _by_storage([lost for lost in list(self._lost.values()) if lost.due <= now]):
+            self._release_again(lost_storage, lost)
         while self._unconfirmed:  # last, because it waits for a storage that stalls
             _, unconfirmed = self._unconfirmed.popitem()
             _confirm(cast("Storage", unconfirmed))
@@ -243,14 +276,26 @@ class Keeper:
         try:
             storage.renew([slot for held in together for slot in held.slots])
         except StorageError as error:
-            if not all(held.failing for held in together):
+            before = [self._renewed.get(held.check_id) for held in together]
+            if not all(renewed is not None and renewed.failing for renewed in before):
                 _log.warning("%d slots could not be renewed: %s. Trying again until they expire.", len(together), error)
             for held in together:
-                held.failing = True
-                held.due = now + min(RETRY_SECONDS, held.timeout / RENEWALS)
+                self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
             return
         for held in together:
-            held.due, held.expires, held.failing = now + held.timeout / RENEWALS, now + held.timeout, False
+            self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
+
+    def _release_again(self, storage: KeepsSlots, together: list[_Lost]) -> None:
+        """This waits for the answer: the connection that is used may be lost, too."""
+        try:
+            storage.release([slot for lost in together for slot in lost.slots])
+        except StorageError:  # logged when it failed first
+            now = self._clock()
+            for lost in together:
+                lost.due = now + RETRY_SECONDS
+            together = [lost for lost in together if lost.due >= lost.expires]
+        for lost in together:
+            self._lost.pop(lost.slots[0].check_id, None)
 
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
@@ -265,7 +310,7 @@ def slots_of(decision: Decision) -> tuple[Slot, ...]:
 
 
 _slot_of: Callable[[tuple[bytes, Hit]], Slot] = cast(
-    "Callable[[tuple[bytes, Hit]], Slot]", partial(tuple.__new__, Slot)
+    "Callable[[tuple[bytes, Hit]], Slot]", MethodType(tuple.__new__, Slot)
 )
 """A slot of its fields, in a third of the time that ``Slot(...)`` takes: every request makes one."""
 
@@ -293,9 +338,12 @@ def _confirm(storage: Storage) -> None:
             layer.confirm()
 
 
-def _by_storage(held: Iterable[_Held]) -> list[tuple[KeepsSlots, list[_Held]]]:
-    found: dict[int, tuple[KeepsSlots, list[_Held]]] = {}
-    for each in held:
+_Of = TypeVar("_Of", _Held, _Lost)
+
+
+def _by_storage(each_of: Iterable[_Of]) -> list[tuple[KeepsSlots, list[_Of]]]:
+    found: dict[int, tuple[KeepsSlots, list[_Of]]] = {}
+    for each in each_of:
         found.setdefault(id(each.storage), (each.storage, []))[1].append(each)
     return list(found.values())
 
