@@ -242,7 +242,7 @@ class _Block:
             limiter.hold(decision)
         return decision
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         KEEPER.release(self._decision)  # what this process does not hold is not its own, as in a fork, or given back
 
 

@@ -110,14 +110,17 @@ class Keeper:
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
         """Renew what ``decision`` has taken until it is released."""
         check_id, hits, reply, _, refunded, _ = decision
-        holding = memoized(hits, _holding)
+        try:  # as memoized() does, in a call less
+            holding: _Holding = hits.memory[_holding]  # type: ignore[attr-defined]
+        except (KeyError, AttributeError):
+            holding = memoized(hits, _holding)
+        _, only, timeout, pause, _ = holding
         slots: tuple[Slot, ...]
-        if holding.only is not None and reply[ALLOWED] > 0 and not refunded and check_id != PEEKED:
-            slots = (_slot_of((check_id, holding.only)),)  # as usual, without a call of a function
+        if only is not None and reply[ALLOWED] > 0 and not refunded and check_id != PEEKED:
+            slots = (_slot_of((check_id, only)),)  # as usual, without a call of a function
         elif not (slots := slots_of(decision)):
             return
-        timeout = holding.timeout
-        due = self._clock() + timeout / RENEWALS
+        due = self._clock() + pause
         self._held[check_id] = _held_of((self, storage, slots, timeout, due))
         if self._thread is None or due < self._wakes_at:  # this runs at every request: one call less, nearly always
             self._see_to_it(due)
@@ -323,13 +326,16 @@ class _Holding(NamedTuple):
     """Of one that refuses where it cannot be taken; of a shadow, ``None``."""
     timeout: float
     """The shortest."""
+    pause: float
+    """Between two renewals."""
     has_shadows: bool
 
 
 def _holding(hits: tuple[Hit, ...]) -> _Holding:
     found = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
     only = found[0] if len(found) == 1 and not found[0].shadow else None
-    return _Holding(found, only, min([hit.rule.time for hit in found], default=0), any(hit.shadow for hit in found))
+    timeout = min([hit.rule.time for hit in found], default=0)
+    return _Holding(found, only, timeout, timeout / RENEWALS, any(hit.shadow for hit in found))
 
 
 def _confirm(storage: Storage) -> None:

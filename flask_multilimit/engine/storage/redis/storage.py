@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from time import monotonic
+from types import MethodType
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
@@ -149,7 +150,7 @@ class RedisStorage:
             check_id, hit = slots[0]
             command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
             try:
-                self._wire.tell(command, monotonic(), partial(self._tell_lost, lost))
+                self._wire.tell(command, monotonic(), MethodType(_tell, (self._client, lost)))
             except (RedisError, OSError) as error:
                 raise self._failure(error) from error
             return
@@ -163,9 +164,6 @@ class RedisStorage:
     def confirm(self) -> None:
         if self._wire is not None:
             self._wire.confirm()
-
-    def _tell_lost(self, lost: Lost, error: Exception) -> None:
-        lost(storage_error(error, address_of(self._client)))
 
     def renew(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
@@ -349,6 +347,11 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     except (ValueError, TypeError, RedisError) as error:
         raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {why_malformed(url, error)}") from None
     return client
+
+
+def _tell(whom: tuple[Any, Lost], error: Exception) -> None:
+    client, lost = whom
+    lost(storage_error(error, address_of(client)))
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:

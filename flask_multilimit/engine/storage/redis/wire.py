@@ -440,7 +440,7 @@ class _SocketLine:
         return replies
 
     def tell(self, command: bytes, started: float, lost: Lost) -> None:
-        if monotonic() - started > self._leisure or self._hurried:
+        if self._hurried:  # by the question before; sending alone takes no time
             self._hurry(started)
         if len(self._owed) >= _MOST_OWED:
             self._settle_all(started, Announcements())
