@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from flask_multilimit.engine import Concurrent, Limiter, RedisStorage, hits_for, slots
-from flask_multilimit.engine.slots import KEEPER
+from flask_multilimit.engine import (
+    Concurrent,
+    Decision,
+    Limiter,
+    MemoryStorage,
+    RedisStorage,
+    StorageError,
+    hits_for,
+    slots,
+)
+from flask_multilimit.engine.slots import KEEPER, Keeper
 from support.waiting import SECONDS, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import redis
 
+    from flask_multilimit.engine.storage import Slot
     from support.servers import Server
 
 THREE = hits_for(Concurrent(3), scope="reports")
@@ -59,6 +69,17 @@ def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter
 
 
 def test_a_release_that_is_lost_with_its_connection_is_made_again(limiter: Limiter, redis_client: redis.Redis) -> None:
+    with limiter.slot(THREE):
+        redis_client.client_kill_filter(_type="normal", skipme=True)
+
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)
+    until(lambda: len(KEEPER) == 0)
+
+
+def test_a_release_that_is_lost_is_made_again_at_once(
+    limiter: Limiter, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "RETRY_SECONDS", 3600)
     with limiter.slot(THREE):
         redis_client.client_kill_filter(_type="normal", skipme=True)
 
@@ -147,3 +168,66 @@ def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
     except _InTheChild:
         os._exit(0)
     until(lambda: redis_client.zcard(THREE[0].key) == 0)
+
+
+class Renewing(MemoryStorage):
+    """Notes what is renewed, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed: list[bytes] = []
+        self.fails = False
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        if self.fails:
+            raise StorageError("away")
+        self.renewed += [slot.check_id for slot in slots]
+
+
+class Held(NamedTuple):
+    """A slot with a timeout of 60 s, held from second 0 on."""
+
+    keeper: Keeper
+    storage: Renewing
+    decision: Decision
+    now: list[float]
+
+    def renewals_at(self, second: float) -> int:
+        self.now[0] = second
+        self.keeper.renew_due()
+        return len(self.storage.renewed)
+
+
+@pytest.fixture
+def held() -> Held:
+    now = [0.0]
+    keeper, storage = Keeper(clock=lambda: now[0]), Renewing()
+    decision = storage.check(THREE)
+    keeper.hold(storage, decision)
+    return Held(keeper, storage, decision, now)
+
+
+def test_a_slot_is_renewed_in_each_third_of_its_timeout_until_it_is_released(held: Held) -> None:
+    assert [held.renewals_at(second) for second in (19, 20, 39, 40, 60)] == [0, 1, 1, 2, 3]
+    held.keeper.release(held.decision)
+    assert held.renewals_at(100) == 3
+    assert set(held.storage.renewed) == {held.decision.check_id}
+
+
+def test_a_renewal_that_fails_is_tried_again_after_a_second_and_is_one_line_in_the_log(
+    held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    held.storage.fails = True
+    assert [held.renewals_at(second) for second in (20, 20.5, 21, 22)] == [0, 0, 0, 0]
+    assert caplog.text.count("could not be renewed") == 1
+
+    held.storage.fails = False
+    assert [held.renewals_at(second) for second in (22.5, 23, 42, 43)] == [0, 1, 1, 2]
+
+
+def test_a_renewal_that_fails_after_one_that_did_not_is_another_line_in_the_log(
+    held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    for held.storage.fails, second in ((True, 20), (False, 21), (True, 41)):
+        held.renewals_at(second)
+    assert caplog.text.count("could not be renewed") == 2

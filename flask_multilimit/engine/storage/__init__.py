@@ -16,6 +16,7 @@ from .base import (
     Slot,
     Storage,
     StoredKey,
+    is_storage,
     layers_of,
 )
 from .evaluate import decide, take_back
@@ -24,7 +25,7 @@ from .layers.guard.guard import GuardedStorage
 from .layers.guard.health import Health
 from .layers.stack import Layers, rebuilt, with_leases
 from .memory import MemoryStorage
-from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, is_storage, storage_from, storage_from_uri
+from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, storage_from, storage_from_uri
 from .tallies import KeepsTallies, Tallies, Tally
 
 if TYPE_CHECKING:

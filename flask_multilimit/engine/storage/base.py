@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision
-from ..errors import StorageError
+from ..errors import ConfigurationError, StorageError
 from ..hits import Hit
 
 
@@ -142,3 +142,19 @@ def layers_of(storage: Storage) -> Iterator[Storage]:
     while layer is not None:
         yield layer
         layer = getattr(layer, "wrapped", None)
+
+
+_MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
+
+
+def is_storage(given: object) -> bool:
+    """Whether ``given`` is a :class:`Storage`. From Python 3.12 on, ``isinstance`` does not find attributes that come
+    from ``__getattr__``."""
+    return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
+
+
+def check_storage(given: object, layer: str) -> None:
+    """Raise :class:`ConfigurationError` unless ``given`` is a storage for a ``layer`` to ask."""
+    if not is_storage(given):
+        shown = given.__name__ if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ConfigurationError(f"{layer} around {shown}: give a Storage, such as storage_from_uri(URI)")

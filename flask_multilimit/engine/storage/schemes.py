@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from ..errors import ConfigurationError, brief
 from .addresses import redacted
-from .base import Storage
+from .base import Storage, is_storage
 from .memory import MemoryStorage
 
 DEFAULT_TIMEOUT = 0.1
@@ -142,12 +142,3 @@ def _storage_around(given: Any) -> Storage:
         raise ConfigurationError("storage=Sentinel(...): give a client of the primary: sentinel.master_for(NAME)")
     shown = brief(given, without_secrets=redacted)
     raise ConfigurationError(f"storage={shown}: give a URI, a client object of redis, or a Storage")
-
-
-_MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
-
-
-def is_storage(given: object) -> bool:
-    """Whether ``given`` is a :class:`Storage`. From Python 3.12 on, ``isinstance`` does not find attributes that come
-    from ``__getattr__``."""
-    return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)

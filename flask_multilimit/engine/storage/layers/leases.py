@@ -33,7 +33,7 @@ from ...forks import tell_child
 from ...hits import BanHit, Hit, Hits, bans_among, memoized, new_id
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
-from ..base import KeepsSlots, Lost, Slot, Storage
+from ..base import KeepsSlots, Lost, Slot, Storage, check_storage
 
 MOST_LEASES = 1024
 """The most quotas of which a process has leases. For another, it gives back the lease that was renewed longest ago."""
@@ -158,10 +158,11 @@ class LeasingStorage:
 
     Every check asks about rules without a lease and about shadows. A check that is given an id asks about all its
     rules, because only the storage knows ids. ``clock``, for tests, returns the microseconds by which leases end.
-    Thread-safe. A forked child begins without leases.
+    Thread-safe. A forked child begins without leases. Raises :class:`ConfigurationError`.
     """
 
     def __init__(self, wrapped: Storage, *, clock: Callable[[], int] = monotonic_microseconds) -> None:
+        check_storage(wrapped, "LeasingStorage")
         self.wrapped = wrapped
         self.on_units: Callable[[Sequence[str]], object] | None = None
         """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage

@@ -12,6 +12,7 @@ from flask_multilimit.engine import (
     DenyCache,
     GuardedStorage,
     Layers,
+    LeasingStorage,
     Limiter,
     MemoryStorage,
     RedisStorage,
@@ -25,6 +26,8 @@ from support.bench import hits
 from support.clock import Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
 
     from support.servers import Server
@@ -144,6 +147,16 @@ def test_a_wrong_policy_of_a_guard_or_a_hit_is_told(policy: Any) -> None:
 def test_a_wrong_number_of_workers_of_a_guard_is_told(workers: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"workers=.*: give a whole number, 1 or more, or leave it out"):
         GuardedStorage(MemoryStorage(), workers=workers)
+
+
+@pytest.mark.parametrize("layer", [DenyCache, GuardedStorage, LeasingStorage])
+@pytest.mark.parametrize("storage", [None, "redis://:secret@localhost", MemoryStorage, 3])
+def test_a_layer_around_what_is_no_storage_is_told(layer: Callable[[Any], object], storage: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r" around .*: give a Storage, such as storage_from_uri\(URI\)"
+    ) as told:
+        layer(storage)
+    assert "secret" not in str(told.value)
 
 
 @pytest.mark.parametrize("seconds", ["1", None, True])

@@ -20,7 +20,7 @@ from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError
 from ....forks import mind_forks
 from ....hits import PEEKED, Hit, OnStorageError
-from ...base import KeepsSlots, Lost, Slot, Storage
+from ...base import KeepsSlots, Lost, Slot, Storage, check_storage
 from .breaker import Breaker, State
 from .fallback import MOST_KEYS, Fallback, check_outage_keys, without_bans
 from .health import Health
@@ -60,6 +60,7 @@ class GuardedStorage:
         outage_keys: int = MOST_KEYS,
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
+        check_storage(storage, "GuardedStorage")
         check_workers(workers)
         check_outage_keys(outage_keys)
         self.wrapped = storage
