@@ -13,7 +13,7 @@ from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
 from .control.control import Control
-from .declare.data import LimitsFile, read_limits
+from .declare.data import NO_FILE, LimitsFile, read_limits
 from .declare.decorators import EXTENSION, GATE, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
@@ -123,7 +123,7 @@ class MultiLimit:
         if EXTENSION in app.extensions:
             raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
         settings = Settings.from_config(app.config)
-        file = LimitsFile() if settings.file is None else read_limits(Path(app.root_path, settings.file))
+        file = NO_FILE if settings.file is None else read_limits(Path(app.root_path, settings.file))
         sources = Sources.of(
             app,
             settings,

@@ -473,6 +473,9 @@ class LimitsFile(Written):
     """Networks and subjects that are refused before any limit is checked."""
 
 
+NO_FILE = LimitsFile.model_construct()  # building the model would take longer than all else of it
+
+
 def limiter_options(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of :func:`rate_limiter`, from a mapping in which some values are written as data, and others are
     Python objects, such as a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""

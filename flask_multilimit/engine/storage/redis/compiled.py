@@ -12,13 +12,15 @@ that is possible (:mod:`.inline`), and called with a table for the hit where it 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...algorithms import BAN, Quota
 from ...algorithms.ban import BanQuota
 from ...hits import Hit, bans_among
-from .inline import CannotBeWrittenOut, Function
 from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
+
+if TYPE_CHECKING:
+    from .inline import Function
 
 MOST_HITS = 20
 """The most hits in a compiled script: Lua allows 200 local names, and each hit needs six."""
@@ -144,6 +146,8 @@ _FIELDS = (
 @lru_cache(maxsize=64)
 def _functions_in(text: str) -> tuple[Function, Function] | None:
     """``evaluate`` and ``charge`` of an algorithm's Lua, if both can be written out."""
+    from .inline import CannotBeWrittenOut, Function  # noqa: PLC0415 - at the first shape, and not at the start
+
     try:
         functions = Function.found_in(text, "evaluate"), Function.found_in(text, "charge")
         anything = dict.fromkeys(_FIELDS, "1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
@@ -63,14 +62,18 @@ def count_workers(
 
 def workers_asked_for(environment: Mapping[str, str]) -> Workers | None:
     """The largest number for which the environment asks a server, whether or not this process is one of its workers."""
-    arguments = ["gunicorn", *shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))]
-    found = [*_of_environment(environment), *_of_gunicorn(arguments, "GUNICORN_CMD_ARGS")]
+    arguments = shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))
+    found = _of_environment(environment)
+    if arguments:
+        found += _of_gunicorn(["gunicorn", *arguments], "GUNICORN_CMD_ARGS")
     return max(found, key=lambda workers: workers.count, default=None)
 
 
 def _of_gunicorn(arguments: Sequence[str], source: str) -> list[Workers]:
     if not arguments or "gunicorn" not in Path(arguments[0]).as_posix():
         return []
+    import argparse  # noqa: PLC0415 - gunicorn has loaded it, and other processes start without it
+
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-w", "--workers", type=int)
     try:
