@@ -153,7 +153,7 @@ def test_a_user_that_may_not_follow_changes_is_told_what_it_needs(as_limiter: Ca
     found = finding(as_limiter(RIGHTS)("doctor", "--json"), "control")
 
     assert (found["level"], "may not read what is changed" in found["text"]) == ("hint", True)
-    assert f"{RIGHTS_TO_FOLLOW}, and whoever changes limits {RIGHTS_TO_CHANGE}" in found["remedy"]
+    assert f"{RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}" in found["remedy"]
     assert finding(as_limiter(f"{RIGHTS} {RIGHTS_TO_FOLLOW}")("doctor", "--json"), "control")["level"] == "ok"
 
 
