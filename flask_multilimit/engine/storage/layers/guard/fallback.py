@@ -92,20 +92,20 @@ class Fallback:
 
     def remember(self, decision: Decision) -> None:
         """The storage has answered. This runs at every request, so it does little."""
-        place = memoized(decision.hits, _joined_keys)
-        known = self._recent.get(place)
-        if known is None:
-            self._make_room(place, decision)
+        try:  # as memoized() looks it up, in a call less
+            known = self._recent[decision.hits.memory[_joined_keys]]  # type: ignore[attr-defined]
+        except (KeyError, AttributeError):
+            self._make_room(memoized(decision.hits, _joined_keys), decision)
         else:
             known.before, known.decision, known.at = known.decision, decision, self.now()
         if self._unsettled:
             self._settle_down()
 
     def _make_room(self, place: str, decision: Decision) -> None:
-        older, recent = self._older.get(place), self._recent
+        known, recent = self._recent.get(place) or self._older.get(place), self._recent
         if len(recent) >= REMEMBERED:
             self._older, self._recent = recent, {}
-        self._recent[place] = Known(self.now(), decision, None if older is None else older.decision)
+        self._recent[place] = Known(self.now(), decision, None if known is None else known.decision)
 
     def _settle_down(self) -> None:
         """Sweep the keys of an outage, during it and afterwards, when no check here would."""

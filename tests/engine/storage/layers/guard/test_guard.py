@@ -31,6 +31,7 @@ from flask_multilimit.engine import (
 )
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
 from flask_multilimit.engine.storage.layers.guard.workers import count_workers
 from support.bench import hits, rule
@@ -38,7 +39,7 @@ from support.clock import Clock
 from support.rates import RATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -959,6 +960,26 @@ def test_what_is_remembered_of_the_storage_is_bounded(
         guard.check(hits(subject=f"client-{n}"))
 
     assert len(guard._fallback._recent) + len(guard._fallback._older) <= 20
+
+
+@pytest.mark.parametrize("kind", [Hits, tuple], ids=["hits", "plain tuple"])
+def test_what_others_take_between_two_answers_is_remembered_of_hits_of_any_kind(
+    make: Callable[..., Workers], kind: Callable[[Iterable[Hit]], tuple[Hit, ...]]
+) -> None:
+    workers = make(2)
+    plan = kind(hits("100/minute"))
+    ours, theirs = (limiter._storage for limiter in workers.limiters)
+    ours.check(plan)
+    for _ in range(10):
+        theirs.check(plan)
+    ours.check(plan)
+    workers.break_down()
+
+    decision = ours.check(plan)
+
+    assert decision.decided_by == "local"
+    share, supposed = 88 // 2, 2 * 10 // 2  # of what was left; of what others took meanwhile, twice
+    assert decision.remaining == share - supposed - 1
 
 
 class PastElsewhere(Fallback):
