@@ -397,7 +397,7 @@ def _version(address: str, info: _Info) -> Finding:
     version = str(info[field] or "of unknown version")
     text = f"{products[field]} {version} at {address}."
     if field == "redis_version" and _numbers(version) and _numbers(version) < OLDEST_SERVER:
-        return Finding("storage", Severity.WRONG, text, "Use Redis 5 or later, or Valkey.")
+        return Finding("storage", Severity.WRONG, text, "Use Redis 6.2 or later, or Valkey.")
     return Finding("storage", Severity.OK, text)
 
 
