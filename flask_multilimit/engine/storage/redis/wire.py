@@ -277,7 +277,11 @@ def _is_fit(line: _Line) -> bool:
     """Whether there is nothing to read but replies to :meth:`Wire.tell`."""
     try:
         line.settle(None)
-        return not line.has_news()
+        while line.has_news():
+            if not line.owed:
+                return False
+            line.settle(None)  # these replies came after the last look
+        return True
     except (RedisError, OSError):
         return False
 

@@ -393,6 +393,24 @@ def test_who_only_tells_reads_now_and_then(wire: Wire) -> None:
     assert lost == []
 
 
+def test_replies_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
+    lost = Losses()
+    tell(wire, b"INCR", b"told", lost=lost)
+    (line,) = wire._idle
+    settle, looks = line.settle, []
+
+    def settle_but_not_first(started: float | None) -> None:
+        looks.append(started)
+        if len(looks) > 1:
+            settle(started)
+
+    until(line.has_news)
+    line.settle = settle_but_not_first  # type: ignore[method-assign]
+
+    assert wire_module._is_fit(line)
+    assert (line.owed, lost) == (0, [])
+
+
 def test_where_the_socket_is_not_the_systems_own_what_is_told_is_asked(
     wire: Wire, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
