@@ -34,6 +34,8 @@ class Beat:
         self._logger = logger
         self._tasks: list[Task] = []
         self._lock = Lock()
+        self.turn: object = None
+        """The mark of the thread that runs; any other thread ends."""
         self.idle: bool = False
         """Whether there are tasks but no thread. Check it before :meth:`start`, which takes a lock."""
         tell_child(self)

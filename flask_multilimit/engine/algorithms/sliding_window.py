@@ -50,7 +50,7 @@ class Log:
         self.times: array[int] = array("q")
         self.ids: bytearray = bytearray()
         self.head: int = 0
-        self.quota = quota
+        self.quota: Quota = quota
         self.room: int = 0
         self.known_until: int = 0
 
