@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
@@ -22,8 +20,6 @@ MOST_ENTRIES = 100_000
 MOST_OVERRIDES = 1000
 """Of its entries. Each of them may change each endpoint."""
 LONGEST_TEXT = 500
-LONG = 1 << 20
-"""Characters of a document."""
 MOST_TIMES = 1000
 
 _WIDEST = {4: 8, 6: 16}
@@ -158,8 +154,7 @@ class Document(Written):
     def parse(cls, text: str | bytes) -> Document:
         """Raise :class:`ConfigurationError` when it cannot be read, or is of a newer version."""
         try:
-            with _no_collections(len(text)):
-                return cls.model_validate_json(text, context=NO_IMPORTS)
+            return cls.model_validate_json(text, context=NO_IMPORTS)
         except ValueError:  # a ValidationError is one
             return cls._told(text)
 
@@ -223,19 +218,6 @@ class Document(Written):
     def next_end(self) -> float | None:
         """When the first of its entries ends."""
         return min((each.until for each in self.entries if each.until is not None), default=None)
-
-
-@contextmanager
-def _no_collections(size: int) -> Iterator[None]:
-    """Of garbage, while a long text becomes many objects of which none is garbage: it would take as long again."""
-    if size < LONG or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def entry_from(given: dict[str, Any]) -> Override | Listing:

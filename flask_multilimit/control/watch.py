@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
@@ -20,7 +22,8 @@ from .store import NEVER_WRITTEN, Store
 SECONDS = (0.4, 0.6)
 """Between two looks, at random, so that not all workers ask at once: with the answer, less than a second."""
 
-
+LONG = 1 << 20
+"""Characters of a document."""
 PAUSE = 20
 """So many times the time that it took to leave out the entries that have ended passes before it is done again."""
 
@@ -112,14 +115,16 @@ class Watcher:
         if found.stamp != known.stamp:
             # Remembered before it is read: what is wrong in it is told once.
             self.in_force = InForce(found.stamp, known.document, found.now, read)
-            try:
-                document = Document.parse(found.text) if found.text else NOTHING
-            except ConfigurationError as error:
-                self._fail(error)
-                return
-            self.in_force = InForce(found.stamp, document, found.now, read)
-            self.problem = None
-            self._hold(document, found.now)
+            text = found.text or ""
+            with _no_collections(len(text)):
+                try:
+                    document = Document.parse(text) if text else NOTHING
+                except ConfigurationError as error:
+                    self._fail(error)
+                    return
+                self.in_force = InForce(found.stamp, document, found.now, read)
+                self.problem = None
+                self._hold(document, found.now)
         elif self._next_end is not None and found.now >= self._next_end and read >= self._not_before:
             self._hold(self.in_force.document, found.now)
 
@@ -160,6 +165,20 @@ class Watcher:
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
         self._running = False
+
+
+@contextmanager
+def _no_collections(size: int) -> Iterator[None]:
+    """Put garbage collection off while a long text becomes many objects of which none is garbage: it would take as
+    long again."""
+    if size < LONG or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _watch(watching: weakref.ref[Watcher]) -> None:

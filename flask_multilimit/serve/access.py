@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Literal, NamedTuple
 
 from ..control.controls import Listing
@@ -55,18 +54,14 @@ class AccessLists:
         *,
         told: Callable[[Listing], Listed | None] | None = None,
     ) -> None:
-        declared = tuple(listed)
-        self._size = len(declared) + len(live)
-        self._allowed, self._denied = (
-            _Found(
-                chain(
-                    ((each.who, each) for each in declared if (each.action == "allow") == allowing),
-                    ((each.who, each) for each in live if (each.kind == "allow") == allowing),
-                ),
-                told,
-            )
-            for allowing in (True, False)
-        )
+        allowed: list[Listed | Listing] = []
+        denied: list[Listed | Listing] = []
+        for declared in listed:
+            (allowed if declared.action == "allow" else denied).append(declared)
+        for each in live:
+            (allowed if each.kind == "allow" else denied).append(each)
+        self._size = len(allowed) + len(denied)
+        self._allowed, self._denied = _Found(allowed, told), _Found(denied, told)
         self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
         """Types whose subjects are listed."""
 
@@ -103,21 +98,20 @@ class AccessLists:
 class _Found:
     """The entries of one action."""
 
-    def __init__(
-        self, entries: Iterable[tuple[Who, Listed | Listing]], told: Callable[[Listing], Listed | None] | None
-    ) -> None:
+    def __init__(self, entries: Iterable[Listed | Listing], told: Callable[[Listing], Listed | None] | None) -> None:
         self._told = told
         self._subjects: dict[tuple[str, str], Listed | Listing] = {}
         self._networks: Networks[Listed | Listing] = Networks(self._take(entries))
         self.type_names: frozenset[str] = frozenset(type_name for type_name, _ in self._subjects)
 
-    def _take(self, entries: Iterable[tuple[Who, Listed | Listing]]) -> Iterator[tuple[Network, Listed | Listing]]:
+    def _take(self, entries: Iterable[Listed | Listing]) -> Iterator[tuple[Network, Listed | Listing]]:
         """Keep the subjects; the rest are networks."""
-        for who, entry in entries:
-            if who.network is None:
-                self._subjects[who.type_name, who.value] = entry
+        for entry in entries:
+            network, type_name, value = entry.who
+            if network is None:
+                self._subjects[type_name, value] = entry
             else:
-                yield who.network, entry
+                yield network, entry
 
     def at(self, number: AddressNumber) -> Listed | None:
         found = self._networks.at(number)

@@ -174,13 +174,12 @@ class Steering:
         before, now = self._entries, {each.id: each for each in entries}
         self._entries = now
         for sign, some, others in (("now", now, before), ("no longer", before, now)):
-            changed = [some[id_] for id_ in some.keys() - others.keys()]
-            self._log(sign, sorted(changed, key=lambda each: each.since))
+            self._log(sign, [each for id_, each in some.items() if id_ not in others])
         notify(control_changed, self._gate.app, entries=entries)
 
     def _log(self, sign: str, changed: Sequence[Override | Listing]) -> None:
         log = self._gate.app.logger.info
-        for each in changed[:MOST_LOGGED]:
+        for each in changed[:MOST_LOGGED]:  # in their order, which is that of time
             by = f" by {each.author}" if each.author else ""
             log("Rate limits, %s: %s (%s%s)%s", sign, each, each.id, by, f": {each.reason}" if each.reason else "")
         if len(changed) > MOST_LOGGED:
