@@ -121,7 +121,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"alerts", "keys", "limits", "schema", "simulate", "subjects", "suggest"},
     ),
     "engine": (
-        {"errors", "algorithms", "clock", "forks", "reply"},
+        {"errors", "algorithms", "clock", "forks", "records", "reply"},
         {"rules", "keys"},
         {"bans"},
         {"hits"},
