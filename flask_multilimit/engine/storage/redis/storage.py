@@ -156,10 +156,13 @@ class RedisStorage:
             return
         self._deadline.start()
         if self._wire is None:
-            commands = [_release_command_of(hit)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots]
+            commands = [
+                _release_command_of(hit.rule.algorithm)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots
+            ]
             self._command(self._run_each, commands)
         else:
-            self._command(self._wire.ask_all, [_packed_release(slot) for slot in slots], self._deadline.started)
+            packed = [check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost)) for check_id, hit in slots]
+            self._command(self._wire.ask_all, packed, self._deadline.started)
 
     def confirm(self) -> None:
         if self._wire is not None:
@@ -407,17 +410,11 @@ _ANY_ID = b"\xff" * 16
 @lru_cache(maxsize=1024)
 def _release_parts(algorithm: str, key: str, cost: int) -> list[bytes]:
     """The packed command, split where the id belongs."""
-    release_command = cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
-    return command_of(*release_command(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
+    return command_of(*_release_command_of(algorithm)(key.encode(), cost, _ANY_ID)).split(_ANY_ID)
 
 
-def _packed_release(slot: Slot) -> bytes:
-    check_id, hit = slot
-    return check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
-
-
-def _release_command_of(hit: Hit) -> ReleaseCommand:
-    return cast("HoldsSlots", hit.rule.implementation).release_command
+def _release_command_of(algorithm: str) -> ReleaseCommand:
+    return cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
 
 
 def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
