@@ -171,13 +171,7 @@ def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:
     """
     starts: list[int] = [0]
     values: list[T | None] = [None]
-    ends: list[int] = []  # of the open ones; the innermost is last
-    inside: list[T | None] = [None]  # which values hold there, behind that of no network
-
-    def close_until(at: int) -> None:
-        while ends and ends[-1] <= at:
-            inside.pop()
-            begin(ends.pop(), inside[-1])
+    open_: list[tuple[int, T]] = []  # where each ends, and its value; the innermost is last
 
     def begin(at: int, value: T | None) -> None:
         if starts[-1] == at:
@@ -186,13 +180,16 @@ def _segments(keys: list[int], given: list[T], *, bits: int) -> _Segments[T]:
             starts.append(at)
             values.append(value)
 
+    def close_until(at: int) -> None:
+        while open_ and open_[-1][0] <= at:
+            end, _ = open_.pop()
+            begin(end, open_[-1][1] if open_ else None)
+
     for index in sorted(range(len(keys)), key=keys.__getitem__):
-        first, value = keys[index] >> 8, given[index]
-        if ends and ends[-1] <= first:
-            close_until(first)
-        ends.append(first + (1 << (bits - (keys[index] & 0xFF))))
-        inside.append(value)
-        begin(first, value)
+        first, prefixlen = keys[index] >> 8, keys[index] & 0xFF
+        close_until(first)
+        open_.append((first + (1 << (bits - prefixlen)), given[index]))
+        begin(first, given[index])
     close_until(1 << 129)
     return _Segments(starts, values)
 
