@@ -117,16 +117,19 @@ class Watcher:
             self.in_force = InForce(found.stamp, known.document, found.now, read)
             text = found.text or ""
             with _no_collections(len(text)):
-                try:
-                    document = Document.parse(text) if text else NOTHING
-                except ConfigurationError as error:
-                    self._fail(error)
-                    return
-                self.in_force = InForce(found.stamp, document, found.now, read)
-                self.problem = None
-                self._hold(document, found.now)
+                self._take_newest(found.stamp, text, found.now, read)
         elif self._next_end is not None and found.now >= self._next_end and read >= self._not_before:
             self._hold(self.in_force.document, found.now)
+
+    def _take_newest(self, stamp: str, text: str, now: float, read: float) -> None:
+        try:
+            document = Document.parse(text) if text else NOTHING
+        except ConfigurationError as error:
+            self._fail(error)
+            return
+        self.in_force = InForce(stamp, document, now, read)
+        self.problem = None
+        self._hold(document, now)
 
     def _hold(self, document: Document, now: float) -> None:
         """Put in force what of ``document`` holds ``now``."""
