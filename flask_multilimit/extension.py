@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from werkzeug.local import LocalProxy
 from .config import PREFIX, Settings
 from .control.control import Control
 from .declare.data import NO_FILE, LimitsFile, read_limits
-from .declare.decorators import EXTENSION, GATE, holding
+from .declare.decorators import EXTENSION, GATE, app_in_force, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter
@@ -41,9 +41,6 @@ from .signals import notify, storage_failed, storage_recovered
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
-
-_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
-"""The app itself: each access to an attribute of the proxy would look it up again."""
 
 
 class MultiLimit:
@@ -381,7 +378,7 @@ _INSTEAD = {
 
 def _gate() -> AppGate:
     """Of the current app."""
-    return gate_of(_current_app())
+    return gate_of(app_in_force())
 
 
 def _layers(app: Flask, settings: Settings) -> Layers:

@@ -255,7 +255,7 @@ def is_routed_limited(function: object) -> bool:
     return function in _below_views
 
 
-_current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+app_in_force: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 """The app itself: each access to an attribute of the proxy would look it up again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
 held_by_this_call: ContextVar[list[Decision] | None] = ContextVar("multilimit_held", default=None)
@@ -405,7 +405,7 @@ def gate_of_app(app: Flask, *, needed_by: str = "") -> Gate:
 
 def _gate(stack: Stack) -> Gate:
     try:
-        app = _current_app()
+        app = app_in_force()
     except RuntimeError:
         raise RuntimeError(
             f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
