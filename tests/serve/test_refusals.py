@@ -48,6 +48,18 @@ def refuse(app: Flask, path: str = "/", **headers: str) -> Any:
     return [ask(app, path, headers=given) for _ in range(2)][1]
 
 
+def limit(app: Flask, storage: RecordingStorage, level: str, **options: Any) -> None:
+    """A view, by ``options`` of its limiter or of the app."""
+    MultiLimit(app, storage=storage, **options if level == "app" else {})
+    limiter = rate_limiter(rules="1/minute", **options if level == "limiter" else {})
+    app.add_url_rule("/", "view", limiter(view()))
+
+
+def assert_default(refusal: Any) -> None:
+    assert refusal.status_code == 429
+    assert refusal.json["violated-policies"] == ["default-60s"]
+
+
 def detail(app: Flask, **headers: str) -> str:
     return str(refuse(app, **headers).json["detail"])
 
@@ -126,15 +138,9 @@ class TestOnRejected:
     def test_that_fails_leaves_the_default_refusal(
         self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture, level: str
     ) -> None:
-        options: dict[str, Any] = {"on_rejected": fail}
-        MultiLimit(app, storage=storage, **options if level == "app" else {})
-        limiter = rate_limiter(rules="1/minute", **options if level == "limiter" else {})
-        app.add_url_rule("/", "view", limiter(view()))
+        limit(app, storage, level, on_rejected=fail)
 
-        refusal = refuse(app)
-
-        assert refusal.status_code == 429
-        assert refusal.json["violated-policies"] == ["default-60s"]
+        assert_default(refuse(app))
         assert "on_rejected failed; the client gets the default refusal" in caplog.text
 
     @pytest.mark.parametrize("level", ["limiter", "app"])
@@ -146,15 +152,9 @@ class TestOnRejected:
     def test_that_returns_what_no_view_may_return_leaves_the_default_refusal(
         self, app: Flask, storage: RecordingStorage, answer: Any, level: str
     ) -> None:
-        options: dict[str, Any] = {"on_rejected": lambda _: answer}
-        MultiLimit(app, storage=storage, **options if level == "app" else {})
-        limiter = rate_limiter(rules="1/minute", **options if level == "limiter" else {})
-        app.add_url_rule("/", "view", limiter(view()))
+        limit(app, storage, level, on_rejected=lambda _: answer)
 
-        refusal = refuse(app)
-
-        assert refusal.status_code == 429
-        assert refusal.json["violated-policies"] == ["default-60s"]
+        assert_default(refuse(app))
 
     def test_may_abort(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute", on_rejected=lambda _: abort(418))

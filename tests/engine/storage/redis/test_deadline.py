@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -132,12 +132,18 @@ def test_a_new_question_has_time_again(deadline: Deadline, ends: Ends) -> None:
 @pytest.fixture
 def wire(any_server: Server) -> Iterator[Wire]:
     """With a minute for each question."""
-    deadline = Deadline(60)
+    with wire_to(any_server.url, TimedUnixConnection, 60) as wire:
+        yield wire
+
+
+@contextmanager
+def wire_to(url: str, connection_class: Any, seconds: float) -> Iterator[Wire]:
+    deadline = Deadline(seconds)
     client = redis.Redis.from_url(
-        any_server.url,
-        connection_class=TimedUnixConnection,
+        url,
+        connection_class=connection_class,
         deadline=deadline,
-        socket_timeout=60,
+        socket_timeout=seconds,
         protocol=2,
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
@@ -234,21 +240,11 @@ def test_signals_do_not_make_the_time_begin_anew(
         ticks += 1
         assert ticks < 500, "the time is over since long"
 
-    deadline = Deadline(0.1)
     with Server(next(iter(server_binaries.values())), tcp=True) as server:
-        client = redis.Redis.from_url(
-            server.url if over == "unix" else server.tcp_url,
-            connection_class=TimedUnixConnection if over == "unix" else TimedConnection,
-            deadline=deadline,
-            socket_timeout=0.1,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=0,
+        url, connection_class = (
+            (server.url, TimedUnixConnection) if over == "unix" else (server.tcp_url, TimedConnection)
         )
-        wire = wire_of(client, deadline)
-        assert wire is not None
-        with signals(tick), pytest.raises(redis.TimeoutError):
+        with wire_to(url, connection_class, 0.1) as wire, signals(tick), pytest.raises(redis.TimeoutError):
             wire.ask(command_of(b"BLPOP", b"nothing", b"0"), time.monotonic())
-        client.close()
 
     assert ticks
