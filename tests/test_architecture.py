@@ -72,7 +72,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "serve": (
         {"access", "audience", "bans", "headers", "messages", "record", "workers"},
         {"in_force", "refusal", "slots"},
-        {"access_check", "settle", "startup"},
+        {"access_check", "error_handlers", "settle", "startup"},
         {"verdict"},
         {"gate"},
         {"here", "steer"},

@@ -13,6 +13,7 @@ from ..declare.decorators import Stack, gate_of_app, held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..engine import Decision
 from .access_check import AccessCheck
+from .error_handlers import answer_refusals
 from .headers import describe
 from .in_force import InForce
 from .record import NO_PLAN, Record, Records, current_request, request_if_any
@@ -81,6 +82,7 @@ class AppGate(InForce):
         self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]
         self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]
         self.app.after_request(self._after_request)
+        answer_refusals(self.app)
 
     def _enter(self) -> Record | None:
         """Look up what applies to the current request, and turn away the addresses that are denied."""

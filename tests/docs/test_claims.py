@@ -377,6 +377,12 @@ class TestServices:
             with pytest.raises(flask_multilimit.RateLimitExceeded):
                 namespace["Exporter"]().export()
 
+    def test_error_handler(self, run: Run) -> None:
+        app = run(self.PAGE, "error-handler")["app"]
+        assert statuses(app, "/wp-login.php", 9) == [404] * 9
+        assert statuses(app, "/items/2", 2) == [404, 429]
+        assert statuses(app, "/items/1", 1) == [200]
+
     def test_command(self, run: Run) -> None:
         runner = run(self.PAGE, "command")["app"].test_cli_runner()
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"

@@ -1,0 +1,61 @@
+"""Refusals that error handlers raise, because a limiter is on them or they call a limited function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from flask import Flask
+
+from .refusal import AccessDenied, RateLimitExceeded, StorageUnavailable
+
+_REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
+
+
+def answer_refusals(app: Flask) -> None:
+    """Answer a refusal in an error handler of ``app`` like one in a view. Flask makes a server error of every exception
+    that an error handler raises."""
+    app.handle_user_exception = _answering(app.handle_user_exception)  # type: ignore[method-assign]
+    app.handle_exception = _answering_last(app, app.handle_exception)  # type: ignore[method-assign]
+
+
+def _answering(handle: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(handle)
+    def handle_user_exception(*arguments: Any) -> Any:
+        *context, error = arguments
+        try:
+            return handle(*arguments)
+        except _REFUSALS as refusal:
+            if refusal is error:  # nobody handles it: TRAP_HTTP_EXCEPTIONS
+                raise
+            return _handled(handle, context, refusal)
+
+    return handle_user_exception
+
+
+def _handled(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:
+    """What the error handlers say about ``refusal``. If they are refused as well, that is the answer."""
+    try:
+        return handle(*context, refusal)
+    except _REFUSALS as again:
+        if again is refusal:
+            raise
+        return again
+
+
+def _answering_last(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
+    """For the error handler of 500. After it, nothing but the server is left to answer."""
+
+    @functools.wraps(handle)
+    def handle_exception(*arguments: Any) -> Any:
+        *context, error = arguments  # Flask 3.2 passes its context, too
+        try:
+            return handle(*arguments)
+        except _REFUSALS as refusal:
+            if refusal is error:  # as set by PROPAGATE_EXCEPTIONS
+                raise
+            answer = app.handle_user_exception(*context, refusal)
+            return app.finalize_request(*context, answer, from_error_handler=True)
+
+    return handle_exception
