@@ -70,6 +70,8 @@ def duration(seconds: float | None) -> str:
     """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for infinity."""
     if seconds is None or math.isinf(seconds):
         return "never"
+    if seconds >= 3600:
+        seconds = 60 * math.ceil(seconds / 60)  # what was to last two hours is shown as such a moment later
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{_short(seconds / size)} {unit}"

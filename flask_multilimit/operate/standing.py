@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 from flask import has_request_context
 
+from ..declare.subjects import LimitType, Subject
 from ..engine import ConfigurationError
 from ..plan.plans import Standing
+from ..serve.access import Listed
 from ..serve.gate import AppGate
 
 
@@ -20,6 +22,20 @@ def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mappin
     """
     with _made_up_request(gate, endpoint, method, given):
         return gate.plans.standings_given(endpoint, method, given)
+
+
+def listed_of(gate: AppGate, given: Mapping[str, str]) -> Listed | None:
+    """The entry of an allow or deny list that decides about requests of the ``given`` subjects, before any limit."""
+    lists = gate.access
+    if lists is None:
+        return None
+    resolve, types = gate.subjects.given(given), gate.plans.types
+
+    def subject_of(type_name: str) -> Subject | None:
+        return resolve(types[type_name], type_name) if type_name in types else None
+
+    address, _, _ = given.get(LimitType.IP.value, "").partition("/")
+    return lists.of_client(address, subject_of)
 
 
 def require_limiters(

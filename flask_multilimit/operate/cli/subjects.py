@@ -18,11 +18,12 @@ from ...engine import BanStatus, ConfigurationError, Decision, Hit, RuleStatus, 
 from ...engine.hits import BanHit
 from ...plan.endpoint import Applied, hits_of
 from ...plan.plans import Standing
+from ...serve.access import Listed
 from ...serve.gate import AppGate
 from ...serve.steer import steering_of
 from .. import console
 from ..everywhere import all_keys, forget, keys_of
-from ..standing import require_limiters, standings_of
+from ..standing import listed_of, require_limiters, standings_of
 from ..words import rule_as_json, rule_text
 from .base import (
     C,
@@ -111,8 +112,8 @@ def check_command(
 ) -> None:
     """Show where a subject stands at ENDPOINT, and whether its requests would pass. Charges nothing.
 
-    Quotas that everyone shares are always included, because they decide too. This command makes no request: it assumes
-    that every limiter applies, and that a cost which depends on the request is 1.
+    Allow and deny lists decide first. Quotas that everyone shares are always included, because they decide too. This
+    command makes no request: it assumes that every limiter applies, and that a cost which depends on the request is 1.
     """
     del everyone  # always
     given = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects)
@@ -121,9 +122,10 @@ def check_command(
         _require_counted(gate, given)
         standings = standings_of(gate, endpoint, method, given)
         require_shared_storage(gate)
-        answers = [_asked(gate, standing) for standing in standings if _is_of_interest(standing, standings)]
+        listed = listed_of(gate, given)
+        answers = [_asked(gate, standing, listed) for standing in standings if _is_of_interest(standing, standings)]
     if as_json:
-        _print_answers_as_json(endpoint, method, answers)
+        _print_answers_as_json(endpoint, method, answers, listed)
         return
     write(_lines(endpoint, answers))
 
@@ -134,10 +136,26 @@ class _Answer:
 
     methods: tuple[str, ...]
     applied: Sequence[Applied]
+    listed: Listed | None
+    """The entry of a list that decides, whatever the limits say."""
     decision: Decision | None
-    """``None`` when no limiter counts the subjects."""
+    """Of the limits; ``None`` when no limiter counts the subjects."""
     not_asked: Mapping[str, tuple[str, ...]]
     """Types of limiters whose subject is not given, and the names of their parts."""
+
+    @property
+    def allowed(self) -> bool | None:
+        """Whether a request would pass; ``None`` when nothing decides about it."""
+        if self.listed is not None:
+            return self.listed.action == "allow"
+        return None if self.decision is None else self.decision.allowed
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds for which requests are refused; infinity if waiting does not help; ``None`` as for ``allowed``."""
+        if self.listed is not None:
+            return 0 if self.allowed else math.inf if self.listed.ends_in is None else self.listed.ends_in
+        return None if self.decision is None else self.decision.retry_after
 
     @property
     def by_request(self) -> list[str]:
@@ -150,12 +168,12 @@ def _by_request(applied: Iterable[Applied]) -> list[str]:
     return [declared.name or declared.type_name for declared in declarations]
 
 
-def _asked(gate: AppGate, standing: Standing) -> _Answer:
+def _asked(gate: AppGate, standing: Standing, listed: Listed | None) -> _Answer:
     hits = standing.applied.hits
     decision = bare_limiter(gate).peek(hits) if hits else None
     given = {each.declaration.type_name for each in standing.applied}
     not_asked = {name: parts for name, parts in standing.types.items() if name not in given}
-    return _Answer(_shown(standing.methods), standing.applied, decision, not_asked)
+    return _Answer(_shown(standing.methods), standing.applied, listed, decision, not_asked)
 
 
 def _is_of_interest(standing: Standing, standings: list[Standing]) -> bool:
@@ -174,6 +192,8 @@ def _lines(endpoint: str, answers: list[_Answer]) -> list[str]:
     for answer in answers:
         title = click.style(f"{endpoint} {', '.join(answer.methods)}", bold=True)
         lines += ["", f"{title}  {_verdict(answer)}"]
+        if answer.listed is not None:
+            lines += ["", *console.paragraph(_told_of(answer.listed, limited=answer.decision is not None))]
         if answer.decision is not None:
             headings = ("NAME", "SUBJECT", "RULE", "LEFT", "REFUSED FOR", "RESETS IN")
             rows = [_row(status, _subject_of(status.hit, answer.applied)) for status in answer.decision.statuses]
@@ -201,17 +221,28 @@ _OTHER_RULES = (
 )
 
 
+def _told_of(listed: Listed, *, limited: bool) -> str:
+    did = "banned" if listed.banned else "allowed" if listed.action == "allow" else "denied"
+    below = " The limits below apply only without it." if limited else ""
+    return f"{listed.who} is {did} by {listed.where}, and lists come before limits.{below}"
+
+
 def _verdict(answer: _Answer) -> str:
-    if answer.decision is None and answer.by_request:
-        return "no limit now, as far as checked"
-    if answer.decision is None:
-        return "none of its limits counts these subjects" if answer.not_asked else "has no limits"
-    if answer.decision.allowed:
-        reservation = ", as far as checked" if answer.not_asked or answer.by_request else ""
+    wait = answer.retry_after
+    if answer.allowed is None or wait is None:
+        return _why_nothing_decides(answer)
+    if answer.allowed:
+        reservation = ", as far as checked" if answer.listed is None and (answer.not_asked or answer.by_request) else ""
         return click.style(f"a request would pass{reservation}", fg="green")
-    wait = answer.decision.retry_after
+    status = "" if answer.listed is None else f" with {answer.listed.status}"
     text = "and waiting does not help" if math.isinf(wait) else f"for {console.duration(wait)}"
-    return click.style(f"a request would be refused, {text}", fg="red")
+    return click.style(f"a request would be refused{status}, {text}", fg="red")
+
+
+def _why_nothing_decides(answer: _Answer) -> str:
+    if answer.by_request:
+        return "no limit now, as far as checked"
+    return "no limit checked" if answer.not_asked else "has no limits"
 
 
 def _row(status: RuleStatus, subject: str) -> tuple[str, ...]:
@@ -248,23 +279,35 @@ def _options_for(parts: Sequence[str]) -> str:
     return " and ".join(options.get(part) or f"--subject {part}=..." for part in parts)
 
 
-def _print_answers_as_json(endpoint: str, method: str | None, answers: list[_Answer]) -> None:
-    decided = [answer.decision for answer in answers if answer.decision is not None]
+def _print_answers_as_json(endpoint: str, method: str | None, answers: list[_Answer], listed: Listed | None) -> None:
+    decided = [answer.allowed for answer in answers if answer.allowed is not None]
+    waits = [answer.retry_after for answer in answers if answer.retry_after is not None]
     write_json(
         endpoint=endpoint,
         method=method,
-        allowed=all(decision.allowed for decision in decided) if decided else None,
-        retry_after=_finite(max(decision.retry_after for decision in decided)) if decided else None,
+        allowed=all(decided) if decided else None,
+        retry_after=_finite(max(waits)) if waits else None,
+        listed=None if listed is None else _listed_as_json(listed),
         requests=[_answer_as_json(answer) for answer in answers],
     )
 
 
+def _listed_as_json(listed: Listed) -> dict[str, Any]:
+    return {
+        "who": str(listed.who),
+        "action": "ban" if listed.banned else listed.action,
+        "from": listed.where,
+        "status": None if listed.action == "allow" else listed.status,
+        "ends_in": listed.ends_in,
+    }
+
+
 def _answer_as_json(answer: _Answer) -> dict[str, Any]:
-    decision = answer.decision
+    decision, wait = answer.decision, answer.retry_after
     return {
         "methods": list(answer.methods),
-        "allowed": None if decision is None else decision.allowed,
-        "retry_after": None if decision is None else _finite(decision.retry_after),
+        "allowed": answer.allowed,
+        "retry_after": None if wait is None else _finite(wait),
         "rules": [] if decision is None else [_status_as_json(each, answer.applied) for each in _of_rules(decision)],
         "bans": [] if decision is None else [_ban_as_json(each, answer.applied) for each in decision.bans],
         "not_asked": list(answer.not_asked),

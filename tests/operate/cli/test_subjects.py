@@ -52,6 +52,51 @@ def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Comma
     assert "default-86400s   everyone     1000 per day     998 " in run.out
 
 
+@pytest.mark.parametrize(
+    ("listing", "verdict", "said"),
+    [
+        (["deny", "203.0.113.0/24", "--lasting"], "be refused with 403, and waiting does not help", "denied by deny "),
+        (
+            ["deny", "203.0.113.0/24", "--for", "2h", "--status", "429"],
+            "be refused with 429, for 2 h",
+            "denied by deny ",
+        ),
+        (["ban", "203.0.113.7", "--for", "2h"], "be refused with 429, for 2 h", "banned by ban "),
+        (["allow", "203.0.113.7", "--lasting"], "pass\n", "allowed by allow "),
+    ],
+)
+def test_check_asks_the_lists_first(
+    on_server: Command, shop: FlaskClient, listing: list[str], verdict: str, said: str
+) -> None:
+    call(shop, "/update", 4)
+    assert on_server(*listing, "--yes").code == 0
+
+    run = on_server("check", "update", "--ip", "203.0.113.7", columns=200)
+    answer = on_server("check", "update", "--ip", "203.0.113.7", "--json").json
+
+    assert run.out.startswith(f"update GET  a request would {verdict}")
+    assert said in run.out
+    assert "The limits below apply only without it." in run.out
+    assert "ip-20s           203.0.113.7  3 per 20 s" in run.out
+    allowed = listing[0] == "allow"
+    assert answer["allowed"] is answer["requests"][0]["allowed"] is allowed
+    assert answer["listed"]["action"] == listing[0]
+    assert answer["listed"]["who"] == listing[1]
+    assert answer["retry_after"] == (0 if allowed else answer["listed"]["ends_in"])
+
+
+def test_check_asks_the_lists_about_each_subject_that_is_given(on_server: Command) -> None:
+    on_server("ban", "user:42", "--for", "2h", "--yes")
+
+    told = {
+        user: on_server("check", "update", "--ip", "203.0.113.7", "--user", user, "--json").json["listed"]
+        for user in ("42", "43")
+    }
+
+    assert told["42"]["action"] == "ban"
+    assert told["43"] is None
+
+
 def ask_for_secrets(shop: FlaskClient, times: int) -> list[int]:
     return [shop.post("/secret", environ_base=ADDRESS).status_code for _ in range(times)]
 
