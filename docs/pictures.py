@@ -17,7 +17,10 @@ from support.processes import flask_run
 TO = Path(__file__).parent / "_static"
 WIDE = (1180, 760)
 MOST = 1100
-"""Pixels down to which a page is shown."""
+"""Pixels down to which a page is shown, at most."""
+LAST = """most => Math.max(...[...document.querySelectorAll('footer, tr, p, form, dl, .chart')]
+  .map(each => each.getBoundingClientRect().bottom).filter(bottom => bottom <= most))"""
+"""The end of the last thing that is shown as a whole."""
 CHANGES = (
     {"endpoint": "search", "part": "rule:ip-60s", "what": "rules", "rules": "40/minute", "for": "2h", "reason": "sale"},
     {"endpoint": "item", "part": "limiter:ip", "what": "shadow", "for": "1d", "reason": "too strict? we shall see"},
@@ -68,7 +71,7 @@ def take(opened: Tab, address: str, name: str) -> None:
     assert size is not None
     opened.page.goto(address)
     opened.page.wait_for_load_state("networkidle")
-    height = min(opened.page.evaluate("document.querySelector('footer').getBoundingClientRect().bottom"), MOST)
+    height = opened.page.evaluate(LAST, MOST) + 1
     opened.page.screenshot(
         path=TO / f"dashboard-{name}.png",
         full_page=True,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from jinja2 import Environment, nodes
 
+from flask_multilimit.engine.storage.layers import guard
 from flask_multilimit.operate import dashboard
 from flask_multilimit.operate.dashboard import evidence
 from flask_multilimit.operate.dashboard.chinese import CHINESE
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 FOLDER = Path(next(iter(dashboard.__path__)))
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
+GUARD = Path(next(iter(guard.__path__)))
+WORKERS_FOUND_BY = {
+    "memory of this process",
+    "the arguments of gunicorn",
+    "the number of CPUs",
+    "the processes beside this one",
+}
 PLACES = re.compile(r"\{\w+(?::,)?\}")
 
 
@@ -76,7 +84,24 @@ def test_no_translation_is_left_over() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py") if path.stem != "chinese")
     units = {"s", "ms", "min", "h", "d", "never", "closed", "open", "half-open"}
 
-    assert [text for text in CHINESE if text not in written | units and text.partition(":")[0] not in source] == []
+    named = written | units | WORKERS_FOUND_BY
+    assert [text for text in CHINESE if text not in named and text.partition(":")[0] not in source] == []
+
+
+def test_how_workers_were_counted_is_there_in_chinese() -> None:
+    """But for names of settings, which are the same in every language."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in GUARD.glob("*.py"))
+    told = {text for text in re.findall(r'Workers\([^"\n]*"([^"]+)"', sources) if " " in text}
+
+    assert told | {"the arguments of gunicorn"} == WORKERS_FOUND_BY
+    assert set(CHINESE) >= WORKERS_FOUND_BY
+
+
+def test_chinese_has_its_own_punctuation() -> None:
+    """Which is as wide as a character. What a visitor is to type keeps its own."""
+    ours = [chinese.replace("类型名:对象", "") for chinese in CHINESE.values()]
+
+    assert [text for text in ours if re.search(r"[\u4e00-\u9fff”][,:;?!(]|[,:;?!)][\u4e00-\u9fff“]", text)] == []
 
 
 def test_values_have_the_same_places() -> None:
