@@ -44,6 +44,7 @@ class Steering:
         """What was made last, in force or not."""
         self._lists = tuple(lists)
         self._entries: dict[str, Override | Listing] = {}
+        self._logs = False
         self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
@@ -56,12 +57,13 @@ class Steering:
         return self._gate.settings.control and self._gate.settings.enabled
 
     def start(self) -> None:
-        """Apply the current document, and follow changes."""
+        """Apply the current document, follow changes, and log them."""
         if self.enabled:
+            self._logs = True
             self.watcher.start()
 
     def look(self) -> None:
-        """Apply the current document once: for commands, which end soon."""
+        """Apply the current document once. Commands, which only look, print by themselves what people are to know."""
         if self.enabled:
             self.watcher.look()
 
@@ -170,20 +172,21 @@ class Steering:
         )
 
     def _tell(self, entries: tuple[Override | Listing, ...]) -> None:
-        """Log one line for each entry that is new or gone."""
+        """Log one line for each entry that is new or gone, and send the signal."""
         before, now = self._entries, {each.id: each for each in entries}
         self._entries = now
-        for sign, some, others in (("now", now, before), ("no longer", before, now)):
-            self._log(sign, [each for id_, each in some.items() if id_ not in others])
+        if self._logs:
+            self._log("now in force", [each for id_, each in now.items() if id_ not in before])
+            self._log("no longer in force", [each for id_, each in before.items() if id_ not in now])
         notify(control_changed, self._gate.app, entries=entries)
 
-    def _log(self, sign: str, changed: Sequence[Override | Listing]) -> None:
+    def _log(self, what: str, changed: Sequence[Override | Listing]) -> None:
         log = self._gate.app.logger.info
         for each in changed[:MOST_LOGGED]:  # in their order, which is that of time
             by = f" by {each.author}" if each.author else ""
-            log("Rate limits, %s: %s (%s%s)%s", sign, each, each.id, by, f": {each.reason}" if each.reason else "")
+            log("Rate limits %s: %s (%s%s)%s", what, each, each.id, by, f": {each.reason}" if each.reason else "")
         if len(changed) > MOST_LOGGED:
-            log("Rate limits, %s: %d entries more", sign, len(changed) - MOST_LOGGED)
+            log("Rate limits %s: %d entries more", what, len(changed) - MOST_LOGGED)
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)

@@ -286,6 +286,7 @@ def test_another_of_the_same_takes_the_place_of_the_first(shop: Shop) -> None:
 
 def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     shop.app.logger.setLevel("INFO")
+    shop.statuses(1)
     told: list[int] = []
     with control_changed.connected_to(lambda _, entries: told.append(len(entries)), shop.app):
         made = shop.control.override("show", off=True, lasting=True, author="eve", reason="sale")
@@ -293,9 +294,18 @@ def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureF
 
     assert told == [1, 0]
     assert [record.getMessage() for record in caplog.records if "Rate limits" in record.getMessage()] == [
-        f"Rate limits, now: at show: off ({made.id} by eve): sale",
-        f"Rate limits, no longer: at show: off ({made.id} by eve): sale",
+        f"Rate limits now in force: at show: off ({made.id} by eve): sale",
+        f"Rate limits no longer in force: at show: off ({made.id} by eve): sale",
     ]
+
+
+def test_a_process_that_serves_no_requests_logs_no_changes(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as a command, which prints what it does."""
+    shop.app.logger.setLevel("INFO")
+
+    shop.control.override("show", off=True, lasting=True)
+
+    assert not [record for record in caplog.records if "Rate limits" in record.getMessage()]
 
 
 class TestBesideTheView:
