@@ -118,7 +118,9 @@ class MultiLimit:
         """
         app = _require_flask(app)
         if EXTENSION in app.extensions:
-            raise ConfigurationError(f"the app {app.name!r} has a MultiLimit already; use that one")
+            raise ConfigurationError(
+                f'the app {app.name!r} has a MultiLimit already; use that one: app.extensions["{EXTENSION}"]'
+            )
         settings = Settings.from_config(app.config)
         file = NO_FILE if settings.file is None else read_limits(Path(app.root_path, settings.file))
         sources = Sources.of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import FunctionType, ModuleType
 
 from flask_multilimit import ConfigurationError
 
@@ -16,13 +17,36 @@ def install() -> None:
     """Let ``import flask_limiter`` find :mod:`flask_multilimit.compat.flask_limiter`, in this process from now on.
 
     For frameworks that import Flask-Limiter themselves: call it before you import them. Raises
-    :class:`ConfigurationError` when Flask-Limiter itself is imported already.
+    :class:`ConfigurationError` when a module has something of Flask-Limiter already. The ``flask`` command loads
+    Flask-Limiter too, as a plugin; that does no harm.
     """
     ours = f"{__name__}.{_THEIRS}"
     found = sys.modules.get(_THEIRS)
     if found is not None and found.__name__ != ours:
-        raise ConfigurationError(
-            "compat.install(): flask_limiter is imported already; call install() before anything imports it"
-        )
+        _require_unused()
+        for name in [name for name in sys.modules if _is_theirs(name)]:
+            del sys.modules[name]
     for module in _MODULES:
         sys.modules[f"{_THEIRS}{module}"] = import_module(f"{ours}{module}")
+
+
+def _require_unused() -> None:
+    for name, module in list(sys.modules.items()):
+        held = list(vars(module).values()) if issubclass(type(module), ModuleType) else []  # it may also be None
+        if not _is_theirs(name) and any(_is_theirs(_origin_of(value)) for value in held):
+            raise ConfigurationError(
+                f"compat.install(): {name} has imported flask_limiter already; call install() before it does"
+            )
+
+
+def _origin_of(value: object) -> str:
+    """The module of a class, a function or an instance; of a module, its own name. Asks no proxy."""
+    kind = type(value)
+    if issubclass(kind, ModuleType):
+        return str(vars(value).get("__name__"))
+    named = value if issubclass(kind, (type, FunctionType)) else kind
+    return str(named.__module__)
+
+
+def _is_theirs(module: str) -> bool:
+    return module.partition(".")[0] == _THEIRS

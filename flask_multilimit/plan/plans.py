@@ -219,8 +219,9 @@ class Plans:
         if not isinstance(endpoint, str):
             raise ConfigurationError(f'endpoint={brief(endpoint)}: give the name of one, such as "api.update"')
         if endpoint not in self.app.view_functions:
-            nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1, cutoff=0)
-            raise ConfigurationError(f'no endpoint is called "{endpoint}"; did you mean "{"".join(nearest)}"?')
+            nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1)
+            remedy = f'did you mean "{nearest[0]}"?' if nearest else "`flask routes` lists the endpoints"
+            raise ConfigurationError(f'no endpoint is called "{endpoint}"; {remedy}')
         if not self._routes_of(endpoint):
             raise ConfigurationError(f'no route leads to the endpoint "{endpoint}", so nothing limits it')
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +48,45 @@ def test_twice_is_once() -> None:
     assert run(f"{INSTALL}install(); import flask_limiter; print(flask_limiter.__name__)").endswith("flask_limiter")
 
 
-def test_it_is_refused_when_flask_limiter_is_there_already() -> None:
-    assert "flask_limiter is imported already" in run(f"import flask_limiter; {INSTALL}")
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import flask_limiter",
+        "from flask_limiter import Limiter",
+        "from flask_limiter.util import get_remote_address",
+        "limiter = __import__('flask_limiter').Limiter(lambda: '')",
+    ],
+)
+def test_it_is_refused_when_a_module_has_something_of_flask_limiter_already(before: str) -> None:
+    assert "__main__ has imported flask_limiter already" in run(f"{before}; {INSTALL}")
+
+
+def test_the_flask_command_loads_flask_limiter_as_a_plugin_which_does_no_harm() -> None:
+    """Its group of commands holds the plugin, and no module does."""
+    plugins = "from importlib.metadata import entry_points; plugins = entry_points(group='flask.commands')"
+    loaded = "group = {each.name: each.load() for each in plugins if each.value.startswith('flask_limiter')}"
+
+    told = run(f"{plugins}; {loaded}; {INSTALL}from flask_limiter import Limiter; print(*group, Limiter.__module__)")
+
+    assert told.startswith("limiter flask_multilimit.compat.flask_limiter")
+
+
+def test_commands_run_where_a_plugin_of_flask_imports_flask_limiter(tmp_path: Path) -> None:
+    """As the documentation has it for Flask-AppBuilder."""
+    app = "from flask import Flask; from flask_limiter import Limiter; app = Flask('shop'); Limiter(str, app=app)"
+    (tmp_path / "shop.py").write_text(INSTALL + app)
+    (tmp_path / "flask_on_bridge.py").write_text(f"{INSTALL}from flask.cli import main; main()")
+    command = [sys.executable, "flask_on_bridge.py", "--app", "shop", "multilimit", "limits"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert "WITHOUT LIMITS: 1 endpoint" in done.stdout, done.stderr
+
+
+def test_the_modules_of_flask_limiter_that_were_loaded_are_forgotten() -> None:
+    loaded = "__import__('flask_limiter.commands')"
+
+    assert "No module named 'flask_limiter._extension'" in run(f"{loaded}; {INSTALL}import flask_limiter._extension")
 
 
 def test_the_names_of_modules_that_nobody_may_import_are_not_found() -> None:

@@ -294,7 +294,7 @@ class TestApps:
         assert [client.get("/").status_code, client.get("/").status_code] == [200, 429]
 
     def test_an_app_takes_one_multilimit_only(self, limited_app: Flask) -> None:
-        with pytest.raises(ConfigurationError, match="'shop' has a MultiLimit already; use that one"):
+        with pytest.raises(ConfigurationError, match=r"'shop' has a MultiLimit already; use that one: app\.extensions"):
             MultiLimit(limited_app)
 
     def test_it_lies_in_the_extensions_of_each_app_that_it_serves(self) -> None:

@@ -238,6 +238,7 @@ def test_check_knows_who_is_not_logged_in(on_server: Command, shop: FlaskClient)
     ("arguments", "message"),
     [
         (("check", "updaet"), 'no endpoint is called "updaet"; did you mean "update"?'),
+        (("check", "nonsense"), 'no endpoint is called "nonsense"; `flask routes` lists the endpoints'),
         (("check", "update", "--ip", "localhost"), "'localhost' is not an IP address"),
         (("check", "update", "--ip", "2001:db8::/48"), "IPv6 addresses of one /64 count as one client"),
         (("reset", "--all", "--ip", "2001:db8::1/64", "--yes"), "'2001:db8::1/64' is not an IP address"),
