@@ -19,7 +19,7 @@ from typing import Any
 from flask import Flask
 
 from flask_multilimit import MultiLimit
-from flask_multilimit.control.controls import Document
+from flask_multilimit.control.reading import document_from
 from flask_multilimit.control.store import NEVER_WRITTEN, Change
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
@@ -75,7 +75,7 @@ def made() -> Flask:
 def a_request(count: int) -> tuple[float, float]:
     """Microseconds of CPU of looking one address up: the median, and the slowest tenth."""
     app = made()
-    steering_of(app).take(Document.parse(document_of(count)))
+    steering_of(app).take(document_from(document_of(count)))
     lists = gate_of(app).access
     blocks = []
     for _ in range(BLOCKS):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import engine
-from .control.control import Control, ControlConflict, NeedsForce
-from .control.controls import Listing, Override
-from .control.preview import Difference, Preview
-from .declare.data import InvalidData, Mistake
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .declare.who import Who
@@ -60,7 +57,24 @@ GLOBAL = LimitType.GLOBAL
 IP = LimitType.IP
 USER = LimitType.USER
 
+_ROOMS = {
+    "Control": "control.control",
+    "ControlConflict": "control.control",
+    "Difference": "control.preview",
+    "InvalidData": "declare.data",
+    "Listing": "control.controls",
+    "Mistake": "declare.data",
+    "NeedsForce": "control.control",
+    "Override": "control.controls",
+    "Preview": "control.preview",
+}
+"""Names that are imported when they are asked for: code that changes limits needs them, and most processes do not."""
+
 if TYPE_CHECKING:
+    from .control.control import Control, ControlConflict, NeedsForce
+    from .control.controls import Listing, Override
+    from .control.preview import Difference, Preview
+    from .declare.data import InvalidData, Mistake
     from .engine import ClusterStorage, LeasingStorage, RedisStorage
 
 __all__ = [
@@ -130,7 +144,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What ``engine`` imports when it is asked for."""
+    """What is imported when it is asked for, here or by ``engine``."""
+    if name in _ROOMS:
+        return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     if name in __all__:
         return getattr(engine, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from flask import Flask, current_app, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
-from .control.control import Control
-from .declare.data import NO_FILE, LimitsFile, read_limits
 from .declare.decorators import EXTENSION, GATE, app_in_force, holding
+from .declare.file import NO_FILE, FileLimits
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter
@@ -38,6 +37,9 @@ from .serve.gate import AppGate, gate_of
 from .serve.here import check_here, check_hits
 from .serve.steer import STEERING, Steering, steering_of
 from .signals import notify, storage_failed, storage_recovered
+
+if TYPE_CHECKING:
+    from .control.control import Control
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
@@ -122,7 +124,7 @@ class MultiLimit:
                 f'the app {app.name!r} has a MultiLimit already; use that one: app.extensions["{EXTENSION}"]'
             )
         settings = Settings.from_config(app.config)
-        file = NO_FILE if settings.file is None else read_limits(Path(app.root_path, settings.file))
+        file = NO_FILE if settings.file is None else _read(Path(app.root_path, settings.file))
         sources = Sources.of(
             app,
             settings,
@@ -163,7 +165,7 @@ class MultiLimit:
             on_rejected=self._on_rejected,
         )
 
-    def _declared_lists(self, settings: Settings, file: LimitsFile) -> list[Listed]:
+    def _declared_lists(self, settings: Settings, file: FileLimits) -> list[Listed]:
         """Who is allowed and who is denied as long as the app runs."""
         file_name, status = str(settings.file), settings.deny_status
         return [
@@ -352,6 +354,12 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{name}={brief(given)}: give a list")
     return tuple(given)
+
+
+def _read(file: Path) -> FileLimits:
+    from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
+
+    return read_limits(file)
 
 
 def _require_decision(given: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from .control.controls import Document
+from .control.document import Document
 from .control.store import Store, store_for
 from .control.watch import Watcher
 from .engine import ConfigurationError, Hits, Limiter

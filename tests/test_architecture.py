@@ -49,13 +49,13 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "compat/flask_limiter/contrib": ({"util"},),
     "declare": (
-        {"networks", "reserve", "unwrap"},
+        {"file", "networks", "reserve", "unwrap"},
         {"subjects"},
         {"limiter", "who"},
         {"checks", "data", "dynamic"},
         {"decorators", "schema"},
     ),
-    "control": ({"controls", "store"}, {"preview", "watch"}, {"control"}),
+    "control": ({"controls", "store"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),
     "plan": ({"overrides", "sources", "views"}, {"endpoint", "revised"}, {"checks"}, {"plans"}, {"differences"}),
     "observe": (
         {"beat", "events", "namespace"},
@@ -70,7 +70,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"bans", "observer"},
     ),
     "serve": (
-        {"access", "audience", "bans", "headers", "messages", "record", "workers"},
+        {"access", "audience", "bans", "headers", "messages", "record", "trial", "workers"},
         {"in_force", "refusal", "slots"},
         {"access_check", "error_handlers", "settle", "startup"},
         {"verdict"},

@@ -12,8 +12,10 @@ from ..declare.data import InvalidData, Mistake
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
-from .controls import LONGEST_TEXT, Document, Listing, Override, entry_from
+from .controls import LONGEST_TEXT, Listing, Override, entry_from
+from .document import Document
 from .preview import Difference, Preview
+from .reading import document_from
 from .store import Change, Store
 from .watch import Watcher
 
@@ -259,7 +261,7 @@ class Control:
         """The newest, and its stamp. Raises :class:`StorageError`, and :class:`ConfigurationError` when it cannot be
         read: to write another in its place would lose what others have written."""
         found = self._store.read("")
-        document = Document.parse(found.text) if found.text else Document()
+        document = document_from(found.text) if found.text else Document()
         return found.stamp, document.at(found.now)
 
     def _write(

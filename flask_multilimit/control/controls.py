@@ -1,24 +1,18 @@
-"""The control document: what is changed while the app runs, by whom, why, and until when."""
+"""The entries of the control document: what is changed while the app runs, by whom, why, and until when."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
-from ..declare.data import NO_IMPORTS, Text, Written, WrittenLimiter, WrittenRules, validated
+from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
 from ..declare.networks import Network, addresses_in
 from ..declare.who import Who
-from ..engine import ConfigurationError
+from ..engine import Rule
 
-FORMAT = 1
-"""Of the document. A process that meets a newer one changes nothing."""
-MOST_ENTRIES = 100_000
-"""That a document may have."""
-MOST_OVERRIDES = 1000
-"""Of its entries. Each of them may change each endpoint."""
 LONGEST_TEXT = 500
 MOST_TIMES = 1000
 
@@ -29,7 +23,6 @@ _COUNTED = {4: 24, 6: 48}
 _MOST_REFUSED = {4: 1 << 31, 6: 1 << 124}
 """Half of all addresses; of IPv6, half of those that are given out (2000::/3)."""
 
-Action = Literal["override", "allow", "deny", "ban"]
 Moment = Annotated[float, Field(allow_inf_nan=False)]
 Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Client = Annotated[
@@ -105,6 +98,11 @@ class Override(_Entry):
         return f"{' '.join(filter(None, of)).replace('at *', 'everywhere')}: {self.change}"
 
     @property
+    def written_rules(self) -> tuple[Rule, ...]:
+        """What :attr:`rules` says."""
+        return () if self.rules is None else rules_of(self.rules)
+
+    @property
     def change(self) -> str:
         if self.off:
             return "off"
@@ -138,86 +136,6 @@ class Listing(_Entry):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.who}"
-
-
-Entry = Annotated[Override | Listing, Field(discriminator="kind")]
-E = TypeVar("E", Override, Listing)
-
-
-class Document(Written):
-    """All that is changed."""
-
-    format: Annotated[int, Field(le=FORMAT)] = FORMAT
-    entries: Annotated[tuple[Entry, ...], Field(max_length=MOST_ENTRIES, strict=False)] = ()
-
-    @classmethod
-    def parse(cls, text: str | bytes) -> Document:
-        """Raise :class:`ConfigurationError` when it cannot be read, or is of a newer version."""
-        try:
-            return cls.model_validate_json(text, context=NO_IMPORTS)
-        except ValueError:  # a ValidationError is one
-            return cls._told(text)
-
-    @classmethod
-    def _told(cls, text: str | bytes) -> Document:
-        """Raise what is wrong with it, in words."""
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"the control document is not JSON: {error}") from error
-        if isinstance(given, dict) and isinstance(given.get("format"), int) and given["format"] > FORMAT:
-            raise ConfigurationError(
-                f"the control document has format {given['format']}, and this process knows {FORMAT}: it was written "
-                "by a newer version of flask-multilimit; update this process"
-            )
-        return validated(cls, "the control document", given, imports=False)
-
-    @field_validator("entries")
-    @classmethod
-    def _check_overrides(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        if sum(each.kind == "override" for each in value) > MOST_OVERRIDES:
-            raise ValueError(f"more than {MOST_OVERRIDES} overrides")
-        return value
-
-    def dump(self) -> str:
-        entries = [each.model_dump(mode="json", exclude_unset=True) for each in self.entries]
-        return json.dumps({"format": FORMAT, "entries": entries}, ensure_ascii=False, separators=(",", ":"))
-
-    def at(self, now: float) -> Document:
-        """What of it holds at ``now``."""
-        if not any(each.until is not None and each.until <= now for each in self.entries):
-            return self
-        return self.model_copy(
-            update={"entries": tuple(each for each in self.entries if each.until is None or now < each.until)}
-        )
-
-    def having(self, entry: Override | Listing) -> Document:
-        """With ``entry`` in the place of what has the same target."""
-        others = [each for each in self.entries if each.target != entry.target]
-        if len(others) >= MOST_ENTRIES:
-            raise ConfigurationError(f"the control document has {MOST_ENTRIES} entries: undo some, or deny networks")
-        if entry.kind == "override" and sum(each.kind == "override" for each in others) >= MOST_OVERRIDES:
-            raise ConfigurationError(
-                f"the control document has {MOST_OVERRIDES} overrides: undo some, or give patterns"
-            )
-        return self.model_copy(update={"entries": (*others, entry)})
-
-    def without(self, ids: Iterable[str]) -> Document:
-        ids = set(ids)
-        return self.model_copy(update={"entries": tuple(each for each in self.entries if each.id not in ids)})
-
-    @property
-    def overrides(self) -> tuple[Override, ...]:
-        return tuple(each for each in self.entries if isinstance(each, Override))
-
-    @property
-    def listings(self) -> tuple[Listing, ...]:
-        return tuple(each for each in self.entries if isinstance(each, Listing))
-
-    @property
-    def next_end(self) -> float | None:
-        """When the first of its entries ends."""
-        return min((each.until for each in self.entries if each.until is not None), default=None)
 
 
 def entry_from(given: dict[str, Any]) -> Override | Listing:

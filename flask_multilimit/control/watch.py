@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import tell_child
-from .controls import Document
+from .document import Document
 from .store import NEVER_WRITTEN, Store
 
 SECONDS = (0.4, 0.6)
@@ -30,7 +30,7 @@ PAUSE = 20
 _dice = random.Random()
 """Of its own: an app may have seeded the one that all share."""
 
-NOTHING = Document.model_construct()  # not built before somebody has changed something
+NOTHING = Document()
 """What is changed when nobody has changed anything."""
 
 
@@ -123,7 +123,7 @@ class Watcher:
 
     def _take_newest(self, stamp: str, text: str, now: float, read: float) -> None:
         try:
-            document = Document.parse(text) if text else NOTHING
+            document = _read(text) if text else NOTHING
         except ConfigurationError as error:
             self._fail(error)
             return
@@ -168,6 +168,12 @@ class Watcher:
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
         self._running = False
+
+
+def _read(text: str) -> Document:
+    from .reading import document_from  # noqa: PLC0415 - where nobody changes anything, nothing is read
+
+    return document_from(text)
 
 
 @contextmanager

@@ -35,12 +35,11 @@ from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
 from ..engine.rules import LONGEST, MAX_COUNT, NAME, SHORTEST
+from .file import OFF, FileLimits
 from .limiter import LONGEST_WAIT, OPTIONS, Declaration, reject_unknown_options
 from .networks import Networks, network_from
 from .subjects import LimitType, SingleType, SubjectType
 
-OFF = "off"
-"""Written in place of limits, it means none."""
 NO_IMPORTS = {"imports": False}
 """The validation context of data that must not import modules, because importing a module runs it."""
 
@@ -473,9 +472,6 @@ class LimitsFile(Written):
     """Networks and subjects that are refused before any limit is checked."""
 
 
-NO_FILE = LimitsFile.model_construct()  # building the model would take longer than all else of it
-
-
 def limiter_options(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of :func:`rate_limiter`, from a mapping in which some values are written as data, and others are
     Python objects, such as a callable or a :class:`Rule`. Raises :class:`ConfigurationError`."""
@@ -528,9 +524,15 @@ def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -
         raise InvalidData(where, mistakes) from None
 
 
-def read_limits(path: Path) -> LimitsFile:
+def read_limits(path: Path) -> FileLimits:
     """The limits in a file, which is TOML or JSON according to its suffix. Raises :class:`ConfigurationError`."""
-    return validated(LimitsFile, path.name, _parsed(path))
+    return file_limits(path.name, _parsed(path))
+
+
+def file_limits(where: str, given: Any) -> FileLimits:
+    """``given``, which stands in a file or could. Raises :class:`ConfigurationError`."""
+    read = validated(LimitsFile, where, given)
+    return FileLimits(*(getattr(read, name) for name in FileLimits._fields))
 
 
 def _parsed(path: Path) -> Any:

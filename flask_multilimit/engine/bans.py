@@ -32,7 +32,7 @@ class Ban(BaseModel):
     Frozen and hashable. Raises :class:`ConfigurationError` for anything else.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     after: int = 3
     within: int | float = 600

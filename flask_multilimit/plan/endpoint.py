@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
 
-from ..control.controls import Override
 from ..declare.checks import reject_scattered_keys, reject_shared_keys
 from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
@@ -20,6 +19,9 @@ from ..engine import ConfigurationError, Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
 from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
+
+if TYPE_CHECKING:
+    from ..control.controls import Override
 
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""

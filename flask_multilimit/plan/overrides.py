@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import floor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..control.controls import Override
-from ..declare.data import WrittenRule, rules_of
 from ..declare.decorators import rate_limiter
 from ..declare.limiter import Declaration
 from ..declare.networks import Networks
 from ..declare.subjects import LimitType, Subject
 from ..declare.who import Who
 from ..engine import Concurrent, Rule
+
+if TYPE_CHECKING:
+    from ..control.controls import Override
+    from ..declare.data import WrittenRule
 
 NamedRule = tuple[str, Rule]
 CONCURRENCY = "concurrency"
@@ -109,7 +111,7 @@ class Changed(NamedTuple):
         """Those for everybody, and what is written for certain subjects and for rules that depend on the request."""
         yield from (rule for _, rule in self.rules)
         for each in (*self.by_name, *(self.special.entries if self.special is not None else ())):
-            yield from _written(each)
+            yield from each.written_rules
 
 
 def name_of_rule(declaration: Declaration, rule: Rule) -> str:
@@ -159,7 +161,7 @@ def _change_limiter(changed: Changed, override: Override) -> Changed:
     if override.times is not None:
         rules = tuple((name, _times(rule, override.times)) for name, rule in changed.rules)
         return changed._replace(rules=rules, by_name=(*changed.by_name, override))
-    fixed = _written(override)
+    fixed = override.written_rules
     named = tuple((name_of_rule(declared, rule), rule) for rule in fixed)
     return changed._replace(declaration=replace(declared, rules=fixed), rules=named, by_name=())
 
@@ -224,10 +226,6 @@ def _times(rule: Rule, times: float) -> Rule:
     return _replaced(rule, {"count": count, "burst": burst, "lease": lease})
 
 
-def _written(override: Override) -> tuple[Rule, ...]:
-    return rules_of(override.rules) if override.rules is not None else ()
-
-
 class SpecialSubjects:
     """Subjects with rules of their own."""
 
@@ -261,4 +259,4 @@ class SpecialRules:
     def of(self, override: Override, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:
         if override.times is not None:
             return tuple((name, _times(rule, override.times)) for name, rule in rules)
-        return tuple((name_of_rule(self._declaration, rule), rule) for rule in _written(override))
+        return tuple((name_of_rule(self._declaration, rule), rule) for rule in override.written_rules)

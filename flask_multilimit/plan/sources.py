@@ -11,8 +11,8 @@ from flask import Flask
 
 from ..config import PREFIX, Settings
 from ..declare.checks import reject_shared_keys
-from ..declare.data import OFF, LimitsFile, WrittenLimiter, limiter_options
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
+from ..declare.file import OFF, FileLimits
 from ..declare.limiter import Declaration
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
@@ -44,7 +44,7 @@ class Sources(NamedTuple):
         app: Flask,
         settings: Settings,
         *,
-        file: LimitsFile,
+        file: FileLimits,
         application: Any,
         default: Any,
         unmatched: Any,
@@ -182,10 +182,12 @@ def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:
 def _limiter_from(given: Any, where: str) -> RateLimiter:
     if isinstance(given, RateLimiter):
         return given
-    if isinstance(given, WrittenLimiter):
-        return rate_limiter(**given.options)
     if isinstance(given, (str, Rule)):
         return rate_limiter(rules=given)
+    from ..declare.data import WrittenLimiter, limiter_options  # noqa: PLC0415 - few apps write limits as data
+
+    if isinstance(given, WrittenLimiter):
+        return rate_limiter(**given.options)
     if isinstance(given, Mapping):
         return rate_limiter(**limiter_options(where, given))
     raise ConfigurationError(

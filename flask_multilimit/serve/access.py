@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..control.controls import Listing
 from ..declare.networks import AddressNumber, Network, Networks, number_of
 from ..declare.subjects import Subject
 from ..declare.who import Who
 from ..engine import ConfigurationError
+
+if TYPE_CHECKING:
+    from ..control.controls import Listing
 
 Status = Literal[403, 429]
 Action = Literal["allow", "deny"]

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import cast, get_args
+from functools import cached_property
+from typing import TYPE_CHECKING, cast, get_args
 
 from flask import Flask
 
-from ..control.control import Control
-from ..control.controls import Action, Document, Listing, Override, too_many_denied
-from ..control.preview import Difference
+from ..control.document import Action, Document
 from ..control.store import store_for
 from ..control.watch import Watcher
-from ..declare.data import InvalidData, Mistake
-from ..declare.networks import network_from
-from ..declare.who import Who
 from ..engine import Hits
 from ..observe.events import ControlState
-from ..plan.differences import differences, smallest_share
 from ..plan.overrides import Overrides
 from ..plan.plans import Plans
 from ..plan.revised import revised
@@ -26,11 +21,13 @@ from ..signals import control_changed, control_failed, notify
 from .access import AccessLists, Listed
 from .gate import AppGate, gate_of
 
+if TYPE_CHECKING:
+    from ..control.control import Control
+    from ..control.controls import Listing, Override
+
 STEERING = "multilimit_steering"
 """The key of an app's steering in ``app.extensions``."""
 KINDS: tuple[Action, ...] = get_args(Action)
-SMALLEST_SHARE = 0.01
-"""The smallest part of a declared rate to which an override may reduce it without ``force``."""
 MOST_LOGGED = 10
 
 
@@ -48,8 +45,16 @@ class Steering:
         self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
         self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
-        self.control: Control = Control(store, self.watcher, self)
         gate.audience.watched.control_state = self._state
+
+    @cached_property
+    def control(self) -> Control:
+        """What changes limits and lists."""
+        from ..control.control import Control  # noqa: PLC0415 - with the models of all that can be changed
+        from .trial import Trial  # noqa: PLC0415
+
+        trial = Trial(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
+        return Control(self.watcher.store, self.watcher, trial)
 
     @property
     def enabled(self) -> bool:
@@ -75,21 +80,6 @@ class Steering:
         overrides = gate.plans.overrides
         return revised(hits, overrides) if overrides.entries else hits
 
-    def differences(self, before: Document, after: Document) -> list[Difference]:
-        """Each endpoint that has other limits in ``after``. Raises :class:`ConfigurationError`."""
-        if before.overrides == after.overrides:
-            return []
-        return differences(self.plans_with(before.overrides), self.plans_with(after.overrides))
-
-    def idle(self, document: Document) -> set[str]:
-        """The ids of overrides that apply to nothing in the app."""
-        found = set()
-        for each in document.overrides:
-            alone = self.plans_with([each])
-            if each.id not in alone.overrides.met and not differences(self._declared, alone):
-                found.add(each.id)
-        return found
-
     def take(self, document: Document) -> None:
         """Apply ``document``. Raises :class:`ConfigurationError` if its overrides do not fit the limits of the app:
         then the earlier overrides stay in force, but its lists apply."""
@@ -114,48 +104,6 @@ class Steering:
                 return known
         self._latest = self._declared.changed(Overrides(wanted))
         return self._latest
-
-    def validate(self, document: Document, entry: Override | Listing) -> None:
-        """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
-        if isinstance(entry, Override):
-            self.plans_with(document.overrides)
-            if entry.who is not None:
-                self._check_who(entry.who)
-        else:
-            self._check_type(entry.who)
-
-    def warning(self, document: Document, entry: Override | Listing) -> str:
-        """Why ``entry`` is only forced: it would do nothing, or refuse nearly everyone."""
-        if isinstance(entry, Listing):
-            return "" if entry.kind == "allow" else too_many_denied(document.listings, entry)
-        before = self.plans_with([each for each in document.overrides if each.id != entry.id])
-        plans = self.plans_with(document.overrides)
-        if entry.id not in plans.overrides.met and not differences(before, plans):
-            return (
-                f"{entry}: no endpoint has that; `flask multilimit limits` lists what they have, and it may still be "
-                "about a function that is no view, or a check inside of one"
-            )
-        if min(entry.times or 1, smallest_share(before, plans)) < SMALLEST_SHARE:
-            return f"{entry}: would leave less than a hundredth of a limit"
-        return ""
-
-    def _check_who(self, who: Who) -> None:
-        network, prefix = who.network, self._gate.settings.ipv6_prefix
-        if network is not None and network.version == 6 and network.prefixlen > prefix:
-            whole = network_from(f"{network.address}/{prefix}")
-            remedy = f"limits count IPv6 addresses of one /{prefix} as one: give {whole}"
-            raise InvalidData("", [Mistake("who", str(who), remedy)])
-        self._check_type(who)
-
-    def _check_type(self, who: Who) -> None:
-        type_name, known = who.type_name, self._declared_types()
-        if type_name and type_name not in known:
-            remedy = f"no limiter of this app has a type called {type_name!r}; its types are: {', '.join(known)}"
-            raise InvalidData("", [Mistake("who", str(who), remedy)])
-
-    def _declared_types(self) -> list[str]:
-        self._declared.ensure()
-        return sorted(self._declared.types)
 
     def _listed(self, entry: Listing) -> Listed | None:
         """What ``entry`` says to a request now; ``None`` when it has just ended."""

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError, control_failed
 from flask_multilimit.control.control import seconds_of
-from flask_multilimit.control.controls import Document, Listing, entry_from
+from flask_multilimit.control.controls import Listing, entry_from
+from flask_multilimit.control.document import Document
+from flask_multilimit.control.reading import document_from
 from flask_multilimit.serve.steer import steering_of
 
 if TYPE_CHECKING:
@@ -36,13 +38,13 @@ def test_a_document_is_read_as_it_was_written(override: dict[str, Any]) -> None:
     entries = entry_from({**override, "kind": "override", "id": "12345678", "since": 1.5}), entry_from(ENTRY)
     document = Document(entries=entries)
 
-    assert Document.parse(document.dump()) == document
+    assert document_from(document.dump()) == document
 
 
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_whatever_is_no_document_is_an_error_that_says_so(text: str | bytes) -> None:
     with pytest.raises(ConfigurationError, match="control document"):
-        Document.parse(text)
+        document_from(text)
 
 
 @given(
@@ -51,10 +53,10 @@ def test_whatever_is_no_document_is_an_error_that_says_so(text: str | bytes) -> 
 def test_an_entry_with_anything_wrong_in_it_is_an_error(changed: dict[str, Any]) -> None:
     text = json.dumps({"format": 1, "entries": [{**ENTRY, **changed}]})
     try:
-        document = Document.parse(text)
+        document = document_from(text)
     except ConfigurationError:
         return
-    assert Document.parse(document.dump()) == document
+    assert document_from(document.dump()) == document
 
 
 def test_an_entry_holds_until_its_end() -> None:
@@ -197,7 +199,7 @@ class TestInTheStorage:
             shop.control.override(who="192.0.2.1", times=2.0, lasting=True)
         one_more = {**override, "id": "ffffffff", "who": "::1"}
         with pytest.raises(ConfigurationError, match="more than 1000 overrides"):
-            Document.parse(json.dumps({"format": 1, "entries": [*entries, one_more]}))
+            document_from(json.dumps({"format": 1, "entries": [*entries, one_more]}))
 
     def test_many_that_end_one_after_the_other_keep_no_process_busy(
         self, shop: Shop, redis_client: redis.Redis

@@ -18,6 +18,7 @@ from flask_multilimit import ControlConflict, StorageError
 from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
 from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.trial import Trial
 from support.asking import commands
 from support.folders import DOCS
 from support.processes import Program
@@ -160,17 +161,16 @@ class TestWriters:
 
     def test_of_the_same_at_once_the_second_is_told(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         control = shop.control
-        steering = steering_of(shop.app)
-        validate = steering.validate
+        validate = Trial.validate
         raced: list[bool] = []
 
-        def race(*arguments: object) -> None:
+        def race(*arguments: Any) -> None:
             if not raced:
                 raced.append(True)
                 shop.control.deny("10.0.0.1", lasting=True, author="first")
-            validate(*arguments)  # type: ignore[arg-type]
+            validate(*arguments)
 
-        monkeypatch.setattr(steering, "validate", race)
+        monkeypatch.setattr(Trial, "validate", race)
         with pytest.raises(ControlConflict, match="changed by someone else"):
             control.allow("10.0.0.1", lasting=True, author="second")
 

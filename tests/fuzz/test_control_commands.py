@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
-from flask_multilimit.control.controls import Document
+from flask_multilimit.control.document import Document
+from flask_multilimit.control.reading import document_from
 from flask_multilimit.serve.steer import steering_of
 from fuzz.effort import tries
 
@@ -110,7 +111,7 @@ def test_a_command_does_what_it_says_or_stores_nothing(many: list[list[str]]) ->
         if result.exit_code != 0:
             assert "Error" in result.output or "Usage" in result.output, arguments
         document = Document(entries=entries(app))
-        assert Document.parse(document.dump()) == document
+        assert document_from(document.dump()) == document
     assert app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.77"}).status_code in {200, 403, 429}
 
 

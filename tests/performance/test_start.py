@@ -35,17 +35,46 @@ print("redis" in sys.modules, *sorted(ours))
 """
 
 
+STARTS_WITH_A_SERVER = """
+import sys
+from flask import Flask
+from flask_multilimit import IP, MultiLimit, rate_limiter
+
+app = Flask("app")
+MultiLimit(app, storage="redis://localhost", default_limits="100/minute")
+app.get("/")(rate_limiter(type=IP, rules="10/minute")(lambda: "ok"))
+ours = [name.rpartition(".")[2] for name in sys.modules if name.startswith("flask_multilimit.")]
+print("redis" in sys.modules, *sorted(ours))
+"""
+
+
+def loaded_by(program: str) -> list[str]:
+    """Whether the client of Redis was imported, and the names of our modules that were."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+
+
 @pytest.fixture(scope="module", params=[SERVES, BRIDGE], ids=["ours", "bridge"])
 def loaded(request: pytest.FixtureRequest) -> list[str]:
-    """Whether the client of Redis was imported, and the names of our modules that were."""
-    run = subprocess.run([sys.executable, "-c", request.param], check=True, capture_output=True, text=True)
-    return run.stdout.split()
+    return loaded_by(request.param)
 
 
-def test_what_only_the_command_line_and_tests_need_is_not_loaded(loaded: list[str]) -> None:
+COMMANDS_AND_TESTS = {"cli", "commands", "doctor", "listing", "console", "migrate", "testing"}
+LIMITS_AS_DATA = {"data", "schema"}
+CHANGES = {"controls", "preview", "trial"}
+"""What changes limits while the app runs: its models take long to load."""
+
+
+def test_what_few_processes_need_is_not_loaded(loaded: list[str]) -> None:
     assert {"extension", "limiter", "memory"} <= set(loaded)
-    assert not {"schema", "leases"} & set(loaded)
-    assert not {"cli", "commands", "doctor", "listing", "console", "migrate", "testing"} & set(loaded)
+    assert not COMMANDS_AND_TESTS & set(loaded)
+    assert not {*LIMITS_AS_DATA, *CHANGES, "leases"} & set(loaded)
+
+
+def test_nor_with_a_server() -> None:
+    loaded = loaded_by(STARTS_WITH_A_SERVER)
+
+    assert {"extension", "limiter", "wire"} <= set(loaded)
+    assert not {*COMMANDS_AND_TESTS, *LIMITS_AS_DATA, *CHANGES, "leases", "cluster", "local"} & set(loaded)
 
 
 def test_an_app_in_memory_starts_without_the_client_of_redis(loaded: list[str]) -> None:

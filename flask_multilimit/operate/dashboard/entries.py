@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any
 
 from ...config import PREFIX
-from ...control.controls import Document, Listing, Override
+from ...control.controls import Listing, Override
+from ...control.document import Document
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...serve.gate import AppGate

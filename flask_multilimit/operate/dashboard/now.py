@@ -10,7 +10,7 @@ from typing import Any, cast
 from flask import current_app
 
 from ...config import PREFIX
-from ...control.controls import Document
+from ...control.document import Document
 from ...engine import ConfigurationError
 from ...engine.errors import with_remedy
 from ...engine.storage.redis.uri import address_of

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from flask import Flask
 
 from ...config import Settings
-from ...declare.data import HeaderType, LimitsFile, read_limits, validated
+from ...declare.data import HeaderType, file_limits, read_limits
+from ...declare.file import FileLimits
 from ...declare.subjects import LimitType, Subject, parts_of
 from ...engine import ConfigurationError
 from ...engine.errors import brief
@@ -36,7 +37,7 @@ from .who import Who
 
 _SHORT_NUMBER = re.compile(r"[\d./]{1,40}(?:[eE][+-]?\d{1,2})?")
 
-Limits = Mapping[str, Any] | LimitsFile | str | Path
+Limits = Mapping[str, Any] | str | Path
 """A file of limits, or its content."""
 
 
@@ -121,12 +122,10 @@ def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
     return LimitSet(plans, AccessLists(lists) if lists else None)
 
 
-def _file_of(limits: Limits) -> tuple[LimitsFile, str]:
+def _file_of(limits: Limits) -> tuple[FileLimits, str]:
     if isinstance(limits, (str, Path)):
         return read_limits(Path(limits)), Path(limits).name
-    if isinstance(limits, LimitsFile):
-        return limits, "limits"
-    return validated(LimitsFile, "limits", limits), "limits"
+    return file_limits("limits", limits), "limits"
 
 
 def header_fields(plans: Iterable[Plans]) -> dict[str, str]:

@@ -1,0 +1,84 @@
+"""What a change of limits or lists would do, tried before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..control.controls import Listing, Override, too_many_denied
+from ..control.document import Document
+from ..control.preview import Difference
+from ..declare.data import InvalidData, Mistake
+from ..declare.networks import network_from
+from ..declare.who import Who
+from ..plan.differences import differences, smallest_share
+from ..plan.plans import Plans
+
+SMALLEST_SHARE = 0.01
+"""The smallest part of a declared rate to which an override may reduce it without ``force``."""
+
+
+class Trial:
+    """Tries changes on the plans of an app, which stay as they are."""
+
+    def __init__(self, declared: Plans, plans_with: Callable[[Sequence[Override]], Plans], *, ipv6_prefix: int) -> None:
+        """``declared`` are the plans without overrides, and ``plans_with`` makes those with some."""
+        self._declared = declared
+        self._plans_with = plans_with
+        self._ipv6_prefix = ipv6_prefix
+
+    def differences(self, before: Document, after: Document) -> list[Difference]:
+        """Each endpoint that has other limits in ``after``. Raises :class:`ConfigurationError`."""
+        if before.overrides == after.overrides:
+            return []
+        return differences(self._plans_with(before.overrides), self._plans_with(after.overrides))
+
+    def idle(self, document: Document) -> set[str]:
+        """The ids of overrides that apply to nothing in the app."""
+        found = set()
+        for each in document.overrides:
+            alone = self._plans_with([each])
+            if each.id not in alone.overrides.met and not differences(self._declared, alone):
+                found.add(each.id)
+        return found
+
+    def validate(self, document: Document, entry: Override | Listing) -> None:
+        """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
+        if isinstance(entry, Override):
+            self._plans_with(document.overrides)
+            if entry.who is not None:
+                self._check_who(entry.who)
+        else:
+            self._check_type(entry.who)
+
+    def warning(self, document: Document, entry: Override | Listing) -> str:
+        """Why ``entry`` is only forced: it would do nothing, or refuse nearly everyone."""
+        if isinstance(entry, Listing):
+            return "" if entry.kind == "allow" else too_many_denied(document.listings, entry)
+        before = self._plans_with([each for each in document.overrides if each.id != entry.id])
+        plans = self._plans_with(document.overrides)
+        if entry.id not in plans.overrides.met and not differences(before, plans):
+            return (
+                f"{entry}: no endpoint has that; `flask multilimit limits` lists what they have, and it may still be "
+                "about a function that is no view, or a check inside of one"
+            )
+        if min(entry.times or 1, smallest_share(before, plans)) < SMALLEST_SHARE:
+            return f"{entry}: would leave less than a hundredth of a limit"
+        return ""
+
+    def _check_who(self, who: Who) -> None:
+        network, prefix = who.network, self._ipv6_prefix
+        if network is not None and network.version == 6 and network.prefixlen > prefix:
+            whole = network_from(f"{network.address}/{prefix}")
+            remedy = f"limits count IPv6 addresses of one /{prefix} as one: give {whole}"
+            raise InvalidData("", [Mistake("who", str(who), remedy)])
+        self._check_type(who)
+
+    def _check_type(self, who: Who) -> None:
+        type_name, known = who.type_name, self._declared_types()
+        if type_name and type_name not in known:
+            remedy = f"no limiter of this app has a type called {type_name!r}; its types are: {', '.join(known)}"
+            raise InvalidData("", [Mistake("who", str(who), remedy)])
+
+    def _declared_types(self) -> list[str]:
+        self._declared.ensure()
+        return sorted(self._declared.types)
