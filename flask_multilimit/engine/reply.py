@@ -7,11 +7,15 @@ A reply is a flat list of integers, as the scripts return it; times are microsec
 ``allowed`` is 1 or 0. ``delay`` is how long the request waits in a queue; in a refusal, how long it would wait. A
 ``retry_after`` of 0 says that the hit allows, :data:`.NEVER` that waiting does not help, :data:`.UNKNOWN` that
 the time is not known.
+
+A script compiled for a plan may leave out of a reply that allows what the plan determines. Then it answers ``now`` and
+each ``remaining``, which are every third number; a *frame* has the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 Reply = Sequence[int]
 Standing = Sequence[int]
@@ -45,6 +49,25 @@ def is_well_formed(reply: object, hits: int) -> bool:
         return len(reply) == REMAINING + EACH * hits and type(sum(reply)) is int  # type: ignore[arg-type,call-overload]
     except TypeError:
         return False
+
+
+def frame_of(reset_afters: Sequence[int]) -> list[int]:
+    """A reply that allows without delay, in which ``now`` and each ``remaining`` are still missing."""
+    return joined(0, 0, [((0, 0, reset_after), False) for reset_after in reset_afters])
+
+
+def completed(answer: object, hits: int, frame: list[int] | None) -> Reply | None:
+    """The reply about that many hits that a server has answered, with the rest from ``frame`` if it was left out;
+    ``None`` if it is no such reply."""
+    if frame is None or type(answer) is not list or len(answer) * EACH != len(frame):
+        return cast("Reply", answer) if is_well_formed(answer, hits) else None
+    try:
+        sum(answer)
+    except TypeError:
+        return None
+    reply = frame.copy()
+    reply[::EACH] = answer
+    return reply
 
 
 def start_of(place: int) -> int:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from flask_multilimit.engine.storage.redis.compiled import Shape
-    from flask_multilimit.engine.storage.redis.scripts import Script
+    from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,13 @@ def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None)
     scripts.script.cache_clear()
 
 
-def _broken_compiler(defect: Defect) -> Callable[[Shape], Script]:
-    whole = compiled
-    return lambda shape: scripts.script_of([whole(shape).text.replace(defect.text, defect.by)])
+def _broken_compiler(defect: Defect) -> Callable[[Shape], Compiled]:
+    def broken(shape: Shape) -> Compiled:
+        whole = compiled(shape)
+        text, sha = scripts.script_of([whole.text.replace(defect.text, defect.by)])
+        return whole._replace(text=text, sha=sha)
+
+    return broken
 
 
 def _broken_reader(defect: Defect) -> Callable[[Path], str]:

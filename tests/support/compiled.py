@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from flask_multilimit.engine import Decision, RedisStorage
 from flask_multilimit.engine.hits import new_id
+from flask_multilimit.engine.reply import completed
 from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from flask_multilimit.engine import Hit
-    from flask_multilimit.engine.storage.redis.compiled import Shape
-    from flask_multilimit.engine.storage.redis.scripts import Script
+    from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
 
 @lru_cache(maxsize=4096)
-def _compiled(shape: Shape, *, clocked: bool) -> Script:
+def _compiled(shape: Shape, *, clocked: bool) -> Compiled:
     return compiled(shape, clocked=clocked)
 
 
@@ -38,5 +38,7 @@ class CompiledStorage(RedisStorage):
         new, self.next_id = self.next_id or new_id(), None
         keys = [hit.key for hit in hits]
         now = [] if self.clock is None else [self.clock()]
-        reply: Any = self._command(self._client.eval, script.text, len(hits), *keys, new, *now)
+        answer: Any = self._command(self._client.eval, script.text, len(hits), *keys, new, *now)
+        reply = completed(answer, len(hits), script.frame)
+        assert reply is not None
         return Decision(new, hits, reply)

@@ -5,6 +5,9 @@ line: no table, no loop and no function for a hit, and the quotas are numbers in
 serves a plain check by the server's clock when all hits charge something. When a hit refuses it goes on as the generic
 script does, with the same ``finish.lua``; a peek, a repeated check and a refund always take the generic script.
 
+Its reply leaves out what the shape determines, if all its hits are such that a charge always ends in the same
+``reset_after``, as a sliding window's does, and none has a delay.
+
 Algorithms need not support this. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
 that is possible (:mod:`.inline`), and called with a table for the hit where it is not.
 """
@@ -17,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...algorithms import BAN, Quota
 from ...algorithms.ban import BanQuota
 from ...hits import Hit, bans_among
-from .scripts import Script, library, script_of, source, source_of_algorithm, strikes
+from ...reply import frame_of
+from .scripts import library, script_of, source, source_of_algorithm, strikes
 
 if TYPE_CHECKING:
     from .inline import Function
@@ -40,6 +44,16 @@ class Shaped(NamedTuple):
 Shape = tuple[Shaped, ...]
 
 
+class Compiled(NamedTuple):
+    """The script of a shape."""
+
+    text: str
+    sha: str
+    """Its name for EVALSHA."""
+    frame: list[int] | None
+    """What its reply leaves out (:func:`.completed`); ``None``: nothing."""
+
+
 def shape_of(hits: tuple[Hit, ...]) -> Shape | None:
     """The shape of ``hits``; ``None`` if they can have no compiled script."""
     if len(hits) > MOST_HITS:
@@ -59,7 +73,7 @@ def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
     )
 
 
-def compiled(shape: Shape, *, clocked: bool = False) -> Script:
+def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
     """The script of ``shape``. KEYS are those of the hits, ARGV[1] is the id of the check; if ``clocked``, for tests,
     ARGV[2] is the time in microseconds."""
     each = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
@@ -67,7 +81,14 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Script:
     called = {hit.name for hit in each} - written_out
     allowed = " and ".join(f"w{hit.i} == 0" for hit in each)
     allowed_without_shadows = " and ".join(f"w{hit.i} == 0" for hit in each if not hit.shaped.shadow) or "true"
-    return script_of(
+    reset_afters = [hit.reset_after for hit in each]
+    fixed = [reset_after for reset_after in reset_afters if reset_after is not None]
+    frame = frame_of(fixed) if len(fixed) == len(each) else None
+    if frame is None:
+        answer = ["now,1,delay", *(f"r{hit.i}-{hit.shaped.cost},0,e{hit.i}" for hit in each)]
+    else:
+        answer = ["now", *(f"r{hit.i}-{hit.shaped.cost}" for hit in each)]
+    text, sha = script_of(
         [
             source("prelude").replace("ARGV[4]", "ARGV[2]" if clocked else "nil"),
             "local id = ARGV[1]\n",
@@ -78,7 +99,7 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Script:
             *(f"if c{hit.i} > delay then delay = c{hit.i} end\n" for hit in each if not hit.shaped.shadow),
             f"if {allowed} then\nstamp = string.format(whole, now)\n",
             *(hit.charge() for hit in each),
-            f"return {{now,1,delay,{','.join(f'r{hit.i}-{hit.shaped.cost},0,e{hit.i}' for hit in each)}}}\nend\n",
+            f"return {{{','.join(answer)}}}\nend\n",
             *library(written_out),
             f"local hits = {{{','.join(hit.table for hit in each)}}}\n",
             f"local mode, repeated, allowed = '', false, {allowed_without_shadows}\n",
@@ -87,6 +108,7 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Script:
             source("finish"),
         ]
     )
+    return Compiled(text, sha, frame)
 
 
 class _Hit:
@@ -115,6 +137,14 @@ class _Hit:
         if not self.is_written_out:
             return f"h{self.i}"
         return "{" + ",".join(f"{name}={value}" for name, value in self._fields.items()) + "}"
+
+    @property
+    def reset_after(self) -> int | None:
+        """What it is after every charge without delay; ``None`` if that varies."""
+        if self._functions is None:
+            return None
+        evaluate, charge = [function.fixed_results(self._fields) for function in self._functions]
+        return charge.get(0) if evaluate.get(2) == 0 else None
 
     def as_local(self) -> str:
         key = f"local k{self.i} = KEYS[{self.i}]\n"

@@ -10,7 +10,7 @@ Some functions cannot be written out, for instance those that call a function of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _TOKEN = re.compile(
@@ -18,9 +18,11 @@ _TOKEN = re.compile(
     r"""0[xX][0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\.\.|\.\.|[=~<>]=|.)"""
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"\d+")
 _CONSTANT = re.compile(r"^local ([A-Za-z_]\w*) = (-?\d+(?:\.\d+)?)\s*(?:--.*)?$", re.MULTILINE)
 _OPENS = frozenset({"function", "if", "do", "repeat"})
 _CLOSES = frozenset({"end", "until"})
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _ENDS_A_BRANCH = _CLOSES | {"else", "elseif"}
 _KEYWORDS = frozenset(
     {
@@ -69,6 +71,14 @@ class Function(NamedTuple):
         names = dict(zip(self.parameters[1:], arguments, strict=False))
         tokens = list(_with_arguments(self.body, self.parameters[0], fields, names))
         return f"repeat {' '.join(_without_returns(tokens, results))} until true\n"
+
+    def fixed_results(self, fields: Mapping[str, str]) -> dict[int, int]:
+        """The results that are the same number at every ``return``, by their places."""
+        tokens = tuple(_with_arguments(self.body, self.parameters[0], fields, {}))
+        starts = [i + 1 for i, token in enumerate(tokens) if token == "return"]
+        returns = [_expressions(tokens[start : _end_of_return(tokens, start)]) for start in starts]
+        places = enumerate(zip(*returns, strict=False))
+        return {place: int(found[0]) for place, found in places if len(set(found)) == 1 and _NUMBER.fullmatch(found[0])}
 
     def _check_names(self) -> None:
         """Raise :class:`CannotBeWrittenOut` for a name that is neither given nor the function's own."""
@@ -136,6 +146,18 @@ def _end_of_return(tokens: Sequence[str], begin: int) -> int:
             return i
         depth += (tokens[i] in _OPENS) - (tokens[i] in _CLOSES)
     return len(tokens)
+
+
+def _expressions(tokens: Iterable[str]) -> list[str]:
+    """The expressions of a list with commas between."""
+    found, depth = [""], 0
+    for token in tokens:
+        depth += (token in _OPENING) - (token in _CLOSING)
+        if token == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += token
+    return found
 
 
 def _locals_of(body: Sequence[str]) -> set[str]:

@@ -12,8 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from ...hits import Hit
-from .compiled import Shape, compiled, shape_of
-from .scripts import Script
+from .compiled import Compiled, Shape, compiled, shape_of
 
 WORTH = 16
 """The number of checks of a shape after which it is compiled."""
@@ -29,7 +28,7 @@ class Learned:
 
     shape: Shape
     checks: int = 0
-    script: Script | None = None
+    script: Compiled | None = None
     """``None`` until it is compiled."""
 
 

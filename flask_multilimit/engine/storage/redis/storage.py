@@ -24,10 +24,11 @@ from ...algorithms.base import HoldsSlots
 from ...decision import NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
-from ...reply import is_well_formed
+from ...reply import completed
 from ..addresses import redacted
 from ..base import Lost, Slot, StoredKey
 from ..tallies import Tallies, Tally
+from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script, script_for
@@ -99,14 +100,15 @@ class RedisStorage:
         new = new_id()
         try:
             if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
-                start, safe_to_repeat, learning = memoized(hits, _prepared)
+                start, safe_to_repeat, learning, frame = memoized(hits, _prepared)
                 if learning is not None and SHAPES.note(learning):
-                    start = _compiled(hits, learning).start
+                    start, *_, frame = _compiled(hits, learning)
                 command = start + new + b"\r\n"
-                reply = self._wire.ask(command, started, looking=not safe_to_repeat)
-                if is_well_formed(reply, len(hits)):
-                    return decision_of((new, hits, reply, "storage", NOTHING, None))
-                raise _malformed(hits, reply)
+                answer = self._wire.ask(command, started, looking=not safe_to_repeat)
+                reply = completed(answer, len(hits), frame)
+                if reply is None:
+                    raise _malformed(hits, answer)
+                return decision_of((new, hits, reply, "storage", NOTHING, None))
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
         except (RedisError, OSError, StorageError) as error:
@@ -249,11 +251,11 @@ class RedisStorage:
     def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
         return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
 
-    def _load(self, script: Script, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+    def _load(self, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
         """Send a compiled script whole."""
         keys = [hit.key.encode() for hit in hits]
-        reply = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, check_id)
-        return _decision(check_id, hits, reply)
+        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, check_id)
+        return _decision(check_id, hits, answer, script.frame)
 
     def _run(
         self, driver: str, hits: tuple[Hit, ...], mode: bytes, check_id: bytes, *more: int, loaded: bool = True
@@ -376,20 +378,22 @@ class _Prepared(NamedTuple):
     """Whether a repetition would be recognised by its id."""
     learning: Learned | None
     """The shape, if it is not compiled yet but may be."""
+    frame: list[int] | None
+    """What the reply leaves out (:func:`.completed`)."""
 
 
 def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     learned = SHAPES.of(hits)
     if learned is not None and learned.script is not None:
         return _compiled(hits, learned)
-    return _Prepared(_packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits), learned)
+    return _Prepared(_packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits), learned, None)
 
 
 def _compiled(hits: tuple[Hit, ...], learned: Learned) -> _Prepared:
     assert learned.script is not None
     keys = [hit.key.encode() for hit in hits]
     start = command_of(b"EVALSHA", learned.script.sha.encode(), b"%d" % len(hits), *keys, and_more=1) + b"$16\r\n"
-    made = _Prepared(start, remembers_ids(hits), None)
+    made = _Prepared(start, remembers_ids(hits), None, learned.script.frame)
     memorize(hits, _prepared, made)
     return made
 
@@ -417,10 +421,11 @@ def _release_command_of(algorithm: str) -> ReleaseCommand:
     return cast("HoldsSlots", ALGORITHMS[algorithm]).release_command
 
 
-def _decision(check_id: bytes, hits: tuple[Hit, ...], reply: Any) -> Decision:
-    if is_well_formed(reply, len(hits)):
-        return decision_of((check_id, hits, reply, "storage", NOTHING, None))
-    raise _malformed(hits, reply)
+def _decision(check_id: bytes, hits: tuple[Hit, ...], answer: Any, frame: list[int] | None = None) -> Decision:
+    reply = completed(answer, len(hits), frame)
+    if reply is None:
+        raise _malformed(hits, answer)
+    return decision_of((check_id, hits, reply, "storage", NOTHING, None))
 
 
 def _malformed(hits: tuple[Hit, ...], reply: Any) -> StorageError:
