@@ -11,7 +11,7 @@ algorithms.concurrency = {
   evaluate = function(hit, now)
     local entries, used = call('ZCARD', hit.key), 0
     if entries > 0 then -- often nothing is in progress
-      used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+      used = call('ZCOUNT', hit.key, argument(now - hit.window + 1), horizon)
     end
     local remaining = hit.count - used
     if remaining < 0 then -- the count has been lowered

@@ -20,10 +20,10 @@ algorithms.sliding_window = {
     local total = call('ZCARD', hit.key)
     local outside, seen = 0, -1
     if total > FEW and total <= LONGEST_LIST then
-      outside = call('ZCOUNT', hit.key, '-inf', now - hit.window) + call('ZCOUNT', hit.key, '(' .. horizon, '+inf')
+      outside = call('ZCOUNT', hit.key, '-inf', argument(now - hit.window)) + call('ZCOUNT', hit.key, beyond, '+inf')
       seen = outside
     elseif total > 0 then
-      outside = total - call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+      outside = total - call('ZCOUNT', hit.key, argument(now - hit.window + 1), horizon)
       seen = outside
     end
     local used = total - outside

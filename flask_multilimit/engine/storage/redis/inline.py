@@ -32,7 +32,7 @@ _KEYWORDS = frozenset(
 )
 _GIVEN = frozenset(
     {
-        *("call", "NEVER", "AHEAD", "grace", "horizon", "stamp", "now", "id"),
+        *("call", "NEVER", "AHEAD", "grace", "horizon", "beyond", "argument", "stamp", "now", "id"),
         *("math", "string", "struct", "tonumber", "tostring", "ipairs", "pairs", "unpack", "type"),
     }
 )

@@ -9,7 +9,7 @@ import pytest
 
 from flask_multilimit.engine import Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.reply import completed
+from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import shapes, storage
 from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, compiled, shape_of
 from flask_multilimit.engine.storage.redis.inline import CannotBeWrittenOut, Function
@@ -144,10 +144,28 @@ def test_as_many_hits_as_may_be_compiled_are_no_more_than_lua_takes(client: redi
 def test_a_plan_of_sliding_windows_runs_no_function_of_its_algorithm() -> None:
     shape = shape_of(hits_for(["5/minute", "9/hour"], scope="api"))
     assert shape is not None
-    common = compiled(shape).text.partition("return {now")[0]
+    common = compiled(shape).text.partition("local id =")[2].partition("return {now")[0]
 
     assert "function" not in common
     assert "hit" not in common
+
+
+def test_a_reply_leaves_out_what_the_shape_determines() -> None:
+    windows, queue = hits(["5/minute", "9/hour"]), hits([Rule(60, 5), rule("leaky_bucket", 5, 60)])
+
+    fixed, varying = (compiled(shape) for plan in (windows, queue) if (shape := shape_of(plan)) is not None)
+
+    assert "return {now,r1-1,r2-1}" in fixed.text
+    assert completed([7, 4, 8], 2, fixed.frame) == [7, 1, 0, 4, 0, 60_000_000, 8, 0, 3_600_000_000]
+    assert "return {now,1,delay,r1-1,0,e1,r2-1,0,e2}" in varying.text
+    assert varying.frame is None
+
+
+@pytest.mark.parametrize("answer", [None, b"OK", 3, [], [1], [1, b"4"], [1, None], [1, 2, 3], [1, 1, 0, 4, 0, b"6"]])
+def test_an_answer_that_is_no_reply_is_told_from_one(answer: object) -> None:
+    assert completed(answer, 1, frame_of([60])) is None
+    assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "as for a refusal"
+    assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
 
 
 LUA = """
@@ -166,6 +184,12 @@ algorithms.plain = {
   loops = function(hit) for i = 1, 3 do return i end end,
   helped = function(hit) return helper(hit) end,
   writes = function(hit) hit.count = 3 end,
+  fixed = function(hit, now)
+    if now > 3 then
+      return 0, hit.count, 5, math.max(1, 2), 3
+    end
+    return now, hit.count, 6, math.max(1, 2), 3
+  end,
 }
 """
 FIELDS = {"key": "k1", "count": "7"}
@@ -186,3 +210,7 @@ def test_a_function_is_written_out_with_numbers_for_names_and_assignments_for_re
 def test_what_only_a_call_can_give_is_not_written_out(name: str) -> None:
     with pytest.raises(CannotBeWrittenOut):
         Function.found_in(LUA, name).written_out(FIELDS, ["now"], ["a", "b"])
+
+
+def test_results_are_fixed_that_are_the_same_number_at_every_return() -> None:
+    assert Function.found_in(LUA, "fixed").fixed_results(FIELDS) == {1: 7, 4: 3}
