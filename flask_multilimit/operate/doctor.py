@@ -128,11 +128,12 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
             f"{PREFIX}ENABLED is False: nothing is limited.",
             "Leave the setting out in production.",
         )
-    limited = [endpoint for endpoint in endpoints if endpoint.limiters]
-    open_ = [endpoint.name for endpoint in endpoints if not endpoint.limiters]
-    text = f"{plural(len(limited), 'endpoint')} limited"
+    unlimited = [endpoint.name for endpoint in endpoints if not endpoint.limiters]
+    open_ = [name for name in unlimited if not gate.plans.is_exempt(name)]
+    exempt = len(unlimited) - len(open_)
+    text = f"{plural(len(endpoints) - len(unlimited), 'endpoint')} limited{f', {exempt} exempt' if exempt else ''}"
     if not open_:
-        yield Finding("declarations", Severity.OK, f"{text}, none without limits.")
+        yield Finding("declarations", Severity.OK, f"{text}, none{' else' if exempt else ''} without limits.")
         return
     names = ", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
     yield Finding(

@@ -12,7 +12,7 @@ from flask import Flask, Request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Rule as Route
 
-from ..declare.decorators import Stack, rate_limiter
+from ..declare.decorators import Level, Stack, rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subjects, SubjectType
@@ -213,6 +213,12 @@ class Plans:
     def methods_of(self, endpoint: str) -> list[str]:
         """The methods that the routes of ``endpoint`` take, sorted."""
         return sorted({method for rule in self._routes_of(endpoint) for method in rule.methods or METHODS})
+
+    def is_exempt(self, endpoint: str) -> bool:
+        """Whether somebody has exempted ``endpoint``, or a method of it, from the default limits."""
+        view = self.app.view_functions.get(endpoint)
+        of_view = frozenset[Level]().union(*(view_exemptions(view, each) for each in self.methods_of(endpoint)))
+        return "default" in self.sources.exempt_from(endpoint, of_view)
 
     def require_endpoint(self, endpoint: str) -> None:
         """Raise :class:`ConfigurationError` if no endpoint has this name, or no route leads to it."""

@@ -97,13 +97,18 @@ class Sources(NamedTuple):
         if any(self._answers_to(name, endpoint) for name, _ in self.exempt):
             exempt = LEVELS
         blueprint = self._blueprint_limits(endpoint, exempt)
-        exempt = exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
+        exempt = self._with_blueprints(endpoint, exempt)
         configured = () if "configuration" in exempt else self._configured_for(endpoint)
         serving = [each for each in (*own, *configured, *blueprint) if each.serves(method)]
         wants_defaults = not serving or any(declaration.with_defaults for declaration in serving)
         default = self.default if wants_defaults and "default" not in exempt else ()
         application = () if "application" in exempt else self.application
         return (*application, *blueprint, *configured, *default)
+
+    def exempt_from(self, endpoint: str, of_view: frozenset[Level]) -> frozenset[Level]:
+        """The levels that ``endpoint`` is exempt from: by the settings, by its view, or by a blueprint."""
+        named = any(self._answers_to(name, endpoint) for name, _ in self.exempt)
+        return LEVELS if named else self._with_blueprints(endpoint, of_view)
 
     def for_unmatched(self) -> tuple[Declaration, ...]:
         """The limits of requests without an endpoint; those of the app only beside limits made for these."""
@@ -134,6 +139,9 @@ class Sources(NamedTuple):
                 limits.clear()
             limits += limits_of_blueprint(blueprint)
         return () if "blueprint" in exempt else tuple(limits)
+
+    def _with_blueprints(self, endpoint: str, exempt: frozenset[Level]) -> frozenset[Level]:
+        return exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
 
     def _blueprints_of(self, endpoint: str) -> list[Any]:
         """Those the endpoint lies in, the outermost first."""

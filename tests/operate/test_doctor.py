@@ -6,9 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flask import Blueprint
 from flask.views import MethodView
 
-from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit import IP, MultiLimit, exempt, rate_limiter
 from flask_multilimit.operate.doctor import Finding, Severity, examine
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
@@ -76,3 +77,30 @@ def test_decorators_that_tell_what_they_wrap_hide_nothing(app: Flask, decorate: 
     app.add_url_rule("/bare", "bare", without_wraps(view()))
 
     assert hidden(app) == []
+
+
+def declared(app: Flask, **limits: Any) -> Finding:
+    MultiLimit(app, **limits)
+    (found,) = [found for found in examine(gate_of(app)) if found.name == "declarations"]
+    return found
+
+
+def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(app: Flask) -> None:
+    off = Blueprint("off", __name__)
+    off.add_url_rule("/off", "shown", view())
+    app.register_blueprint(exempt(off))
+    app.add_url_rule("/exempt", "asked", exempt(view()))
+    app.add_url_rule("/partly", "partly", exempt("application")(view()))
+    app.add_url_rule("/limited", "limited", LIMITER(view()))
+    app.config["MULTILIMIT_EXEMPT"] = ["static"]
+
+    found = declared(app)
+
+    assert found.level is Severity.HINT
+    assert found.text == "1 endpoint limited, 3 exempt, 1 without any limit: partly."
+
+
+def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
+    found = declared(app, default_limits="5/minute")
+
+    assert (found.level, found.text) == (Severity.OK, "1 endpoint limited, none without limits.")

@@ -292,10 +292,10 @@ def test_switched_off(on_memory: Command) -> None:
     assert finding(on_memory("doctor", "--json"), "enabled")["level"] == "warning"
 
 
-def test_endpoints_without_limits_are_counted(on_memory: Command) -> None:
+def test_endpoints_that_are_exempt_are_no_hint(on_memory: Command) -> None:
     found = finding(on_memory("doctor", "--json"), "declarations")
 
-    assert found["text"] == "6 endpoints limited, 2 without any limit: health, static."
+    assert (found["level"], found["text"]) == ("ok", "6 endpoints limited, 2 exempt, none else without limits.")
 
 
 def test_a_primary_is_called_by_the_name_that_sentinels_know(server: Server) -> None:
