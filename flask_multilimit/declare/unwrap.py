@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any, cast
 
+_MADE_BY_AS_VIEW = "View.as_view.<locals>.view"
 _KEPT_OUTSIDE_OF_DICT = (property, GetSetDescriptorType, MemberDescriptorType)
 
 
@@ -28,9 +29,14 @@ def functions_below(function: object) -> Iterator[object]:
 
 
 def name_of(function: object) -> str:
-    """``module:function``; for a callable object, the names of its class."""
+    """``module:function``; for a callable object, the names of its class.
+
+    What Flask makes of a class-based view is ``module:View.as_view('name')``.
+    """
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    if name == _MADE_BY_AS_VIEW and isinstance(function, FunctionType):
+        name = f"View.as_view({function.__name__!r})"
     return f"{module}:{name}"
 
 

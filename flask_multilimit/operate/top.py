@@ -260,8 +260,8 @@ def _who(type_name: str, subject: str) -> str:
 
 
 def _rate(rate: float) -> str:
-    if rate == 0:
-        return "0"
+    if rate < 0.005:
+        return "<0.01" if rate else "0"
     return f"{rate:.2f}" if rate < 10 else f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
 
 

@@ -172,7 +172,7 @@ class TestOnTheCommandLine:
 
         outputs = [self.run(app, *arguments, subject).output for subject in ("reads=b", "reads=a", "reads=a")]
 
-        whole = "Nothing to reset: reads-60s."
+        whole = "Full already: reads-60s."
         assert [output.splitlines()[0] for output in outputs] == [whole, "Reset: reads-60s.", whole]
         assert statuses(app, ONE["path"]) == [200]
 

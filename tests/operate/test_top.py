@@ -76,6 +76,13 @@ def test_who_refuses_most_comes_first() -> None:
     ]
 
 
+def test_what_is_rare_is_not_shown_as_nothing() -> None:
+    rare = Counts({Check("login", "refused", "storage"): 1}, {RuleCount("login", "ip-60s", "refuses"): 1})
+    text = screen(RecentTraffic(1_700_000_300.0, 1_700_000_000.0, (rare,)), STORAGE, app="shop", columns=90, rows=40)
+
+    assert ["login", "<0.01", "0", "0"] in [line.split() for line in map(click.unstyle, text)]
+
+
 def test_bans_have_columns_where_there_are_any() -> None:
     banning = Counts(
         {Check("login", "banned", "deny_cache"): 30},

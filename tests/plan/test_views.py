@@ -11,6 +11,7 @@ from flask import Blueprint, Flask, Response
 from flask.views import MethodView, View
 
 from flask_multilimit import ConfigurationError, LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses
 from support.doubles import OPEN, RecordingStorage
 
@@ -49,6 +50,20 @@ class TestClassBasedViews:
             "rate_limit:{items}:GET",
             "rate_limit:{items}:POST",
         }
+
+    @pytest.mark.parametrize("name", ["items", "things"])
+    def test_limits_in_decorators_name_the_view_as_it_is_made(self, limited_app: Flask, name: str) -> None:
+        class Items(MethodView):
+            decorators: ClassVar = [rate_limiter(rules="10/minute")]
+
+            def get(self) -> str:
+                return "got"
+
+        limited_app.add_url_rule("/items", view_func=Items.as_view(name))
+
+        plan = gate_of(limited_app).plans.of_endpoint(name, "GET")
+
+        assert [limiter.declaration.where for limiter in plan.limiters] == [f"{__name__}:View.as_view({name!r})"]
 
     def test_a_head_method_goes_by_its_own_limits(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage

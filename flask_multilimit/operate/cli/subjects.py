@@ -465,7 +465,7 @@ class _Reset:
             }
             write_json(endpoint=endpoint, changed=not self.dry_run, **found)
             return
-        for said, some in ((self._said, used), ("Nothing to reset", full)):
+        for said, some in ((self._said, used), ("Full already", full)):
             if some:
                 click.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
         if by_request:
