@@ -53,8 +53,8 @@ DEFECTS = {
         "hit.count - used\n    if remaining", "hit.count - 1 - used\n    if remaining", "refused for nothing"
     ),
     "has too short a window": Defect(
-        "total - call('ZCOUNT', hit.key, now - hit.window",
-        "total - call('ZCOUNT', hit.key, now - hit.window / 2",
+        "total - call('ZCOUNT', hit.key, argument(now - hit.window",
+        "total - call('ZCOUNT', hit.key, argument(now - hit.window / 2",
         "too many",
     ),
     "trims one that counts": Defect(

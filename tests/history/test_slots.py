@@ -32,8 +32,8 @@ DEFECTS = {
     "admits one too many": (Defect("hit.count - used", "hit.count + 1 - used", "too many"), "too many"),
     "forgets slots early": (
         Defect(
-            "used = call('ZCOUNT', hit.key, now - hit.window + 1",
-            "used = call('ZCOUNT', hit.key, now - 3000",
+            "used = call('ZCOUNT', hit.key, argument(now - hit.window + 1",
+            "used = call('ZCOUNT', hit.key, argument(now - 3000",
             "too many",
         ),
         "too many",
