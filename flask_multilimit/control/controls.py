@@ -109,9 +109,10 @@ class Override(_Entry):
         if self.shadow is not None:
             return "shadow" if self.shadow else "no shadow"
         if self.times is not None:
-            return f"{self.times:g} x"
-        told = self.limit if self.limit is not None else self.rules
-        return told if isinstance(told, str) else json.dumps(_plain(told), ensure_ascii=False)
+            return f"{self.times:g} times the count"
+        if self.limit is not None:
+            return f"new {_in_words(self.limit)}"
+        return self.rules if isinstance(self.rules, str) else _as_json(self.rules)
 
 
 class Listing(_Entry):
@@ -160,6 +161,19 @@ def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
 
 def _is_counted(network: Network, version: int) -> bool:
     return network.version == version and network.prefixlen <= _COUNTED[version]
+
+
+def _in_words(limit: WrittenLimiter) -> str:
+    """``ip limit 10/second``; with more options, all of them."""
+    options = limit.model_dump(exclude_unset=True)
+    kind, rules = options.pop("type", "default"), options.pop("rules", None)
+    if isinstance(kind, str) and isinstance(rules, str) and not options:
+        return f"{kind} limit {rules}"
+    return f"limit {_as_json(limit)}"
+
+
+def _as_json(written: Any) -> str:
+    return json.dumps(_plain(written), ensure_ascii=False)
 
 
 def _plain(written: Any) -> Any:

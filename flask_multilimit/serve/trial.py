@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 
 from ..control.controls import Listing, Override, too_many_denied
 from ..control.document import Document
@@ -57,10 +58,8 @@ class Trial:
         before = self._plans_with([each for each in document.overrides if each.id != entry.id])
         plans = self._plans_with(document.overrides)
         if entry.id not in plans.overrides.met and not differences(before, plans):
-            return (
-                f"{entry}: no endpoint has that; `flask multilimit limits` lists what they have, and it may still be "
-                "about a function that is no view, or a check inside of one"
-            )
+            hint = _hint(entry, before)
+            return f"{entry}: no endpoint has that{hint}. A function, or a check inside a view, may have it"
         if min(entry.times or 1, smallest_share(before, plans)) < SMALLEST_SHARE:
             return f"{entry}: would leave less than a hundredth of a limit"
         return ""
@@ -82,3 +81,16 @@ class Trial:
     def _declared_types(self) -> list[str]:
         self._declared.ensure()
         return sorted(self._declared.types)
+
+
+def _hint(entry: Override, plans: Plans) -> str:
+    """What ``entry`` could be about instead."""
+    known = {endpoint for endpoint, _ in plans.planned}
+    if entry.endpoint in known:
+        of_endpoint = [plan for (endpoint, _), plan in plans.planned.items() if endpoint == entry.endpoint]
+        names = dict.fromkeys(name for plan in of_endpoint for limiter in plan.limiters for name, _ in limiter.rules)
+        return (
+            f"; the rules of {entry.endpoint} are {', '.join(names)}" if names else f"; {entry.endpoint} has no limits"
+        )
+    nearest = get_close_matches(entry.endpoint or "", known, n=1)
+    return f"; the nearest name is {nearest[0]}" if nearest else "; `flask multilimit limits` lists the limits"

@@ -206,8 +206,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "show", "rule": "ip-60s", "rules": "2/mnute"}, "rules='2/mnute': .*did you mean 'minute'"),
     ({"endpoint": "show", "rule": "ip-60s", "rules": {"count": 0}}, "rules.count=0"),
     ({"endpoint": "show", "rule": "ip-60s", "rules": {"burst": 5}}, "burst is taken by"),
-    ({"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that"),
-    ({"endpoint": "show", "rule": "ip-61s", "rules": "2/second"}, "no endpoint has that"),
+    ({"endpoint": "shwo", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that; the nearest name is show"),
+    ({"endpoint": "show", "rule": "ip-61s", "rules": "2/second"}, "no endpoint has that; the rules of show are ip-60s"),
+    ({"endpoint": "jobs", "rule": "ip-60s", "rules": "2/second"}, "no endpoint has that; `flask multilimit limits`"),
     ({"endpoint": "api.mine", "rule": "user-60s", "rules": "9/hour"}, "would share one key"),
     ({"endpoint": "show", "limit": {"type": "ip", "rules": "9/minute"}}, "would share one key"),
     (
@@ -282,6 +283,23 @@ def test_another_of_the_same_takes_the_place_of_the_first(shop: Shop) -> None:
     (entry,) = shop.control.entries()
     assert str(entry) == "rule ip-60s at show: 4/minute"
     assert shop.statuses(5) == [200, 200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"limit": "9/hour"}, "at show: new default limit 9/hour"),
+        ({"limit": {"type": "ip", "rules": "9/hour"}}, "at show: new ip limit 9/hour"),
+        (
+            {"limit": {"rules": "9/hour", "name": "x"}},
+            'at show: new limit {"rules": "9/hour", "name": "x"}',
+        ),
+        ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
+        ({"limiter": "ip", "rules": {"count": 9, "time": 60}}, 'limiter ip at show: {"count": 9, "time": 60}'),
+    ],
+)
+def test_an_entry_in_words(shop: Shop, given: dict[str, Any], told: str) -> None:
+    assert str(shop.control.override("show", lasting=True, **given)) == told
 
 
 def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,12 +81,12 @@ def test_a_change_holds_for_the_next_request_and_is_in_the_history(app: Flask, a
 @pytest.mark.parametrize(
     ("given", "entry"),
     [
-        ({"what": "times", "times": "2"}, "rule ip-60s at show: 2 x"),
+        ({"what": "times", "times": "2"}, "rule ip-60s at show: 2 times the count"),
         ({"what": "off"}, "rule ip-60s at show: off"),
         ({"what": "shadow"}, "limiter ip at show: shadow"),
         ({"what": "off", "part": "all"}, "at show: off"),
         ({"what": "shadow", "part": "limiter:ip"}, "limiter ip at show: shadow"),
-        ({"part": "more", "more": "9/hour", "type": "ip"}, 'at show: {"type": "ip", "rules": "9/hour"}'),
+        ({"part": "more", "more": "9/hour", "type": "ip"}, "at show: new ip limit 9/hour"),
         ({"who": "203.0.113.7", "rules": "9/minute"}, "203.0.113.7 at show: 9/minute"),
         ({"lasting": "1", "what": "off"}, "rule ip-60s at show: off"),
         ({"endpoint": "api.*", "part": "all", "what": "off"}, "at api.*: off"),
