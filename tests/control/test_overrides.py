@@ -295,7 +295,7 @@ def test_another_of_the_same_takes_the_place_of_the_first(shop: Shop) -> None:
             'at show: new limit {"rules": "9/hour", "name": "x"}',
         ),
         ({"limiter": "ip", "times": 1.5}, "limiter ip at show: 1.5 times the count"),
-        ({"limiter": "ip", "rules": {"count": 9, "time": 60}}, 'limiter ip at show: {"count": 9, "time": 60}'),
+        ({"limiter": "ip", "rules": {"count": 9}}, 'limiter ip at show: {"count": 9}'),
     ],
 )
 def test_an_entry_in_words(shop: Shop, given: dict[str, Any], told: str) -> None:
