@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from flask import Flask
 
-import flask_multilimit
 from flask_multilimit import DEFAULT, IP, MultiLimit, rate_limiter
 from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-PACKAGE = str(Path(flask_multilimit.__file__).parent)
-
-
-def calls_during(action: Callable[[], object]) -> list[str]:
-    """The functions of ours that were called, in order."""
-    called: list[str] = []
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            called.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
-
-    earlier = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(earlier)
-    return called
+from support.calls import calls_during
 
 
 def ours() -> Flask:

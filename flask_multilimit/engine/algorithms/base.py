@@ -6,7 +6,7 @@ clock and no Flask. Numbers are integers: units, and microseconds of the storage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,11 +65,16 @@ class ChargesUnits(Protocol):
     marks it."""
 
     def charge_units(
-        self, states: MutableMapping[str, Any], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int], /
+        self, states: MutableMapping[str, Any], asked: Sequence[Unit], now: int, check_id: bytes, reply: list[int], /
     ) -> Sequence[str] | None:
         """Charge one unit of each key if all allow, and write the units that are left into ``reply``. Return the keys
         that had no state. If one refuses, or its state does not permit this, return ``None`` and charge nothing. No
         state is later than ``now``."""
+
+    def charge_unit(
+        self, states: MutableMapping[str, Any], asked: Unit, now: int, check_id: bytes, reply: list[int], /
+    ) -> Sequence[str] | None:
+        """:meth:`charge_units` for a single key."""
 
 
 class Algorithm(Protocol):

@@ -155,49 +155,74 @@ def charge(
     return log, quota.window
 
 
+def charge_unit(
+    logs: MutableMapping[str, Log | None], asked: Unit, now: int, check_id: bytes, reply: list[int]
+) -> Sequence[str] | None:
+    """:func:`charge_units` for one key alone, which most checks ask for."""
+    key, quota, place = asked
+    log = logs.get(key)
+    if log is None or log.known_until <= now or log.quota is not quota:
+        return charge_units(logs, (asked,), now, check_id, reply)
+    left = log.room - 1
+    if left < 0:
+        return None
+    log.room = reply[place] = left
+    log.times.append(now)
+    log.ids += check_id
+    return ()
+
+
 def charge_units(
-    logs: MutableMapping[str, Log | None], asked: Iterable[Unit], now: int, check_id: bytes, reply: list[int]
+    logs: MutableMapping[str, Log | None], asked: Sequence[Unit], now: int, check_id: bytes, reply: list[int]
 ) -> Sequence[str] | None:
     """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
 
     Writes the units that are left into ``reply``, and returns the keys that had no log. If a key refuses, or was last
     charged by another window, returns ``None`` and charges nothing. No entry may be in the future.
     """
-    found: list[Log] = []
-    expired: list[tuple[Log, int]] | None = None  # as nearly always
-    missing: list[tuple[str, Quota]] | None = None
-    get = logs.get
+    packed = _packed(now)
+    missing: tuple[tuple[str, Quota], ...] = ()
+    expired: tuple[tuple[Log, int], ...] = ()
     for key, quota, place in asked:
-        log = get(key)
+        log = logs.get(key)
         if log is None:
-            missing = missing or []
-            missing.append((key, quota))
-            left = quota.count - 1
-        else:
-            if log.known_until <= now or log.quota is not quota:
-                if log.quota.window != quota.window:
-                    break
-                many = log.look(quota, now)
-                if many:
-                    expired = expired or []
-                    expired.append((log, many))
-            left = log.room - 1
-            found.append(log)
+            if not quota.count:
+                break
+            missing += ((key, quota),)
+            reply[place] = quota.count - 1
+            continue
+        if log.known_until <= now or log.quota is not quota:
+            if log.quota.window != quota.window:
+                break
+            many = log.look(quota, now)
+            if many:
+                expired += ((log, many),)
+        left = log.room - 1
         if left < 0:
             break
-        reply[place] = left
+        log.room = reply[place] = left
+        log.times.frombytes(packed)  # in half the time that `append` takes
+        log.ids += check_id
     else:
-        packed = _packed(now)
-        for log in found:
-            log.room -= 1
-            log.times.frombytes(packed)  # in half the time that `append` takes
-            log.ids += check_id
-        if expired is not None:
+        if expired:
             _drop(expired)
         return _begin(logs, missing, now, check_id) if missing else ()
-    for log, _ in expired or ():
+    _take_back(logs, asked, key)
+    for log, _ in expired:
         log.known_until = 0  # so that the next charge drops what has expired
     return None
+
+
+def _take_back(logs: MutableMapping[str, Log | None], asked: Iterable[Unit], refusing: str) -> None:
+    """Take out the new entries of all logs before that of the key ``refusing``."""
+    for key, _, _ in asked:
+        if key == refusing:
+            return
+        log = logs.get(key)
+        if log is not None:
+            log.times.pop()
+            del log.ids[-_ID:]
+            log.room += 1
 
 
 def _drop(expired: Iterable[tuple[Log, int]]) -> None:

@@ -61,8 +61,11 @@ def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: in
             states[hit.key] = refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id.bytes)
 
 
-def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool) -> list[int]:
-    """The reply. If ``charging`` and every hit allows, all are charged."""
+def evaluated(
+    hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, *, charging: bool, stepped_back: bool = True
+) -> list[int]:
+    """The reply. If ``charging`` and every hit allows, all are charged. ``stepped_back``: a state may be later
+    than ``now``."""
     (steps, bans), outcomes = memoized(hits, _steps_of), []
     allowed, longest = 1, 0
     for key, quota, cost, shadow, evaluate, _, _, _ in steps:
@@ -77,6 +80,7 @@ def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, 
     asking, charging = charging, charging and allowed > 0
     if bans and asking:
         _note_strikes(bans, outcomes, states, now, check_id)
+    dropping = asking and stepped_back
     for step, (remaining, retry_after, _, seen) in zip(steps, outcomes, strict=True):
         key, quota, cost, _, _, charge, reset_after, drop_future = step
         state = states.get(key)
@@ -84,7 +88,7 @@ def evaluated(hits: tuple[Hit, ...], states: States, now: int, check_id: bytes, 
             states[key], whole_after = charge(state, quota, cost, now, seen, check_id)
             reply += (remaining - cost, 0, whole_after)
             continue
-        if asking and state is not None:
+        if dropping and state is not None:
             state = states[key] = drop_future(state, quota, now)
         reply += (remaining, retry_after, reset_after(state, quota, now, seen))
     return reply

@@ -5,13 +5,12 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Sequence
-from itertools import chain
 from threading import Lock
 from time import monotonic_ns
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from uuid import UUID
 
-from ..algorithms.base import ChargesUnits, HoldsSlots, Unit
+from ..algorithms.base import ChargesUnits, HoldsSlots
 from ..algorithms.sliding_window import Log
 from ..clock import monotonic_microseconds
 from ..decision import NOTHING, Charge, Decision, decision_of
@@ -56,27 +55,26 @@ class MemoryStorage:
             now = monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._first_due:
                 self._sweep(now, SWEEPS * len(hits))
-            try:
-                quick, bans = hits.memory[_ways_of]  # type: ignore[attr-defined]  # `memoized`, written out: each check
+            try:  # `memoized`, written out: each check
+                charge, asked, blank, striking, bans = hits.memory[_quick_way]  # type: ignore[attr-defined]
             except (AttributeError, KeyError):
-                quick, bans = memoized(hits, _ways_of)
+                charge, asked, blank, striking, bans = memoized(hits, _quick_way)
             if (
-                quick is not None
+                charge is not None
                 and check_id is None
                 and now >= self._latest
-                and (not bans or self._states.keys().isdisjoint(quick.bans))
+                and (not bans or self._states.keys().isdisjoint(striking))
             ):
                 new = new_id()
-                charge, units, blank, _ = quick
                 reply = blank.copy()
                 reply[NOW] = now
-                begun = charge(self._states, units, now, new, reply)
+                begun = charge(self._states, asked, now, new, reply)
                 if begun is not None:
                     self._latest = now
                     if begun:
                         self._note_begun(hits, now, begun)
                     return decision_of((new, hits, reply, "memory", NOTHING, None))
-                reply = evaluated(hits, self._states, now, new, charging=True)
+                reply = evaluated(hits, self._states, now, new, charging=True, stepped_back=False)
                 decision = decision_of((new, hits, reply, "memory", NOTHING, None))
             else:
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
@@ -207,36 +205,38 @@ class MemoryStorage:
         self._first_due = due[0][0] if due else NOTHING_DUE
 
 
-class _QuickWay(NamedTuple):
-    """How to charge hits of one unit each, of one algorithm that can do so at once (:class:`.ChargesUnits`)."""
+_QuickWay = tuple[
+    Callable[..., Sequence[str] | None] | None,
+    Any,
+    list[int],
+    frozenset[str],
+    tuple[Watching, ...],
+]
+"""How to charge hits of one unit each at once (a named tuple would take three times as long to unpack):
 
-    charge: Callable[..., Sequence[str] | None]
-    units: tuple[Unit, ...]
-    reply: list[int]
-    """When all are charged, except for the instant and what remains."""
-    bans: frozenset[str]
-    """Keys that must have no state: nobody has a strike."""
+- :meth:`.ChargesUnits.charge_unit` or :meth:`.ChargesUnits.charge_units`; ``None``: there is no quick way
+- the units that it is asked for
+- the reply when all are charged, except for the instant and what remains
+- the keys that must have no state: nobody has a strike
+- the bans, in any case
+"""
 
 
-def _ways_of(hits: tuple[Hit, ...]) -> tuple[_QuickWay | None, tuple[Watching, ...]]:
-    """The quick way, if there is one; and the bans."""
+def _quick_way(hits: tuple[Hit, ...]) -> _QuickWay:
     bans = bans_among(hits)
-    return _quick_way(hits, frozenset(ban.place for ban in bans)), bans
-
-
-def _quick_way(hits: tuple[Hit, ...], bans: frozenset[int]) -> _QuickWay | None:
+    places = {ban.place for ban in bans}
+    rules = [(place, hit) for place, hit in enumerate(hits) if place not in places]
     algorithm = hits[0].rule.implementation
     if not hasattr(algorithm, "charge_units"):  # isinstance of a Protocol takes as long as a whole check
-        return None
-    rules = [(place, hit) for place, hit in enumerate(hits) if place not in bans]
+        return None, (), [], frozenset(), bans
     if any(hit.rule.implementation is not algorithm or hit.cost != 1 for _, hit in rules):
-        return None
-    units = tuple((hit.key, hit.rule.quota, start_of(place)) for place, hit in rules)
-    standings = (
-        (hit.rule.quota.count, 0, 0) if place in bans else (0, 0, hit.rule.quota.window)
-        for place, hit in enumerate(hits)
-    )
-    reply = [*head(0), *chain.from_iterable(standings)]
-    return _QuickWay(
-        cast("ChargesUnits", algorithm).charge_units, units, reply, frozenset(hits[place].key for place in bans)
-    )
+        return None, (), [], frozenset(), bans
+    by = cast("ChargesUnits", algorithm)
+    units = tuple([(hit.key, hit.rule.quota, start_of(place)) for place, hit in rules])
+    reply = head(0)
+    for place, hit in enumerate(hits):
+        reply += (hit.rule.quota.count, 0, 0) if place in places else (0, 0, hit.rule.quota.window)
+    striking = frozenset([ban.hit.key for ban in bans])
+    if len(units) == 1:
+        return by.charge_unit, units[0], reply, striking, bans
+    return by.charge_units, units, reply, striking, bans

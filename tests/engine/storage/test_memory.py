@@ -215,3 +215,16 @@ def test_units_charged_in_one_go_are_charged_as_one_by_one(clock: Clock, seed: i
         plan = draw.choice(plans)
         assert in_one_go.check(plan).reply == one_by_one.check(plan, check_id=uuid4()).reply
         clock.now += draw.choices([0, 1, 100_000, 300_000, 3_000_000, -1, -700_000], [4, 4, 8, 8, 1, 1, 1])[0]
+
+
+def test_a_refusal_by_the_last_rule_takes_back_what_was_charged_before_it(limiter: Limiter, clock: Clock) -> None:
+    plan = hits("20/minute; 9 per 10 seconds; 1/second")
+    limiter.check(plan)
+
+    refused = limiter.check(plan)
+
+    assert not refused.allowed
+    assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 0]
+    clock.advance(1)
+    limiter.refund(limiter.check(plan))  # found by its id, at its place
+    assert [status.remaining for status in limiter.peek(plan).statuses] == [19, 8, 1]
