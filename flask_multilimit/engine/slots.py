@@ -40,8 +40,10 @@ LINGER_SECONDS = 10.0
 _log = logging.getLogger("flask_multilimit")
 
 
-class _Held(NamedTuple):  # a class with fields that change would take five times as long to create, at every request
+class _Held:  # made at every request: without an __init__, which would be a call more
     """The slots that one check holds. Called with the reason if their release was lost."""
+
+    __slots__ = ("due", "keeper", "slots", "storage", "timeout")
 
     keeper: Keeper
     storage: KeepsSlots
@@ -56,9 +58,6 @@ class _Held(NamedTuple):  # a class with fields that change would take five time
     @property
     def check_id(self) -> bytes:
         return self.slots[0].check_id
-
-
-_held_of: Callable[[tuple[Keeper, KeepsSlots, tuple[Slot, ...], float, float]], _Held] = from_fields(_Held)
 
 
 class _Renewed(NamedTuple):
@@ -109,17 +108,17 @@ class Keeper:
         """Renew what ``decision`` has taken until it is released."""
         check_id, hits, reply, _, refunded, _ = decision
         try:  # as memoized() does, in a call less
-            holding: _Holding = hits.memory[_holding]  # type: ignore[attr-defined]
+            only, timeout, pause = hits.memory[_usual]  # type: ignore[attr-defined]
         except (KeyError, AttributeError):
-            holding = memoized(hits, _holding)
-        _, only, timeout, pause, _ = holding
+            only, timeout, pause = memoized(hits, _usual)
         slots: tuple[Slot, ...]
         if only is not None and reply[ALLOWED] > 0 and not refunded and check_id != PEEKED:
             slots = (_slot_of((check_id, only)),)  # as usual, without a call of a function
         elif not (slots := slots_of(decision)):
             return
         due = self._clock() + pause
-        self._held[check_id] = _held_of((self, storage, slots, timeout, due))
+        self._held[check_id] = held = _Held()
+        held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
         if self._thread is None or due < self._wakes_at:  # this runs at every request: one call less, nearly always
             self._see_to_it(due)
 
@@ -129,9 +128,9 @@ class Keeper:
         if held is None:
             return False
         if self._releasing.acquire(False):  # by its name it takes longer
-            _, storage, slots, _, _ = held
+            storage = held.storage
             try:  # as in _release: each call of a function takes time of every request
-                storage.release(slots, held)  # type: ignore[arg-type]  # mypy sees no __call__ of a tuple
+                storage.release(held.slots, held)
                 if id(storage) not in self._unconfirmed:
                     self._confirm_soon(storage)
             except StorageError as error:
@@ -318,20 +317,20 @@ class _Holding(NamedTuple):
     """What of a check holds slots."""
 
     hits: tuple[Hit, ...]
-    only: Hit | None
-    """Of one that refuses where it cannot be taken; of a shadow, ``None``."""
-    timeout: float
-    """The shortest."""
-    pause: float
-    """Between two renewals."""
     has_shadows: bool
 
 
 def _holding(hits: tuple[Hit, ...]) -> _Holding:
     found = tuple(hit for hit in hits if hit.cost and hit.rule.holds_slots)
-    only = found[0] if len(found) == 1 and not found[0].shadow else None
+    return _Holding(found, any(hit.shadow for hit in found))
+
+
+def _usual(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
+    """What holds slots, if it is one hit and no shadow; the shortest timeout; and the time between two renewals."""
+    found, has_shadows = memoized(hits, _holding)
+    only = found[0] if len(found) == 1 and not has_shadows else None
     timeout = min([hit.rule.time for hit in found], default=0)
-    return _Holding(found, only, timeout, timeout / RENEWALS, any(hit.shadow for hit in found))
+    return only, timeout, timeout / RENEWALS  # a plain tuple is unpacked in a third of the time
 
 
 def _confirm(storage: Storage) -> None:

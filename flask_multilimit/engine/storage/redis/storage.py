@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from time import monotonic
-from types import MethodType
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
@@ -152,7 +151,7 @@ class RedisStorage:
             check_id, hit = slots[0]
             command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
             try:
-                self._wire.tell(command, monotonic(), MethodType(_tell, (self._client, lost)))
+                self._wire.tell(command, monotonic(), lost)
             except (RedisError, OSError) as error:
                 raise self._failure(error) from error
             return
@@ -352,11 +351,6 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     except (ValueError, TypeError, RedisError) as error:
         raise ConfigurationError(f"storage URI {redacted(given or url)!r}: {why_malformed(url, error)}") from None
     return client
-
-
-def _tell(whom: tuple[Any, Lost], error: Exception) -> None:
-    client, lost = whom
-    lost(storage_error(error, address_of(client)))
 
 
 def _call_of(driver: str, hits: tuple[Hit, ...]) -> tuple[Script, list[bytes]]:

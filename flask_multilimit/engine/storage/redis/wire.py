@@ -35,11 +35,14 @@ from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
+from ...errors import StorageError
 from ...forks import tell_child
+from ..base import Lost
 from .announced import Announcements
 from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
-from .failures import NONE_FREE
+from .failures import NONE_FREE, storage_error
 from .sentinel import PRIMARY_CONNECTIONS
+from .uri import address_of
 
 if HIREDIS_AVAILABLE:
     import hiredis
@@ -71,8 +74,9 @@ _MORE = object()
 """Stands for a reply that is not complete yet."""
 
 
-Lost = Callable[[Exception], object]
-"""Called, in any thread, with the reason why a command of :meth:`Wire.tell` may not have been executed."""
+Explain = Callable[[Exception], StorageError]
+"""Makes the error that says why a command of :meth:`Wire.tell` may not have been executed. It is made here, and not by
+the ``lost`` of each command, because nearly all commands are executed."""
 
 
 class _Line(Protocol):
@@ -108,9 +112,10 @@ class _Line(Protocol):
 class Wire:
     """Sends packed commands through the pool of a client. Safe for threads, greenlets and forks."""
 
-    def __init__(self, pool: Any, deadline: Deadline) -> None:
+    def __init__(self, pool: Any, deadline: Deadline, explain: Explain) -> None:
         self._pool = pool
         self._deadline = deadline
+        self._explain = explain
         self._idle: list[_Line] = []
         tell_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
@@ -229,7 +234,7 @@ class Wire:
             except RedisConnectionError as error:
                 self._wait_for_another(error)
             else:
-                return _line_of(connection, self._deadline), self._deadline.started
+                return _line_of(connection, self._deadline, self._explain), self._deadline.started
             with contextlib.suppress(IndexError):
                 return self._idle.pop(), started
 
@@ -303,7 +308,7 @@ def wire_of(client: Any, deadline: Deadline) -> Wire | None:
         return None
     if retries or options.get("retry_on_error") or options.get("health_check_interval"):
         return None
-    return Wire(pool, deadline)
+    return Wire(pool, deadline, lambda error: storage_error(error, address_of(client)))
 
 
 def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
@@ -312,15 +317,15 @@ def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
     return b"*%d\r\n%b" % (len(arguments) + and_more, b"".join(parts))
 
 
-def _line_of(connection: Any, deadline: Deadline) -> _Line:
+def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
     """A line that uses the socket directly if it is one of the system: not of TLS, nor of gevent."""
     found = getattr(connection, "_sock", None)
     plain: Any = found.plain if isinstance(found, TimedSocket) else found
     parser = getattr(connection, "_parser", None)
     is_plain = getattr(type(plain), "recv", None) is _socket.socket.recv
     if not is_plain or parser is None or not HIREDIS_AVAILABLE or not hasattr(select, "poll"):
-        return _RedisLine(connection, deadline)
-    return _SocketLine(connection, plain, parser.parse_error, deadline.seconds)
+        return _RedisLine(connection, deadline, explain)
+    return _SocketLine(connection, plain, parser.parse_error, deadline.seconds, explain)
 
 
 class _RedisLine:
@@ -329,14 +334,15 @@ class _RedisLine:
     owed = 0
     used = 0.0
 
-    def __init__(self, connection: Any, deadline: Deadline) -> None:
+    def __init__(self, connection: Any, deadline: Deadline, explain: Explain) -> None:
         self.connection = connection
         self._deadline = deadline
+        self._explain = explain
 
     def tell(self, command: bytes, started: float, lost: Lost) -> None:
         reply = self.ask(command, started)
         if isinstance(reply, Exception):
-            lost(reply)
+            lost(self._explain(reply))
 
     def settle(self, started: float | None) -> None:
         """Do nothing: there is nothing to read."""
@@ -377,9 +383,15 @@ class _SocketLine:
     """
 
     def __init__(
-        self, connection: Any, plain: socket.socket, parse_error: Callable[[str], Exception], seconds: float | None
+        self,
+        connection: Any,
+        plain: socket.socket,
+        parse_error: Callable[[str], Exception],
+        seconds: float | None,
+        explain: Explain,
     ) -> None:
         self.connection = connection
+        self._explain = explain
         self._socket = plain
         self._seconds = seconds
         self._leisure = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
@@ -466,7 +478,7 @@ class _SocketLine:
 
     def forsake(self, error: Exception) -> None:
         while self._owed:
-            self._owed.popleft()(error)
+            self._owed.popleft()(self._explain(error))
 
     def _settle_all(self, started: float, announcements: Announcements) -> None:
         """Read the replies to :meth:`tell`, of which nothing has arrived yet."""
@@ -476,7 +488,7 @@ class _SocketLine:
     def _settle_one(self, reply: Any) -> None:
         lost = self._owed.popleft()
         if isinstance(reply, Exception):
-            lost(reply)
+            lost(self._explain(reply))
 
     def _reply_after_owed(self, started: float, received: bytes) -> Any:
         """The reply that follows those to :meth:`tell`, if ``received`` is what has arrived so far."""

@@ -246,7 +246,7 @@ def test_a_server_that_is_gone_is_a_storage_error(server: Server) -> None:
 # What is told, and not waited for
 
 
-class Losses(list[Exception]):
+class Losses(list[StorageError]):
     """Why commands that were told may not have been done."""
 
 
@@ -336,7 +336,8 @@ def test_an_error_in_answer_to_what_was_told_is_told_and_the_next_reply_is_ones_
     tell(wire, b"ZREM", b"text", b"x", lost=lost)
 
     assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
-    assert [type(error) for error in lost] == [redis.ResponseError]
+    (error,) = lost
+    assert "ResponseError: WRONGTYPE" in str(error)
 
 
 def test_to_confirm_is_to_read_the_answers_that_nobody_has_waited_for(wire: Wire) -> None:
@@ -366,7 +367,8 @@ def test_what_was_told_on_a_connection_that_is_lost_is_told_once(
         wire.confirm()
     wire.close()
 
-    assert [type(error) for error in lost] == [redis.ConnectionError]
+    (error,) = lost
+    assert "ConnectionError: " in str(error)
 
 
 def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(server: Server) -> None:
