@@ -47,7 +47,7 @@ algorithms.concurrency = {
         call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)
       end
     end
-    call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+    call('PEXPIRE', hit.key, argument(2 * hit.window / 1000 + grace))
     return hit.window
   end,
 
