@@ -138,7 +138,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "engine/storage": (
         {"addresses", "base", "evaluate", "tallies"},
-        {"memory"},
+        {"memory", "together"},
         {"layers", "redis"},
         {"cluster", "local"},
         {"schemes"},

@@ -1,9 +1,8 @@
 """The slots of ``Concurrent`` rules that this process holds: renewed while their work goes on, then released.
 
 One thread per process renews slots that are held for long, those of each storage in one command. It runs while slots
-are held. Slots that are released at the same time go back together: while one thread releases, others put theirs into a
-queue, and the next thread takes all of them. If the storage supports it, no thread waits for the answer to a release:
-the next check reads it, or the background thread a second later, and slots that were not released are released again.
+are held. If the storage supports it, no thread waits for the answer to a release: the next check reads it, or the
+background thread a second later. Slots that were not released are released again, those of each storage together.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, cast
@@ -53,7 +51,7 @@ class _Held:  # made at every request: without an __init__, which would be a cal
     """When the slots are renewed for the first time."""
 
     def __call__(self, error: StorageError) -> None:
-        self.keeper.release_later((self,), error)
+        self.keeper.release_later(self, error)
 
     @property
     def check_id(self) -> bytes:
@@ -93,9 +91,7 @@ class Keeper:
         self._renewed: dict[bytes, _Renewed] = {}
         self._lost: dict[bytes, _Lost] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
-        self._queue: deque[_Held] = deque()
         self._late: deque[Callable[[], None]] = deque()
-        self._releasing = threading.Lock()
         self._wake = threading.Condition()
         self._wakes_at = 0.0
         self._silent_until = 0.0
@@ -127,20 +123,14 @@ class Keeper:
         held = self._held.pop(decision.check_id, None)
         if held is None:
             return False
-        if self._releasing.acquire(False):  # by its name it takes longer
-            storage = held.storage
-            try:  # as in _release: each call of a function takes time of every request
-                storage.release(held.slots, held)
-                if id(storage) not in self._unconfirmed:
-                    self._confirm_soon(storage)
-            except StorageError as error:
-                held(error)
-            finally:
-                self._releasing.release()
+        storage = held.storage
+        try:
+            storage.release(held.slots, held)
+        except StorageError as error:
+            held(error)
         else:
-            self._queue.append(held)
-            with self._releasing:  # meanwhile another thread may have taken it along
-                self._release_queued()
+            if id(storage) not in self._unconfirmed:
+                self._confirm_soon(storage)
         return True
 
     def forget(self, decision: Decision) -> None:
@@ -165,34 +155,15 @@ class Keeper:
         """Checks whose slots are held, or could not be released yet."""
         return len(self._held) + len(self._lost)
 
-    def _release_queued(self) -> None:
-        leaving = []
-        while self._queue:
-            leaving.append(self._queue.popleft())
-        for storage, together in _by_storage(leaving):
-            self._release(storage, together)
-
-    def _release(self, storage: KeepsSlots, together: Sequence[_Held]) -> None:
-        slots: Sequence[Slot] = (
-            together[0].slots if len(together) == 1 else [slot for held in together for slot in held.slots]
-        )
-        try:
-            storage.release(slots, partial(self.release_later, together))
-        except StorageError as error:
-            self.release_later(together, error)
-        else:
-            self._confirm_soon(storage)
-
     def _confirm_soon(self, storage: KeepsSlots) -> None:
         self._unconfirmed[id(storage)] = storage
         self._see_to_it(self._clock() + CONFIRM_SECONDS)
 
-    def release_later(self, together: Sequence[_Held], error: StorageError) -> None:
+    def release_later(self, held: _Held, error: StorageError) -> None:
         """Try again at once, in the thread, because ``error`` may have kept the slots from being released."""
         now = self._clock()
-        self._warn(together[0], error, now)
-        for held in together:
-            self._lost[held.check_id] = _Lost(held.storage, held.slots, now, now + held.timeout)
+        self._warn(held, error, now)
+        self._lost[held.check_id] = _Lost(held.storage, held.slots, now, now + held.timeout)
         self._see_to_it(now)
 
     def _warn(self, held: _Held, error: StorageError, now: float) -> None:

@@ -30,6 +30,7 @@ from ..base import Lost, Slot, StoredKey
 from ..redis.failures import code_of
 from ..redis.storage import RedisStorage, remembers_ids
 from ..tallies import Tallies, Tally
+from ..together import Together
 from .nodes import Address, Nodes, NodesOfClient, NodesOfUri
 from .slots import Slots, redirection_of
 
@@ -79,6 +80,7 @@ class ClusterStorage:
         self._deadline = nodes.deadline
         self._clients: dict[Address, Any] = {}
         self._servers: dict[Address, RedisStorage] = {}
+        self._together = Together()
         self._slots = Slots(nodes.start, self._ask_for_slots, nodes.deadline)
 
     @classmethod
@@ -136,7 +138,13 @@ class ClusterStorage:
         self._deadline.begin()
         self._refund(check_id, charges)
 
-    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - waits for the answer
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        if lost is None:
+            self._release(slots)
+        else:
+            self._together.release(slots, lost, self._release)
+
+    def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.begin()
         self._each(slots, RedisStorage.release)
 

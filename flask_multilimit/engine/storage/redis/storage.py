@@ -27,6 +27,7 @@ from ...reply import completed
 from ..addresses import redacted
 from ..base import Lost, Slot, StoredKey
 from ..tallies import Tallies, Tally
+from ..together import Together
 from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
@@ -78,6 +79,7 @@ class RedisStorage:
         self._deadline = deadline or Deadline(None)
         self._wire = wire_of(client, self._deadline)
         self.clock = clock
+        self._together = Together()
         self._owns_client = False
 
     @classmethod
@@ -147,14 +149,19 @@ class RedisStorage:
         return tallies_of(self._evaluate(lone_script("tallies"), arguments), len(keys))
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
-        if lost is not None and self._wire is not None and len(slots) == 1:  # as nearly always
-            check_id, hit = slots[0]
+        if lost is None:
+            self._release(slots)
+        elif self._wire is None or len(slots) > 1:
+            self._together.release(slots, lost, self._release)
+        else:  # as nearly always
+            ((check_id, hit),) = slots
             command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
             try:
                 self._wire.tell(command, monotonic(), lost)
             except (RedisError, OSError) as error:
                 raise self._failure(error) from error
-            return
+
+    def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.start()
         if self._wire is None:
             commands = [

@@ -1,0 +1,41 @@
+"""Slots that several threads give back at once, for a storage that waits for the answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from ..errors import StorageError
+from ..forks import tell_child
+from .base import Lost, Slot
+
+
+class Together:
+    """Gives slots back in one command: while one thread waits for the answer, others put theirs into a queue, and the
+    next thread takes all of them. Thread-safe, fork-safe."""
+
+    def __init__(self) -> None:
+        self._begin()
+        tell_child(self)
+
+    def _begin(self) -> None:
+        self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
+        self._releasing = Lock()
+
+    def _after_fork_in_child(self) -> None:
+        self._begin()
+
+    def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
+        """Return when ``release`` was called with ``slots``, among others. If it has failed, each ``lost`` is called.
+        Of several threads, the first one's ``release`` is called for all."""
+        self._queue.append((slots, lost))
+        with self._releasing:
+            leaving = [self._queue.popleft() for _ in range(len(self._queue))]
+            if not leaving:  # another thread has taken it along
+                return
+            try:
+                release([slot for together, _ in leaving for slot in together])
+            except StorageError as error:
+                for _, each_lost in leaving:
+                    each_lost(error)

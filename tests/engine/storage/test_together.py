@@ -1,0 +1,81 @@
+"""Slots that several threads give back at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from flask_multilimit.engine import Concurrent, StorageError, hits_for
+from flask_multilimit.engine.storage import Slot
+from flask_multilimit.engine.storage.together import Together
+from support.waiting import SECONDS, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+(HIT,) = hits_for(Concurrent(9), scope="reports")
+SLOTS = [Slot(bytes([n]) * 16, HIT) for n in range(4)]
+
+
+class Server:
+    """Answers the first release when it is told to, and fails afterwards if ``away``."""
+
+    def __init__(self, *, away: bool = False) -> None:
+        self.together = Together()
+        self.asked: list[list[Slot]] = []
+        self.lost: list[Slot] = []
+        self.away = away
+        self.may_answer = threading.Event()
+
+    def release(self, slots: Sequence[Slot]) -> None:
+        self.asked.append(list(slots))
+        if len(self.asked) == 1:
+            assert self.may_answer.wait(SECONDS)
+        elif self.away:
+            raise StorageError("away")
+
+    def give_back(self, slot: Slot) -> None:
+        self.together.release([slot], lambda _: self.lost.append(slot), self.release)
+
+    def give_back_all(self) -> None:
+        """The others come while the first waits for its answer."""
+        threads = [threading.Thread(target=self.give_back, args=(slot,)) for slot in SLOTS]
+        threads[0].start()
+        until(lambda: self.asked)
+        for thread in threads[1:]:
+            thread.start()
+        until(lambda: len(self.together._queue) == len(SLOTS) - 1)
+        self.may_answer.set()
+        for thread in threads:
+            thread.join(SECONDS)
+
+
+def test_what_is_given_back_while_a_thread_waits_for_its_answer_goes_back_in_one_command() -> None:
+    server = Server()
+
+    server.give_back_all()
+
+    first, others = server.asked
+    assert first == SLOTS[:1]
+    assert sorted(others) == SLOTS[1:]
+    assert server.lost == []
+
+
+def test_each_thread_learns_that_its_slots_are_lost_and_no_other() -> None:
+    server = Server(away=True)
+
+    server.give_back_all()
+
+    assert sorted(server.lost) == SLOTS[1:]
+
+
+def test_a_child_gives_nothing_back_for_threads_of_its_parent_and_waits_for_none() -> None:
+    server = Server()
+    server.may_answer.set()
+    server.together._queue.append((SLOTS[:1], lambda _: None))
+    server.together._releasing.acquire()
+
+    server.together._after_fork_in_child()
+    server.give_back(SLOTS[1])
+
+    assert server.asked == [SLOTS[1:2]]
