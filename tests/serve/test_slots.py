@@ -21,6 +21,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.engine.slots import KEEPER
+from support.calls import calls_during
 from support.pages import own_storage
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from werkzeug.test import TestResponse
 
 two_at_once = rate_limiter(rules="2 at once")
+FOR_SLOTS = ("slot", "settle", "concurrency", "hold", "release")
+"""Parts of the names of rooms and functions that slots need."""
 
 
 @pytest.fixture
@@ -386,3 +389,16 @@ def test_a_shadow_refuses_nobody_and_is_counted(app: Flask) -> None:
         assert (first.text, second.text) == ("False", "True")
         assert in_use(app, "index") == 1
     assert in_use(app, "index") == 0
+
+
+def test_a_request_without_slots_makes_no_call_for_them() -> None:
+    def called(rules: list[str]) -> list[str]:
+        app = Flask(__name__)
+        MultiLimit(app)
+        app.add_url_rule("/", "index", rate_limiter(rules=rules)(lambda: "ok"))
+        for _ in range(2):  # the first builds the plans
+            calls = calls_during(lambda: get(app, buffered=True))
+        return [name for name in calls if any(word in name for word in FOR_SLOTS)]
+
+    assert called(["1000/hour", "100/minute"]) == []
+    assert called(["1000/hour", "100 at once"])
