@@ -9,6 +9,7 @@ from flask.sansio.app import App
 
 from .declare.decorators import EXTENSION, exempt
 from .engine import ConfigurationError
+from .engine.errors import brief, check_text
 from .extension import MultiLimit
 from .operate.dashboard.blueprint import install
 from .operate.dashboard.desk import Authorize, Desk, MayChange
@@ -48,6 +49,10 @@ class Dashboard(Blueprint):
     ) -> None:
         if not isinstance(multilimit, MultiLimit):
             raise ConfigurationError(f"Dashboard: multilimit={multilimit!r}: give the MultiLimit of the app")
+        check_text("Dashboard: name", name)
+        check_text("Dashboard: url_prefix", url_prefix)
+        if url_prefix and not url_prefix.startswith("/"):
+            raise ConfigurationError(f"Dashboard: url_prefix={brief(url_prefix)}: give a path such as /multilimit")
         super().__init__(
             name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
         )

@@ -17,7 +17,8 @@ from .declare.file import NO_FILE, FileLimits
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter
-from .engine.errors import brief
+from .engine.decision import require_decision
+from .engine.errors import check_several
 from .engine.hits import Hits, OnStorageError
 from .engine.rules import Rules
 from .engine.storage import (
@@ -307,13 +308,13 @@ class MultiLimit:
 
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
-        _require_decision(decision)
+        require_decision(decision)
         return _gate().settlement.refund(decision, hits)
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
         :meth:`Limiter.release`."""
-        _require_decision(decision)
+        require_decision(decision)
         _gate().release([decision])
 
     def close(self) -> None:
@@ -351,8 +352,7 @@ class MultiLimit:
 
 
 def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{name}={brief(given)}: give a list")
+    check_several(name, given)
     return tuple(given)
 
 
@@ -360,11 +360,6 @@ def _read(file: Path) -> FileLimits:
     from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
     return read_limits(file)
-
-
-def _require_decision(given: object) -> None:
-    if not isinstance(given, Decision):
-        raise ConfigurationError(f"decision={brief(given)}: give the Decision of a check")
 
 
 def _require_flask(app: object) -> Flask:

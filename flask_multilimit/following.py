@@ -8,8 +8,10 @@ from .control.document import Document
 from .control.store import Store, store_for
 from .control.watch import Watcher
 from .engine import ConfigurationError, Hits, Limiter
+from .engine.errors import brief, check_logger
 from .engine.forks import tell_child
-from .engine.keys import DEFAULT_PREFIX
+from .engine.hits import fits
+from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .plan.overrides import Overrides
 from .plan.revised import revised
 
@@ -22,6 +24,11 @@ def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger
     ``MULTILIMIT_KEY_PREFIX`` of the app. Raises :class:`ConfigurationError` when the storage is in this process, where
     nobody else can change anything. The limiter of an app follows already.
     """
+    if not isinstance(limiter, Limiter):
+        raise ConfigurationError(f"limiter={brief(limiter)}: give the engine's Limiter")
+    if not fits(key_prefix, PREFIX_PATTERN):
+        raise ConfigurationError(f"key_prefix={brief(key_prefix)}: must match {PREFIX_PATTERN.pattern}")
+    check_logger(logger)
     if limiter.revise is not None:
         raise ConfigurationError("this limiter follows already")
     store = store_for(limiter.storage, prefix=key_prefix)

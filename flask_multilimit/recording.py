@@ -24,6 +24,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from .declare.subjects import EVERYONE, LimitType, network_of
 from .engine import ConfigurationError, Decision
+from .engine.errors import brief, check_path
 from .engine.forks import tell_child
 from .operate.simulate.logs.logged import LoggedRequest, Recorded
 from .operate.simulate.logs.recorded import FILES, folders_of, line_of
@@ -68,19 +69,23 @@ class Recorder:
     def __init__(
         self, app: Flask, folder: str | Path, *, key: str | bytes | None = None, max_bytes: int = 256_000_000
     ) -> None:
+        gate = gate_of(app)
         secret = app.secret_key if key is None else key
         if not secret:
             raise ConfigurationError("Recorder: subjects are hashed with a key; give key=..., or the app a SECRET_KEY")
-        if max_bytes < 100_000:
-            raise ConfigurationError(f"Recorder: max_bytes={max_bytes}: give at least 100,000")
+        if not isinstance(secret, (str, bytes)):
+            raise ConfigurationError(f"Recorder: key={type(secret).__name__}: give str or bytes")
+        if type(max_bytes) is not int or max_bytes < 100_000:
+            raise ConfigurationError(f"Recorder: max_bytes={brief(max_bytes)}: give a whole number, at least 100,000")
+        check_path("Recorder: folder", folder)
         self.folder: Path = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.dropped: int = 0
         """Requests of this process that were not written, as too many waited or the disk failed."""
         folders_of(app).append(self.folder)
         self._app = app
-        self._gate = gate_of(app)
-        self._key = blake2b(secret.encode() if isinstance(secret, str) else secret).digest()
+        self._gate = gate
+        self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()
         self._max_bytes = max_bytes
         self._place = f"flask_multilimit_recorded_{id(app)}"
         # What counts from anywhere, as the clock of a process does, is moved to what counts from 1970.

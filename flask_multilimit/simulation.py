@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .engine import ConfigurationError
+from .engine.errors import brief, check_several
 from .operate.simulate.logs.logged import LoggedRequest
 from .operate.simulate.logs.reading import Logs, read_logs
 from .operate.simulate.report import Report
 from .operate.simulate.suggest import Choice, Refused, Suggestion
-from .operate.simulate.whatif import simulate
+from .operate.simulate.whatif import share_from, simulate
 from .operate.simulate.whatif import suggest_limits as suggest
 
 __all__ = [
@@ -31,23 +33,27 @@ __all__ = [
 def assert_admits(
     report: Report,
     *,
-    refuse_at_most: float = 0.0,
+    refuse_at_most: float | str = 0.0,
     clients: Iterable[str] | None = None,
 ) -> None:
     """Raise AssertionError, for a test of your own, when ``report`` refuses more than a share of the requests.
 
-    :param refuse_at_most: share of the requests, 0 to 1.
+    :param refuse_at_most: share of the requests, 0 to 1, or text such as ``"0.1%"``.
     :param clients: look only at these: none of them may be refused. A client is ``user ID``, or an address.
     """
+    if not isinstance(report, Report):
+        raise ConfigurationError(f"report={brief(report)}: give what simulate(...) returns")
+    most = share_from(refuse_at_most)
     if clients is not None:
+        check_several("clients", clients)
         refused = sorted(report.refused_names.intersection(clients))
         if refused:
             raise AssertionError(f"{len(refused)} of the clients would be refused: {', '.join(refused[:10])}")
         return
-    if report.share_refused > refuse_at_most:
+    if report.share_refused > most:
         worst = "".join(f"\n  {each.name}: {each.refused} of {each.requests}" for each in report.worst)
         rules = "".join(f"\n  {rule.name} ({rule.text}): {rule.refused}" for rule in report.rules if rule.refused)
         raise AssertionError(
             f"{report.refused} of {report.requests} requests would be refused ({report.share_refused:.2%}), at most "
-            f"{refuse_at_most:.2%} may be.\nBy rule:{rules}\nWorst:{worst}"
+            f"{float(most):.2%} may be.\nBy rule:{rules}\nWorst:{worst}"
         )

@@ -19,6 +19,7 @@ from flask.testing import FlaskClient
 
 from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
+from .engine.errors import brief, check_bool
 from .engine.hits import BanHit
 from .engine.keys import hash_tag_of
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
@@ -29,6 +30,9 @@ from .serve.gate import AppGate, gate_of
 MOST_UNITS = 1_000_000
 """Units that :func:`exhaust` uses up at most; each is an entry in storage when the window is exact."""
 
+LATEST = 1e10
+"""Seconds that a :class:`Clock` can show."""
+
 _MICROSECONDS = 1_000_000
 
 __all__ = ["Clock", "enabled", "exhaust", "freeze", "reset"]
@@ -38,6 +42,9 @@ class Clock:
     """A clock that stands still until you move it. Call it for the time in microseconds."""
 
     def __init__(self, now: float = 0.0) -> None:
+        given: object = now
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not abs(given) < LATEST:
+            raise ConfigurationError(f"Clock({brief(now)}): give seconds")
         self._microseconds = round(now * _MICROSECONDS)
 
     def __call__(self) -> int:
@@ -54,8 +61,8 @@ class Clock:
     def advance(self, seconds: float | timedelta) -> None:
         """Let time pass, rounded up to a microsecond, so that ``clock.advance(decision.retry_after)`` is enough."""
         given: object = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
-            raise ValueError(f"clock.advance({seconds!r}): give seconds, 0 or more, or a timedelta")
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < LATEST:
+            raise ConfigurationError(f"clock.advance({brief(seconds)}): give seconds, 0 or more, or a timedelta")
         # Rounded to a thousandth first: 18.1 s may be 18100000.000000002 microseconds.
         self._microseconds += math.ceil(round(given * _MICROSECONDS, 3))
 
@@ -197,6 +204,7 @@ def reset(
 @contextmanager
 def enabled(app: Flask, value: bool = True) -> Iterator[None]:
     """Switch the limits of ``app`` on (or off) inside the ``with`` block, whatever ``MULTILIMIT_ENABLED`` says."""
+    check_bool("enabled: value", value)
     gate = _gate_of(app)
     before = gate.settings
     gate.settings = before.model_copy(update={"enabled": value})

@@ -126,6 +126,7 @@ class Control:
 
     def undo(self, id: str, *, reason: str = "", author: str = "") -> Override | Listing:  # noqa: A002 - the entry's
         """Take an entry back. Returns it; raises :class:`ConfigurationError` when there is none with this id."""
+        _check_texts(reason=reason, author=author)
         stamp, document = self._read()
         found = _of_id(document, id)
         for _ in range(TRIES):
@@ -152,9 +153,7 @@ class Control:
 
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
         """Put a line into the history about something that changes no entry: ``note("reset", "user:42")``."""
-        for name, text in (("what", what), ("entry", entry), ("reason", reason), ("author", author)):
-            if not _is_text(text):
-                raise ConfigurationError(f"{name}={brief(text)}: give text")
+        _check_texts(what=what, entry=entry, reason=reason, author=author)
         change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="")
         for _ in range(TRIES):
             stamp, document = self._read()
@@ -195,7 +194,7 @@ class Control:
         the app.
         """
         if not isinstance(given, Mapping):
-            raise InvalidData("", [Mistake("", "", 'give a dict, such as {"kind": "deny", "who": "::1"}')])
+            raise InvalidData("", [Mistake("given", brief(given), _KINDS)])
         entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
         before = self._watcher.in_force.document
         after = before.having(entry)
@@ -213,6 +212,8 @@ class Control:
         """Put the ``entry`` of a :meth:`preview` in force. Raises :class:`ControlConflict`, :class:`NeedsForce`,
         :class:`ConfigurationError`."""
         check_bool("force", force)
+        if not isinstance(entry, (Override, Listing)):
+            raise ConfigurationError(f"entry={brief(entry)}: give the entry of a preview")
         stamp, document = self._read()
         seen = _of_target(document, entry)
         for _ in range(TRIES):
@@ -274,6 +275,12 @@ class Control:
         return written is not None
 
 
+def _check_texts(**texts: object) -> None:
+    for name, text in texts.items():
+        if not _is_text(text):
+            raise ConfigurationError(f"{name}={brief(text)}: give text")
+
+
 def _is_text(value: object) -> bool:
     """Whether ``value`` is text that can be stored."""
     try:
@@ -282,6 +289,7 @@ def _is_text(value: object) -> bool:
         return False
 
 
+_KINDS = 'give a dict, such as {"kind": "deny", "who": "::1"}'
 _TOO_MANY = "others change limits all the time: try again"
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, 
 from flask import Blueprint, Flask, current_app
 
 from ..engine import Ban, ConfigurationError, Decision
+from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
@@ -188,8 +189,8 @@ def exempt(*levels: Any) -> Any:
     if len(levels) == 1 and not isinstance(levels[0], str):
         return _exempted(levels[0], LEVELS)
     for level in levels:
-        if level not in LEVELS:
-            raise ConfigurationError(f"exempt({level!r}): the levels are {', '.join(sorted(LEVELS))}")
+        if not isinstance(level, str) or level not in LEVELS:
+            raise ConfigurationError(f"exempt({brief(level)}): the levels are {', '.join(sorted(LEVELS))}")
     return functools.partial(_exempted, levels=frozenset(levels) or LEVELS)
 
 
@@ -395,6 +396,8 @@ async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[D
 
 def gate_of_app(app: Flask, *, needed_by: str = "") -> Gate:
     """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
+    if not isinstance(app, Flask):
+        raise ConfigurationError(f"app={brief(app)}: give the Flask app")
     gate: Gate | None = app.extensions.get(GATE)
     if gate is None:
         raise ConfigurationError(

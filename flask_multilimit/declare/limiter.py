@@ -161,7 +161,7 @@ def _given(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(methods: object) -> frozenset[str]:
-    if isinstance(methods, str) or not isinstance(methods, Iterable):
+    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
         raise ConfigurationError(f'methods={brief(methods)}: give several, such as methods=["POST", "PUT"]')
     given = list(methods)
     for method in given:

@@ -15,7 +15,7 @@ from uuid import UUID
 from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
-from ..engine.errors import brief, check_bool
+from ..engine.errors import brief, check_bool, check_mapping
 from .networks import LONGEST_ADDRESS, without_port
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
@@ -64,6 +64,9 @@ Resolve = Callable[[SubjectType, str | None], Subject | None]
 """The subject of a type; the second argument is the name of the limiter. ``None``: the limiter does not apply."""
 
 
+SUBJECTS_BY_TYPE = 'a dict by type, such as {"api_key": "abc"}'
+
+
 def type_name_of(type_: SubjectType, name: str | None) -> str:
     """The name of the type in keys and in names of rules."""
     parts = type_ if isinstance(type_, tuple) else (type_,)
@@ -100,7 +103,8 @@ def subjects_given(
 ) -> dict[str, str]:
     """The subjects that the caller gives, by type. Raises :class:`ConfigurationError` for what is no id."""
     check_bool("everyone", everyone)
-    _require_subjects(subjects)
+    if subjects is not None:
+        check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
     address = str(ip) if isinstance(ip, (IPv4Address, IPv6Address)) else ip
     if not isinstance(address, (str, NoneType)):
         raise ConfigurationError(f'ip={brief(address)}: give the address as text, such as "203.0.113.7"')
@@ -109,11 +113,6 @@ def subjects_given(
     if everyone:
         given[EVERYONE.type] = EVERYONE.value
     return given
-
-
-def _require_subjects(given: object) -> None:
-    if not isinstance(given, (Mapping, NoneType)):
-        raise ConfigurationError(f'subjects={brief(given)}: give a dict by type, such as {{"api_key": "abc"}}')
 
 
 def _given_id(name: str, value: object) -> str:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from .algorithms import BAN, NEVER, UNKNOWN
 from .algorithms.ban import is_begun, level_of
+from .errors import ConfigurationError, brief
 from .hits import PEEKED, BanHit, Hit, bans_among, memoized
 from .records import from_fields
 from .reply import ALLOWED, DELAY, NOW, Reply, Standing, reset_afters, retry_afters, standing_of, standings_of
@@ -253,6 +254,12 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     def after_refund(self, keys: frozenset[str]) -> Decision:
         """The same decision after its charges to ``keys`` were refunded."""
         return self._replace(refunded=self.refunded | keys)
+
+
+def require_decision(given: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``given`` is one."""
+    if not isinstance(given, Decision):
+        raise ConfigurationError(f"decision={brief(given)}: give the Decision of a check")
 
 
 def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import NoneType
 from uuid import UUID
 
 
@@ -58,6 +61,37 @@ def check_bool(name: str, value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is one: a text such as ``"false"`` would count as true."""
     if value is not True and value is not False:
         raise ConfigurationError(f"{name}={brief(value)}: give True or False")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` is text."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name}={brief(value)}: give text")
+
+
+def check_path(name: str, value: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` is the path of a file or folder."""
+    if not isinstance(value, (str, Path)) or value == "":
+        raise ConfigurationError(f"{name}={brief(value)}: give a path")
+
+
+def check_several(name: str, value: object, remedy: str = "a list") -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` has items: neither text, of which each character would be one,
+    nor a dict."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise ConfigurationError(f"{name}={brief(value)}: give {remedy}")
+
+
+def check_mapping(name: str, value: object, remedy: str) -> None:
+    """Raise :class:`ConfigurationError` unless ``value`` is a dict with text as keys."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigurationError(f"{name}={brief(value)}: give {remedy}")
+
+
+def check_logger(logger: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``logger`` is one, or ``None``."""
+    if not isinstance(logger, (logging.Logger, logging.LoggerAdapter, NoneType)):
+        raise ConfigurationError(f"logger={brief(logger)}: give a logging.Logger")
 
 
 def brief(value: object, *, without_secrets: Callable[[str], str] = str) -> str:

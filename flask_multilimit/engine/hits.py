@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
@@ -59,6 +59,7 @@ class Hit:
     """Its scope and subject, if :func:`hits_for` has made it."""
 
     def __post_init__(self) -> None:
+        _check_texts(self.key, self.name)
         try:
             check_cost(self.cost, self.rule)
         except AttributeError:
@@ -96,10 +97,14 @@ class Hits(tuple[Hit, ...]):
     """
 
     def __new__(cls, hits: Iterable[Hit]) -> Hits:
-        made = super().__new__(cls, hits)
+        made = super().__new__(cls, hits if type(hits) in _USUAL else several_hits(hits))
         if not made:
             raise ConfigurationError("no hits: a check of nothing would let everything pass")
-        keys = [hit.key for hit in made]
+        try:
+            keys = [hit.key for hit in made]
+        except AttributeError:
+            several_hits(tuple(made))
+            raise
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
@@ -117,6 +122,29 @@ class Hits(tuple[Hit, ...]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hits, (tuple(self),)
+
+
+_USUAL = {tuple, list}
+
+
+def several_hits(given: object) -> tuple[Hit, ...]:
+    """The hits that are ``given``, perhaps none. Raises :class:`ConfigurationError` for anything else."""
+    if isinstance(given, Hits):
+        return given
+    wrong = given
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
+        found = tuple(given)
+        if all(isinstance(each, Hit) for each in found):
+            return found
+        wrong = next(each for each in found if not isinstance(each, Hit))
+    raise ConfigurationError(f"hits={brief(wrong)}: give what hits_for(...) returns, or a list of Hit")
+
+
+def _check_texts(key: object, name: object) -> None:
+    if not isinstance(key, str):
+        raise ConfigurationError(f"key={brief(key)}: give text; hits_for(...) makes keys of a scope and a subject")
+    if not isinstance(name, str) or not (name.isascii() and name.isprintable()) or '"' in name or "\\" in name:
+        raise ConfigurationError(f"name={brief(name)}: give printable ASCII without quotes and backslashes")
 
 
 def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
@@ -222,9 +250,9 @@ def hits_for(
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
             raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
-    if not _fits(prefix, PREFIX_PATTERN):
+    if not fits(prefix, PREFIX_PATTERN):
         raise ConfigurationError(f"prefix={brief(prefix)}: must match {PREFIX_PATTERN.pattern}")
-    if not _fits(type, TYPE_PATTERN):
+    if not fits(type, TYPE_PATTERN):
         raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
@@ -248,7 +276,8 @@ def hits_for(
     return Hits(hits)
 
 
-def _fits(text: object, pattern: re.Pattern[str]) -> bool:
+def fits(text: object, pattern: re.Pattern[str]) -> bool:
+    """Whether ``text`` is text, and matches as a whole."""
     return isinstance(text, str) and pattern.fullmatch(text) is not None
 
 

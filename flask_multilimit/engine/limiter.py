@@ -7,15 +7,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from math import isfinite
+from math import inf, isfinite, nan
 from threading import Lock
 from typing import Any
 from uuid import UUID
 
-from .decision import NOTHING, Decision
-from .errors import ConfigurationError, brief
+from .decision import NOTHING, Decision, require_decision
+from .errors import ConfigurationError, brief, check_several, check_text
 from .forks import tell_child
-from .hits import Hit, Hits
+from .hits import Hit, Hits, several_hits
+from .rules import LONGEST
 from .slots import KEEPER, slots_of, that_keeps_slots
 from .storage import (
     GuardedStorage,
@@ -61,6 +62,9 @@ class Limiter:
     ) -> None:
         if layers is not None and not isinstance(layers, Layers):
             raise ConfigurationError(f"layers={brief(layers)}: give Layers(...)")
+        for name, given in (("sleep", sleep), ("monotonic", monotonic)):
+            if not callable(given):
+                raise ConfigurationError(f"{name}={brief(given)}: give a callable, such as time.{name}")
         if layers is None and not is_storage(storage):
             layers = Layers()
         found = storage_from(storage)
@@ -108,6 +112,8 @@ class Limiter:
         :class:`StorageError`, and :class:`ConfigurationError` for no hits or two with one key.
         """
         if check_id is not None:
+            if not isinstance(check_id, UUID):
+                raise ConfigurationError(f"check_id={brief(check_id)}: give a UUID: the id of a Decision, or uuid4()")
             self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
@@ -128,6 +134,7 @@ class Limiter:
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
+        check_several("many", many, "a list of hits")
         each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
         asked = [self._revised(hits) for hits in each]
         limited = [hits for hits in asked if hits is not None]
@@ -148,12 +155,15 @@ class Limiter:
 
         For scripts and other callers that prefer waiting to a refusal. Each attempt is a round trip. There may be
         several if others take the units that become free. It also sleeps for the ``delay`` of a queue. Returns the last
-        decision, which is refused or has a ``delay`` left if the time was not enough.
+        decision, which is refused or has a ``delay`` left if the time was not enough. A ``timeout`` of 0 or less does
+        not wait, ``math.inf`` waits as long as it takes.
         """
         return self.wait(self.check(hits), timeout=timeout)
 
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
         """:meth:`acquire` from a first ``decision`` on."""
+        require_decision(decision)
+        _check_timeout(timeout)
         deadline = self._monotonic() + timeout
         pauses = _pauses()
         while not decision.allowed:
@@ -177,7 +187,8 @@ class Limiter:
         otherwise. A refused check has charged nothing, and this limiter never refunds a charge twice (of the last
         10,000 checks). Returns the decision after the refund.
         """
-        wanted = {hit.key for hit in (decision.hits if hits is None else hits)}
+        require_decision(decision)
+        wanted = {hit.key for hit in (decision.hits if hits is None else several_hits(hits))}
         charges = [charge for charge in decision.charges if charge.hit.key in wanted]
         before, after = self._refunds.add(decision.check_id, [charge.hit.key for charge in charges])
         if charges := [charge for charge in charges if charge.hit.key not in before]:
@@ -201,21 +212,33 @@ class Limiter:
         storage keeps no slots."""
         if self._holding is not self._storage:  # looked up once, for it takes longer than all the rest
             self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
-        KEEPER.hold(self._keeps_slots, decision)
+        try:
+            KEEPER.hold(self._keeps_slots, decision)
+        except (AttributeError, TypeError, ValueError):
+            require_decision(decision)  # only here, for slots are held and released all the time
+            raise
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules, in at most one round trip.
         Charges of other rules stay. Slots that cannot be given back now are tried again in the background, and expire
         after their ``timeout``."""
-        if not KEEPER.release(decision) and (slots := slots_of(decision)):
+        try:
+            held = KEEPER.release(decision)
+        except AttributeError:
+            require_decision(decision)
+            raise
+        if not held and (slots := slots_of(decision)):
             that_keeps_slots(self._storage).release(slots)
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Reset the quotas of ``hits``, at once and for everyone who shares them."""
-        self.reset_keys([hit.key for hit in hits])
+        self.reset_keys([hit.key for hit in several_hits(hits)])
 
     def reset_keys(self, keys: Sequence[str]) -> None:
         """As :meth:`reset`, by the keys in the storage; on a cluster, all in one slot."""
+        check_several("keys", keys)
+        for key in keys:
+            check_text("keys", key)
         self._storage.reset(keys)
 
     def close(self) -> None:
@@ -223,6 +246,12 @@ class Limiter:
         opened here, but not those of a client object. Slots that are still held expire."""
         self._storage.close()
         KEEPER.forget_all(self._storage)
+
+
+def _check_timeout(timeout: object) -> None:
+    seconds = timeout if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) else nan
+    if not (seconds <= LONGEST or seconds == inf):
+        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds; math.inf for as long as it takes")
 
 
 class _Block:

@@ -94,13 +94,17 @@ class Rule(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            reasons = "; ".join(reason_of(problem) for problem in error.errors())
+            reasons = "; ".join(self._reason(problem) for problem in error.errors())
             raise ConfigurationError(f"{self._call(given)}: {reasons}") from None
 
     @staticmethod
     def _call(given: dict[str, Any]) -> str:
         shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
         return f"Rule({called_with(shown)})"
+
+    @staticmethod
+    def _reason(problem: Any) -> str:
+        return reason_of(problem)
 
     @field_validator("time", "max_delay", mode="before")
     @classmethod
@@ -144,6 +148,8 @@ class Rule(BaseModel):
 
         Units: second, minute, hour, day, week, month (30 days), year (365 days), singular or plural.
         """
+        if not isinstance(text, str):
+            raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
         at_once = _AT_ONCE.fullmatch(text)
         if at_once is not None:
             return Concurrent(_count(text, at_once["count"]))
@@ -272,7 +278,12 @@ class Concurrent(Rule):
 
     @staticmethod
     def _call(given: dict[str, Any]) -> str:
-        return f"Concurrent({called_with({'count': given['count'], 'timeout': given['time']})})"
+        name = {} if given["name"] is None else {"name": given["name"]}
+        return f"Concurrent({called_with({'count': given['count'], 'timeout': given['time'], **name})})"
+
+    @staticmethod
+    def _reason(problem: Any) -> str:
+        return re.sub("^time ", "timeout ", reason_of(problem))
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
@@ -285,10 +296,10 @@ Rules = Rule | str | Iterable[Rule | str]
 
 def rules_from(rules: Rules) -> tuple[Rule, ...]:
     """Every rule of ``rules`` in order. Raises :class:`ConfigurationError` when there is none or one is wrong."""
-    given = [rules] if isinstance(rules, (Rule, str)) else rules
+    given: Any = [rules] if isinstance(rules, (Rule, str)) else rules
     if isinstance(given, Mapping):
         raise ConfigurationError(f"rules={brief(rules)}: {_REMEDY_FOR_MAPPING}")
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
         raise ConfigurationError(f'rules={brief(rules)}: give Rule objects or text such as "100/minute"')
     found = tuple(rule for item in given for rule in _rules_of(item))
     if not found:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Final
 
 from ..engine import ConfigurationError
+from ..engine.errors import brief, check_bool
 from ..engine.forks import mind_forks
 from .events import BREAKER_STATES, OTHERS, ControlState, Event, Watched
 from .tallying import Tallying
@@ -56,6 +57,13 @@ class OpenTelemetryObserver:
         tracer_provider: TracerProvider | None = None,
         spans: bool = False,
     ) -> None:
+        for name, given, asked in (
+            ("meter_provider", meter_provider, "get_meter"),
+            ("tracer_provider", tracer_provider, "get_tracer"),
+        ):
+            if given is not None and not hasattr(given, asked):
+                raise ConfigurationError(f"{name}={brief(given)}: give one of OpenTelemetry, or leave it out")
+        check_bool("spans", spans)
         meter = metrics.get_meter(NAME, meter_provider=meter_provider)
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider) if spans else None
         self._tallying = Tallying()

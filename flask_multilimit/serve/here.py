@@ -8,9 +8,9 @@ from typing import Any
 from flask import has_request_context
 
 from ..declare.limiter import Declaration
-from ..declare.subjects import LimitType, Resolve
+from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve
 from ..engine import ConfigurationError, Decision, MemoryStorage
-from ..engine.errors import brief
+from ..engine.errors import brief, check_mapping
 from ..engine.hits import PEEKED, Hits
 from ..engine.reply import head
 from ..plan.endpoint import AppliedLimits
@@ -32,6 +32,7 @@ def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str
     if not isinstance(hits, Hits):
         raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
     _require_name(scope)
+    check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
     revise = gate.limiter.revise
     revised = revise(hits) if hits.revisable and revise is not None else hits
     applied = AppliedLimits.of_hits(revised or hits, subjects, scope)

@@ -18,8 +18,9 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..declare.limiter import Message, Reaction
-from ..engine import Decision, MultiLimitError, StorageDenied, StorageError
+from ..engine import ConfigurationError, Decision, MultiLimitError, StorageDenied, StorageError
 from ..engine.algorithms import BAN
+from ..engine.errors import brief
 from ..engine.reply import retry_afters
 from ..plan.endpoint import AppliedLimits
 from .access import Listed
@@ -161,6 +162,8 @@ class _DeniedForNow(AccessDenied, TooManyRequests):
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
     """The refusal as an RFC 9457 problem, for error handlers that add members to it."""
+    if not isinstance(error, RateLimitExceeded):
+        raise ConfigurationError(f"problem({brief(error)}): give the RateLimitExceeded that an error handler got")
     return _problem(error.description, _violations(error.decision))
 
 

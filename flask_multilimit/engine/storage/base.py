@@ -7,8 +7,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision
-from ..errors import ConfigurationError, StorageError
+from ..errors import ConfigurationError, StorageError, brief
 from ..hits import Hit
+
+LONGEST_TIMEOUT = 60
+"""Seconds that an answer of a server may take."""
 
 
 class StoredKey(NamedTuple):
@@ -151,6 +154,18 @@ def is_storage(given: object) -> bool:
     """Whether ``given`` is a :class:`Storage`. From Python 3.12 on, ``isinstance`` does not find attributes that come
     from ``__getattr__``."""
     return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
+
+
+def check_clock(clock: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``clock`` can be asked for the time."""
+    if not callable(clock):
+        raise ConfigurationError(f"clock={brief(clock)}: give a callable that returns microseconds")
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``timeout`` is one for a server's answers."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_TIMEOUT:
+        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds above 0, at most {LONGEST_TIMEOUT}")
 
 
 def check_storage(given: object, layer: str) -> None:

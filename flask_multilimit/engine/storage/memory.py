@@ -18,7 +18,7 @@ from ..forks import mind_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
-from .base import Lost, Slot, StoredKey
+from .base import Lost, Slot, StoredKey, check_clock
 from .evaluate import decide, evaluated, take_back
 from .tallies import Tallies, TalliesInMemory, Tally
 
@@ -38,6 +38,8 @@ class MemoryStorage:
     shared = False
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        if clock is not None:
+            check_clock(clock)
         self.clock = clock
         self._lock = Lock()
         mind_forks(self, inner=True)

@@ -5,7 +5,6 @@ The modules of a storage are imported when it is opened, so a process starts wit
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from inspect import iscoroutinefunction
@@ -13,7 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from ..errors import ConfigurationError, brief
 from .addresses import redacted
-from .base import Storage, is_storage
+from .base import Storage, check_timeout, is_storage
 from .memory import MemoryStorage
 
 DEFAULT_TIMEOUT = 0.1
@@ -77,8 +76,7 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
     """
     if not isinstance(uri, str):
         raise ConfigurationError(f"uri={brief(uri)}: give text, such as redis://localhost:6379/0")
-    if not _is_duration(timeout):
-        raise ConfigurationError(f"timeout={brief(timeout)}: give seconds above 0")
+    check_timeout(timeout)
     name, separator, address = uri.partition("://")
     scheme = SCHEMES.get(name)
     if scheme is None or not separator:
@@ -97,10 +95,6 @@ _EXAMPLES = {
     "rediss+sentinel": "localhost:26379/SERVICE",
 }
 """What follows the slashes, if it is not ``host:port``."""
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _wrong(uri: str, reason: str) -> ConfigurationError:

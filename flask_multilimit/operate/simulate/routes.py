@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import MapAdapter
 from werkzeug.test import EnvironBuilder
 
+from ...engine.errors import check_text
 from .logs.logged import LoggedRequest
 
 REMEMBERED = 50_000
@@ -42,6 +43,7 @@ class Routes:
     """
 
     def __init__(self, app: Flask, script_name: str = "") -> None:
+        check_text("script_name", script_name)
         self._app = app
         self._script_name = script_name.rstrip("/")
         self._places: dict[tuple[str, str, str], Place] = {}

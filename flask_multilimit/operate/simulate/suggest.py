@@ -11,6 +11,7 @@ from typing import Any
 
 from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
+from ...engine.errors import check_several
 from .arrivals import Arrivals, Instants, peak, percentile
 
 MICROSECONDS = 1_000_000
@@ -226,6 +227,8 @@ def traffic_of(arrivals: Arrivals, windows: Sequence[float]) -> Traffic:
     """The traffic of ``arrivals``. Raises :class:`ConfigurationError` if there are none."""
     if not arrivals:
         raise ConfigurationError("no requests to learn from")
+    check_several("windows", windows, "a list of seconds")
+    windows = tuple(windows)
     if len(set(windows)) != len(windows) or not windows:
         raise ConfigurationError("give each window once")
     return Traffic(arrivals, windows)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from flask import Flask
 
 from ...config import Settings
 from ...declare.data import HeaderType, file_limits, read_limits
 from ...declare.file import FileLimits
+from ...declare.limiter import check_callable
 from ...declare.subjects import LimitType, Subject, parts_of
 from ...engine import ConfigurationError
-from ...engine.errors import brief
+from ...engine.errors import brief, check_mapping, check_several, check_text
 from ...engine.rules import Rules
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
@@ -33,7 +34,7 @@ from .report import Report
 from .routes import Routes
 from .suggest import Suggestion, counts_for_requests, suggest, traffic_of
 from .watching import seldom_collected
-from .who import Who
+from .who import Who, check_fields
 
 _SHORT_NUMBER = re.compile(r"[\d./]{1,40}(?:[eE][+-]?\d{1,2})?")
 
@@ -71,6 +72,11 @@ def simulate(
     :param script_name: the path at which the app is mounted.
     :param tell: called with each request and its :class:`Decision` (``None`` if no limit was checked).
     """
+    for name, by_name in (("costs", costs), ("rules", rules), ("priorities", priorities)):
+        check_mapping(name, by_name or {}, "a dict by endpoint or by the name of a limiter")
+    check_fields(subjects or {})
+    if tell is not None:
+        check_callable("tell", tell, "the request", "its Decision")
     replay = replay_of(
         app,
         limits=limits_of(app, limits),
@@ -80,10 +86,26 @@ def simulate(
         tell=tell,
     )
     with seldom_collected():
-        for request in requests:
+        for request in logged_requests(requests):
             replay.add(request)
         replay.finish()
     return replay.report(files=requests.files if isinstance(requests, Logs) else ())
+
+
+def logged_requests(given: Iterable[LoggedRequest]) -> Iterable[LoggedRequest]:
+    """The requests of logs that are ``given``. Raises :class:`ConfigurationError` for anything else."""
+    return given if isinstance(given, Logs) else _each_logged(given)
+
+
+def _each_logged(given: object) -> Iterator[LoggedRequest]:
+    check_several("requests", given, _REQUESTS)
+    for each in cast("Iterable[object]", given):
+        if not isinstance(each, LoggedRequest):
+            raise ConfigurationError(f"requests: {brief(each)}: give {_REQUESTS}")
+        yield each
+
+
+_REQUESTS = "what read_logs(...) returns, or a list of LoggedRequest"
 
 
 def replay_of(
@@ -154,7 +176,7 @@ def arrivals_of(
         gate.plans.require_endpoint(endpoint)
     routes, who, arrivals = Routes(app, script_name), Who(subjects or {}), Arrivals()
     subject_of = _finder(gate, type, who)
-    for request in requests:
+    for request in logged_requests(requests):
         place = routes.place_of(request)
         if place.kind == "outside" or (endpoint is not None and place.endpoint != endpoint):
             continue
@@ -217,7 +239,10 @@ def share_from(text: float | str | Fraction) -> Fraction:
         share = _fraction(written.removesuffix("%").strip())
     except (ValueError, ZeroDivisionError):
         raise ConfigurationError(f"{brief(written)}: give a share such as 0.1% or 0.001") from None
-    return share / 100 if written.endswith("%") else share
+    share = share / 100 if written.endswith("%") else share
+    if share > 1:
+        raise ConfigurationError(f"{brief(written)}: more than all; give a share such as 0.1% or 0.001")
+    return share
 
 
 def _fraction(text: str) -> Fraction:
@@ -229,6 +254,7 @@ def _fraction(text: str) -> Fraction:
 
 def _finder(gate: AppGate, type_: str, who: Who) -> Callable[[LoggedRequest], Subject | None]:
     """A function that finds the subject of a request, for a type by its name."""
+    check_text("type", type_)
     known = {each.value: each for each in LimitType}
     kinds = tuple(known[part] for part in type_.split("+") if part in known)
     if type_ in who.fields and type_ not in known:

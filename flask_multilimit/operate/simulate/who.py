@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType
+from ...engine.errors import check_mapping
 from .logs.logged import LoggedRequest
 
 IP, USER = LimitType.IP.value, LimitType.USER.value
@@ -19,6 +20,7 @@ class Who:
     """
 
     def __init__(self, fields: Mapping[str, str], headers: Collection[str] = ()) -> None:
+        check_fields(fields)
         self.fields: dict[str, str] = dict(fields)
         self.headers: frozenset[str] = frozenset(headers)
         """Types whose subject is a header field. Without the field, the subject is the empty text."""
@@ -41,6 +43,11 @@ class Who:
     def tells(self, type_: str) -> bool:
         """Whether the log can contain subjects of this type."""
         return type_ in {EVERYONE.type, IP, USER, *self.fields}
+
+
+def check_fields(subjects: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``subjects`` are fields of a log by type."""
+    check_mapping("subjects", subjects, 'a dict by type, such as {"api_key": "X-Api-Key"}')
 
 
 def client_of(subjects: Mapping[str, str]) -> str:

@@ -95,7 +95,8 @@ def test_only_requests_to_the_endpoint_count(app: Flask) -> None:
         ({"count": "9" * 5000}, "the count as a number"),
         ({"refuse_at_most": "all"}, "give a share"),
         ({"refuse_at_most": "1e-99999999"}, "give a share"),
-        ({"refuse_at_most": "200%"}, "less than 1"),
+        ({"refuse_at_most": "200%"}, "more than all"),
+        ({"refuse_at_most": "100%"}, "less than 1"),
         ({"type": "api_key"}, "give one of default, ip, user"),
     ],
 )

@@ -22,11 +22,12 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from ...decision import Charge, Decision
-from ...errors import StorageError
+from ...errors import ConfigurationError, StorageError, brief
 from ...hits import BanHit, Hit, Hits, bans_among, memoized
 from ...reply import DELAY, Standing, joined, retry_afters, standing_of
 from ...rules import Rule
-from ..base import Lost, Slot, StoredKey
+from ..addresses import redacted
+from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.failures import code_of
 from ..redis.storage import RedisStorage, remembers_ids
 from ..tallies import Tallies, Tally
@@ -90,12 +91,19 @@ class ClusterStorage:
         A check answers within ``timeout`` seconds. If it fails after some groups were charged, it may take the same
         time again to refund them. Does not connect yet. Raises :class:`ConfigurationError`.
         """
+        if not isinstance(uri, str):
+            raise ConfigurationError(f"uri={brief(uri)}: give text, such as redis+cluster://localhost:6379")
+        check_timeout(timeout)
         return cls(NodesOfUri(uri, timeout=timeout))
 
     @classmethod
     def from_client(cls, client: RedisCluster, *, clock: Callable[[], int] | None = None) -> ClusterStorage:
         """Use the connections of ``client``, with its options and timeouts but without its retries. The caller remains
         responsible for closing it."""
+        if not isinstance(client, RedisCluster):
+            raise ConfigurationError(f"client={brief(client, without_secrets=redacted)}: give a RedisCluster of redis")
+        if clock is not None:
+            check_clock(clock)
         return cls(NodesOfClient(client), clock=clock)
 
     @property

@@ -27,7 +27,7 @@ from ...errors import ConfigurationError
 from ...forks import tell_child
 from ...hits import Hit, bans_among, memoized, new_id
 from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
-from ..base import HoldsUnits, KeepsSlots, Lost, Slot, Storage, check_storage, layers_of
+from ..base import HoldsUnits, KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, layers_of
 
 DENY_SECONDS = 1.0
 """How long a refusal is believed at most, by default."""
@@ -91,6 +91,7 @@ class DenyCache:
                 "it, use the storage alone"
             )
         check_storage(storage, "DenyCache")
+        check_clock(clock)
         self.wrapped = storage
         self.shared: bool = storage.shared
         self.seconds = seconds

@@ -33,7 +33,7 @@ from ...forks import tell_child
 from ...hits import BanHit, Hit, Hits, bans_among, memoized, new_id
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
-from ..base import KeepsSlots, Lost, Slot, Storage, check_storage
+from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
 
 MOST_LEASES = 1024
 """The most quotas of which a process has leases. For another, it gives back the lease that was renewed longest ago."""
@@ -163,6 +163,7 @@ class LeasingStorage:
 
     def __init__(self, wrapped: Storage, *, clock: Callable[[], int] = monotonic_microseconds) -> None:
         check_storage(wrapped, "LeasingStorage")
+        check_clock(clock)
         self.wrapped = wrapped
         self.on_units: Callable[[Sequence[str]], object] | None = None
         """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage

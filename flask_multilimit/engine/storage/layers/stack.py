@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ...clock import monotonic_microseconds
-from ...errors import ConfigurationError, brief
+from ...errors import ConfigurationError, brief, check_logger
 from ...hits import OnStorageError, check_policy
 from ..base import Clocked, Storage, layers_of
 from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache, is_number
 from .guard.fallback import MOST_KEYS, check_outage_keys
 from .guard.guard import GuardedStorage
-from .guard.health import Health
+from .guard.health import Health, check_on_change
 from .guard.workers import check_workers
 
 
@@ -48,10 +48,8 @@ class Layers:
         check_policy(self.on_storage_error)
         check_workers(self.workers)
         check_outage_keys(self.outage_keys)
-        if not isinstance(self.logger, (logging.Logger, logging.LoggerAdapter, type(None))):
-            raise ConfigurationError(f"logger={brief(self.logger)}: give a logging.Logger")
-        if self.on_change is not None and not callable(self.on_change):
-            raise ConfigurationError(f"on_change={brief(self.on_change)}: give a callable with the Health")
+        check_logger(self.logger)
+        check_on_change(self.on_change)
         if not is_number(self.deny_cache) or not 0 <= self.deny_cache <= LONGEST_DENY_SECONDS:
             raise ConfigurationError(
                 f"deny_cache={brief(self.deny_cache)}: give seconds from 0, which is off, to {LONGEST_DENY_SECONDS:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from inspect import iscoroutinefunction
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple, cast
@@ -21,11 +22,11 @@ from redis.retry import Retry
 from ...algorithms import ALGORITHMS, BAN
 from ...algorithms.base import HoldsSlots
 from ...decision import NOTHING, Charge, Decision, decision_of
-from ...errors import ConfigurationError, StorageError
+from ...errors import ConfigurationError, StorageError, brief
 from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
 from ...reply import completed
 from ..addresses import redacted
-from ..base import Lost, Slot, StoredKey
+from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..tallies import Tallies, Tally
 from ..together import Together
 from .compiled import Compiled
@@ -75,6 +76,14 @@ class RedisStorage:
     def __init__(
         self, client: Any, *, clock: Callable[[], int] | None = None, deadline: Deadline | None = None
     ) -> None:
+        ask = None if isinstance(client, type) else getattr(client, "execute_command", None)
+        if not callable(ask) or iscoroutinefunction(ask):
+            raise ConfigurationError(
+                f"client={brief(client, without_secrets=redacted)}: give a client object of redis that is not async; "
+                "for a URI, storage_from_uri(URI)"
+            )
+        if clock is not None:
+            check_clock(clock)
         self._client = client
         self._deadline = deadline or Deadline(None)
         self._wire = wire_of(client, self._deadline)
@@ -87,6 +96,9 @@ class RedisStorage:
         """A storage with its own client. This connects within ``timeout`` seconds, answers within ``timeout`` seconds,
         and does not retry by itself (redis-py's defaults wait for seconds). Only the system's look-up of a host name
         may take longer. Errors show ``url``, or if the user has ``given`` another URI, that one."""
+        if not isinstance(url, str):
+            raise ConfigurationError(f"url={brief(url)}: give text, such as redis://localhost:6379/0")
+        check_timeout(timeout)
         deadline = Deadline(timeout)
         client = timed_client(url, deadline, given=given)
         storage = cls(client, deadline=deadline)
@@ -345,6 +357,8 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
     scheme = url.partition(":")[0]
     try:
         check_credentials(url)
+        if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
+            raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
         if scheme in SENTINEL_SCHEMES:
             plain, kind = to_primary(url, **common)
         else:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ....engine import ConfigurationError
+from ....engine.errors import brief, check_path, check_several, check_text
 from .formats import LOOKED_AT, MakeReader, format_of, recognised
 from .logged import MICROSECONDS, LoggedRequest, Read
 from .words import NoRequestError
@@ -147,6 +148,16 @@ def read_logs(
     :param zone: the zone of times without an offset.
     :param fields: the names of further fields that have a subject, such as ``X-Api-Key``.
     """
+    for path in paths:
+        check_path("read_logs: path", path)
+    if format is not None:
+        check_text("format", format)
+    if not isinstance(zone, tzinfo):
+        raise ConfigurationError(f"zone={brief(zone)}: give a tzinfo, such as ZoneInfo('Europe/Berlin')")
+    check_several("fields", fields)
+    fields = tuple(fields)
+    for each in fields:
+        check_text("fields", each)
     return Logs(paths, None if format is None else format_of(format), zone, fields)
 
 

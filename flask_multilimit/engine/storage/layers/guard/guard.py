@@ -17,13 +17,13 @@ from uuid import UUID, uuid4
 
 from ....clock import monotonic_microseconds
 from ....decision import FALLBACKS, Charge, Decision
-from ....errors import StorageDenied, StorageError
+from ....errors import StorageDenied, StorageError, check_logger
 from ....forks import mind_forks
 from ....hits import PEEKED, Hit, OnStorageError
-from ...base import KeepsSlots, Lost, Slot, Storage, check_storage
+from ...base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
 from .breaker import Breaker, State
 from .fallback import MOST_KEYS, Fallback, check_outage_keys, without_bans
-from .health import Health
+from .health import Health, check_on_change
 from .log import OutageLog
 from .pending import Admitted, PendingCharges
 from .policy import Policy
@@ -63,6 +63,9 @@ class GuardedStorage:
         check_storage(storage, "GuardedStorage")
         check_workers(workers)
         check_outage_keys(outage_keys)
+        check_logger(logger)
+        check_on_change(on_change)
+        check_clock(clock)
         self.wrapped = storage
         self.shared: bool = storage.shared
         self._policy = Policy(on_error)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from ....errors import StorageError
+from ....errors import ConfigurationError, StorageError, brief
 from .workers import Workers
 
 _STARTED = time.time()
@@ -38,3 +38,9 @@ class Health:
     def of_this_process(cls) -> Health:
         """The health of a storage in this process, which cannot fail."""
         return cls("working", _STARTED, None, "closed", 0, 0, 0, Workers(1, "memory of this process"))
+
+
+def check_on_change(on_change: object) -> None:
+    """Raise :class:`ConfigurationError` unless ``on_change`` can be told of a :class:`Health`, or is ``None``."""
+    if on_change is not None and not callable(on_change):
+        raise ConfigurationError(f"on_change={brief(on_change)}: give a callable with the Health")
