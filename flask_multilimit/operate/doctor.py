@@ -136,12 +136,12 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
         yield Finding("declarations", Severity.OK, f"{text}, none{' else' if exempt else ''} without limits.")
         return
     names = ", ".join(open_[:5]) + (f" and {len(open_) - 5} more" if len(open_) > 5 else "")
-    yield Finding(
-        "declarations",
-        Severity.HINT,
-        f"{text}, {len(open_)} without any limit: {names}.",
-        f"If not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all.",
-    )
+    remedy = f"If not intended, set {PREFIX}DEFAULT_LIMITS; `flask multilimit limits` lists all."
+    if gate.app.extensions.get("limiter"):
+        remedy = (
+            f"This does not count limits of Flask-Limiter or its bridge: `flask limiter limits` lists them. {remedy}"
+        )
+    yield Finding("declarations", Severity.HINT, f"{text}, {len(open_)} without any limit: {names}.", remedy)
 
 
 def _hidden(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:

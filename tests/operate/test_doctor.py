@@ -10,6 +10,8 @@ from flask import Blueprint
 from flask.views import MethodView
 
 from flask_multilimit import IP, MultiLimit, exempt, rate_limiter
+from flask_multilimit.compat.flask_limiter import Limiter
+from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from flask_multilimit.operate.doctor import Finding, Severity, examine
 from flask_multilimit.serve.gate import gate_of
 from support.asking import view
@@ -98,6 +100,15 @@ def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(a
 
     assert found.level is Severity.HINT
     assert found.text == "1 endpoint limited, 3 exempt, 1 without any limit: partly."
+
+
+def test_limits_of_the_bridge_are_not_counted_and_it_says_so(app: Flask) -> None:
+    Limiter(get_remote_address, app=app, storage_uri="memory://", default_limits=["5/minute"])
+
+    (found,) = [found for found in examine(gate_of(app)) if found.name == "declarations"]
+
+    assert found.remedy is not None
+    assert found.remedy.startswith("This does not count limits of Flask-Limiter or its bridge: `flask limiter limits`")
 
 
 def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
