@@ -200,7 +200,7 @@ class Control:
         after = before.having(entry)
         self._steered.validate(after, entry)
         endpoints = self._steered.differences(before, after)
-        return Preview(entry, tuple(endpoints), self._steered.warning(after, entry))
+        return Preview(entry, tuple(endpoints), self._steered.warning(after, entry), _of_target(before, entry))
 
     def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
         """What :meth:`undo` would do. Nothing is changed."""
@@ -283,10 +283,13 @@ def _check_texts(**texts: object) -> None:
 
 def _is_text(value: object) -> bool:
     """Whether ``value`` is text that can be stored."""
+    if not isinstance(value, str):
+        return False
     try:
-        return isinstance(value, str) and value.encode() is not None
+        value.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 _KINDS = 'give a dict, such as {"kind": "deny", "who": "::1"}'

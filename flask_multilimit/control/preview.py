@@ -27,3 +27,5 @@ class Preview:
     """Those with other limits afterwards. Lists change no limits."""
     warning: str
     """Why it is only made with ``force=True``; empty: nothing speaks against it."""
+    replaces: Override | Listing | None = None
+    """The entry about the same limit or client that ends with it. To undo the change does not bring that back."""

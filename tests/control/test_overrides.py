@@ -302,6 +302,14 @@ def test_an_entry_in_words(shop: Shop, given: dict[str, Any], told: str) -> None
     assert str(shop.control.override("show", lasting=True, **given)) == told
 
 
+def test_a_preview_tells_what_it_replaces(shop: Shop) -> None:
+    rule = {"kind": "override", "endpoint": "show", "rule": "ip-60s"}
+    first = shop.control.override("show", rule="ip-60s", rules="3/minute", lasting=True)
+
+    assert shop.control.preview({**rule, "rules": "4/minute"}, lasting=True).replaces == first
+    assert shop.control.preview({"kind": "deny", "who": "203.0.113.7"}, lasting=True).replaces is None
+
+
 def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     shop.app.logger.setLevel("INFO")
     shop.statuses(1)

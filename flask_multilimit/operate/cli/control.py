@@ -242,6 +242,8 @@ def history_command(most: int, as_json: bool) -> None:
 
 def _preview_lines(preview: Preview) -> list[str]:
     lines = console.paragraph(f"{preview.entry}, {_until(preview.entry, 'for ')}", indent=2, first="")
+    if preview.replaces is not None:
+        lines += console.paragraph(f"in place of {preview.replaces} ({preview.replaces.id})", indent=4, first="  ")
     for each in preview.endpoints:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         lines += [f"    - {text}" for text in each.before if text not in each.after]
@@ -269,5 +271,6 @@ def _preview_as_json(preview: Preview) -> dict[str, Any]:
     return {
         "entry": _entry_as_json(preview.entry),
         "endpoints": [asdict(each) for each in preview.endpoints],
+        "replaces": None if preview.replaces is None else _entry_as_json(preview.replaces),
         "warning": preview.warning,
     }

@@ -223,8 +223,8 @@ _OTHER_RULES = (
 
 def _told_of(listed: Listed, *, limited: bool) -> str:
     did = "banned" if listed.banned else "allowed" if listed.action == "allow" else "denied"
-    below = " The limits below apply only without it." if limited else ""
-    return f"{listed.who} is {did} by {listed.where}, and lists come before limits.{below}"
+    below = " Without this entry, the limits below would decide." if limited else ""
+    return f"{listed.who} is {did} ({listed.where}), and lists come before limits.{below}"
 
 
 def _verdict(answer: _Answer) -> str:

@@ -42,6 +42,17 @@ def test_a_limit_is_changed_and_taken_back(on_server: Command, shop: FlaskClient
     assert [each["what"] for each in on_server("history", "--json").json["changes"]] == ["undo", "set"]
 
 
+def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
+    change = ("set", "update", "ip-20s", "50 per 20 seconds", "--lasting", "--yes")
+    first = on_server(*change, "--json").json
+
+    second = on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--dry-run")
+    told = on_server("deny", "203.0.113.7", "--lasting", "--dry-run", "--json").json
+
+    assert f"\n  in place of rule ip-20s at update: 50 per 20 seconds ({first['entry']['id']})\n" in second.out
+    assert first["replaces"] is told["replaces"] is None
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

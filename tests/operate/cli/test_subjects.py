@@ -55,14 +55,14 @@ def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Comma
 @pytest.mark.parametrize(
     ("listing", "verdict", "said"),
     [
-        (["deny", "203.0.113.0/24", "--lasting"], "be refused with 403, and waiting does not help", "denied by deny "),
+        (["deny", "203.0.113.0/24", "--lasting"], "be refused with 403, and waiting does not help", "denied (deny "),
         (
             ["deny", "203.0.113.0/24", "--for", "2h", "--status", "429"],
             "be refused with 429, for 2 h",
-            "denied by deny ",
+            "denied (deny ",
         ),
-        (["ban", "203.0.113.7", "--for", "2h"], "be refused with 429, for 2 h", "banned by ban "),
-        (["allow", "203.0.113.7", "--lasting"], "pass\n", "allowed by allow "),
+        (["ban", "203.0.113.7", "--for", "2h"], "be refused with 429, for 2 h", "banned (ban "),
+        (["allow", "203.0.113.7", "--lasting"], "pass\n", "allowed (allow "),
     ],
 )
 def test_check_asks_the_lists_first(
@@ -76,7 +76,7 @@ def test_check_asks_the_lists_first(
 
     assert run.out.startswith(f"update GET  a request would {verdict}")
     assert said in run.out
-    assert "The limits below apply only without it." in run.out
+    assert "Without this entry, the limits below would decide." in run.out
     assert "ip-20s           203.0.113.7  3 per 20 s" in run.out
     allowed = listing[0] == "allow"
     assert answer["allowed"] is answer["requests"][0]["allowed"] is allowed
