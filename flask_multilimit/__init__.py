@@ -34,7 +34,6 @@ from .engine import (
     storage_from_uri,
 )
 from .extension import MultiLimit
-from .following import follow_control
 from .observe.events import Event
 from .serve.record import current_decision
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
@@ -67,6 +66,7 @@ _ROOMS = {
     "NeedsForce": "control.control",
     "Override": "control.controls",
     "Preview": "control.preview",
+    "follow_control": "following",
 }
 """Names that are imported when they are asked for: code that changes limits needs them, and most processes do not."""
 
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from .control.preview import Difference, Preview
     from .declare.data import InvalidData, Mistake
     from .engine import ClusterStorage, LeasingStorage, RedisStorage
+    from .following import follow_control
 
 __all__ = [
     "DEFAULT",

@@ -51,7 +51,7 @@ _EXEMPT = "__multilimit_exempt__"
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stack:
     """All limiters declared on one function, outermost first; checked together."""
 

@@ -40,7 +40,7 @@ LONGEST_WAIT = 3600
 """Seconds a declaration may keep a request asleep."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Declaration:
     """One limiter, as :func:`rate_limiter` describes its options; validated."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Generic, NamedTuple, TypeVar
@@ -55,11 +54,11 @@ _LENGTHS = {str(length): length for length in range(129)}
 def without_port(address: str) -> str:
     """``203.0.113.7`` for ``203.0.113.7:50001``, and ``2001:db8::1`` for ``[2001:db8::1]:443``, as some proxies write
     into ``X-Forwarded-For``; any other ``address`` is returned as it is."""
-    match = _WITH_PORT.fullmatch(address)
+    match = re.fullmatch(_WITH_PORT, address)
     return address if match is None else match["ipv4"] or match["ipv6"]
 
 
-_WITH_PORT = re.compile(r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?")
+_WITH_PORT = r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?"
 
 
 def network_from(text: object) -> Network:
@@ -107,15 +106,15 @@ def _network(version: int, first: int, prefixlen: int) -> Network:
     return Network(version, first, prefixlen)
 
 
-@dataclass(frozen=True, slots=True)
 class _Segments(Generic[T]):
     """Disjoint ranges of addresses: segment ``i`` begins at ``starts[i]`` and ends where the next one begins."""
 
-    starts: list[int]
-    values: list[T | None]
+    def __init__(self, starts: list[int], values: list[T | None]) -> None:
+        self._starts = starts
+        self._values = values
 
     def find(self, address: int) -> T | None:
-        return self.values[bisect_right(self.starts, address) - 1]
+        return self._values[bisect_right(self._starts, address) - 1]
 
 
 class Networks(Generic[T]):

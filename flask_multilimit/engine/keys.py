@@ -44,8 +44,8 @@ NOTHING = "*"
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
 _FORMS = (
-    re.compile(r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE),
-    re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE),
+    r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE,
+    r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE,
 )
 """Keys whose hash tag is the scope, and those whose hash tag is the subject."""
 
@@ -107,7 +107,7 @@ class KeyParts(NamedTuple):
 
 def parts_of_key(key: str) -> KeyParts | None:
     """The parts of ``key``; ``None`` if it is no key of a limit."""
-    match = next(filter(None, (form.fullmatch(key) for form in _FORMS)), None)
+    match = next(filter(None, (re.fullmatch(form, key) for form in _FORMS)), None)
     if match is None:
         return None
     return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})

@@ -32,7 +32,7 @@ LONGEST_REMEMBERED = 256
 memory."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlannedLimiter:
     """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
@@ -183,7 +183,7 @@ class AppliedLimits(tuple[Applied, ...]):
         return next(each.declaration for each in self if longest.hit in each.hits)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """All limiters of an endpoint or a service function."""
 

@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 LAST_PORT = 65_535
-_HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)")
+_HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"
 
 
 class PortError(ValueError):
@@ -19,7 +19,7 @@ class PortError(ValueError):
 
 def check_port(text: str) -> None:
     """Raise :class:`PortError` for ``host:port`` or ``[IPv6]:port`` with an impossible port."""
-    match = _HOST_AND_PORT.fullmatch(text)
+    match = re.fullmatch(_HOST_AND_PORT, text)
     port = match["port"] if match else ""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= LAST_PORT):
         raise PortError(text)

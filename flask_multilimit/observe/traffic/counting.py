@@ -48,7 +48,7 @@ _Who = tuple[str, str, str, str]
 """The fields of a :class:`Refused`. Making this tuple takes a quarter of the time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Marks:
     """A check of which there is more to count than its labels. There is one object for each outcome of the same hits,
     and it is counted by its identity."""

@@ -29,7 +29,7 @@ ShownSubjects = Literal["plain", "hashed", "none"]
 """How subjects are stored."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """What goes to one bucket in one command."""
 

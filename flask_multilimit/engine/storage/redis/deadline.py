@@ -17,7 +17,6 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .announced import Announcements
-from .tls import TlsOptions
 
 _NOT_YET = (TimeoutError, BlockingIOError, SSLWantReadError, SSLWantWriteError)
 _AN_INSTANT = 0.000_001
@@ -187,6 +186,8 @@ class _TlsInTime(SSLConnection):
 
     def context(self) -> SSLContext:
         """Raises ``OSError``."""
+        from .tls import TlsOptions  # noqa: PLC0415 - few servers are asked by TLS
+
         return TlsOptions.of(self).context()
 
 

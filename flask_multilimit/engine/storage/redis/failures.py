@@ -50,8 +50,8 @@ NOBODY_THERE = "start the server, or correct the storage URI"
 KEY_SPECIFIC = frozenset({"WRONGTYPE", "CROSSSLOT", "ERR"})
 """Codes of errors that concern only the keys of the check, not the server."""
 
-_CODE = re.compile(rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b")
-_NO_RIGHT_IN_SCRIPT = re.compile("ACL failure in script|user executing the script can't")
+_CODE = rf"\b({'|'.join(code for code in REMEDIES if code != 'UNKNOWN')})\b"
+_NO_RIGHT_IN_SCRIPT = "ACL failure in script|user executing the script can't"
 """The errors of Redis 7.2 and Valkey, and of Redis 7.0. They have no code."""
 _CLASSES = {
     "NOPERM": "NoPermissionError",
@@ -112,7 +112,7 @@ def code_of(error: Exception) -> str:
         return "CERTIFICATE_VERIFY_FAILED" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
     if "unknown command" in str(error).lower():
         return "UNKNOWN"
-    if _NO_RIGHT_IN_SCRIPT.search(str(error)):
+    if re.search(_NO_RIGHT_IN_SCRIPT, str(error)):
         return "NOPERM"
-    found = _CODE.search(str(error))
+    found = re.search(_CODE, str(error))
     return found[1] if found else "ERR"

@@ -30,7 +30,7 @@ def address_of(client: Any) -> str:
 
 def why_malformed(url: str, error: Exception) -> str:
     """What is wrong with ``url``. The words of redis-py may quote a part of the password."""
-    unknown = _UNKNOWN_OPTION.search(str(error))
+    unknown = re.search(_UNKNOWN_OPTION, str(error))
     if unknown:
         return _unknown_option(url, unknown[1])
     if isinstance(error, MalformedError) or not _may_hold_secrets(url):
@@ -38,7 +38,7 @@ def why_malformed(url: str, error: Exception) -> str:
     return "malformed; special characters of user and password must be percent-encoded"
 
 
-_UNKNOWN_OPTION = re.compile("unexpected keyword argument '([^']*)'")
+_UNKNOWN_OPTION = "unexpected keyword argument '([^']*)'"
 """What Python says about an option that no connection of redis-py takes."""
 
 

@@ -48,7 +48,7 @@ def check_outage_keys(most: object) -> None:
         raise ConfigurationError(f"outage_keys={brief(most)}: give a whole number, {FEWEST_KEYS} or more")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Known:
     """The storage's last answer about the keys of one check, and when it came, by the clock of this process."""
 

@@ -73,7 +73,8 @@ class GuardedStorage:
         self._log = OutageLog(logger)
         self._on_change = on_change
         self._fallback = Fallback(clock, most_keys=outage_keys)
-        self._share_between(count_workers(workers))
+        self._workers: Workers | None = None
+        """``None`` until they are counted."""
         self._pending = PendingCharges(storage, clock, self._log_single, most_hits=outage_keys)
         self._breaker = Breaker()
         self._lock = self._breaker.lock
@@ -322,6 +323,14 @@ class GuardedStorage:
         self._tell(health)
         self._prober.ensure(self._lock)
 
+    def _counted(self) -> Workers:
+        """The processes that share a limit. Counting them takes milliseconds, so it waits until somebody asks."""
+        workers = self._workers
+        if workers is None:
+            workers = count_workers(self._given_workers)
+            self._share_between(workers)
+        return workers
+
     def _share_between(self, workers: Workers) -> None:
         self._workers = workers
         self._fallback.workers = workers.count
@@ -350,7 +359,7 @@ class GuardedStorage:
             fallback_keys=len(self._fallback),
             pending=len(self._pending),
             given_up=self._pending.given_up,
-            workers=self._workers,
+            workers=self._counted(),
         )
 
     def _shown_state(self) -> Literal["closed", "open", "half-open"]:
@@ -394,7 +403,7 @@ class GuardedStorage:
             if self._breaker.state is not _HALF_OPEN:  # no outage, or another check has failed meanwhile
                 return True
             self._fallback.end()
-            seconds = self._breaker.settle(alone=self._workers.count == 1)
+            seconds = self._breaker.settle(alone=self._counted().count == 1)
             health = self._health()
         self._log.is_back(seconds, charged=self._pending.charged, given_up=self._pending.given_up)
         self._tell(health)

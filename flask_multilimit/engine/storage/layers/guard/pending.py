@@ -20,7 +20,7 @@ BATCH = 100
 """The most checks that are charged in one round trip: no other command waits for more than these."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Admitted:
     """A check that was admitted without the storage and must be charged to it."""
 

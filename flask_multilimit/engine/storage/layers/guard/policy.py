@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ....hits import Hit, OnStorageError, check_policy
 
 _STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")
 
 
-@dataclass(frozen=True, slots=True)
 class Policy:
     """The policy of a guard. A hit's own ``on_storage_error`` comes first."""
 
-    default: OnStorageError
-
-    def __post_init__(self) -> None:
-        check_policy(self.default, "on_error")
+    def __init__(self, default: OnStorageError) -> None:
+        check_policy(default, "on_error")
+        self.default: OnStorageError = default
 
     def of(self, hit: Hit) -> OnStorageError:
         """A shadow never refuses, so it cannot raise or deny either."""

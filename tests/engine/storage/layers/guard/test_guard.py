@@ -1096,6 +1096,22 @@ def test_the_number_of_workers_is_found(
     assert (workers.count, workers.certain) == (expected, True)
 
 
+def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
+    def count(given: int | None) -> object:
+        counted.append(given)
+        return count_workers(3)
+
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.guard.count_workers", count)
+    storage = GuardedStorage(MemoryStorage())
+    assert Limiter(storage).check(hits("5/minute")).allowed
+    before = list(counted)
+
+    assert [storage.health().workers.count for _ in range(2)] == [3, 3]
+    assert (before, counted) == ([], [None])
+
+
 def test_a_number_that_is_given_holds() -> None:
     assert count_workers(7, environment={"WEB_CONCURRENCY": "9"}).count == 7
 
