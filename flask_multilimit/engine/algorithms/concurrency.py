@@ -8,8 +8,6 @@ a refusal says so. Twin of ``concurrency.lua``.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from . import sliding_window
 from .base import NO_PARAMETERS, UNKNOWN, Outcome, Quota, plain_quota
 from .sliding_window import Log, charge, drop_future, recognise, reset_after
@@ -49,15 +47,15 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
 
 def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
     """Take the slots out, wherever a renewal has moved them."""
-    log.remove(check_id, cost, log.head, len(log.times))
+    log.remove(check_id, cost, log.head, log.end)
     return log
 
 
 def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:
     """Restart the slots of ``check_id`` at ``now``. Return whether they were still there."""
-    if not log.remove(check_id, cost, bisect_right(log.times, now - quota.window, log.head), len(log.times)):
+    if not log.remove(check_id, cost, log.after(now - quota.window, log.head), log.end):
         return False
-    log.add(bisect_right(log.times, now, log.head), now, check_id, cost)
+    log.add(log.after(now, log.head), now, check_id, cost)
     log.known_until = 0
     return True
 

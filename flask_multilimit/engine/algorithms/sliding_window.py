@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, MutableMapping, Sequence
 
 from .base import AHEAD, NEVER, Outcome, Quota, Unit, plain_quota
@@ -28,62 +28,70 @@ TRIM = 128
 """The most entries of each kind (expired, future) that one charge drops, plus one for each of its units."""
 
 FEW = 8
-"""The fewest dropped entries for which the arrays are cut."""
+"""The fewest dropped entries for which the array is cut."""
 
-_ID = 16
-"""The bytes of a check id."""
-_packed = struct.Struct("q").pack
-"""An instant as an array of them keeps it."""
+_entry = struct.Struct("q16s").pack
+"""An entry as an array keeps it, of an instant and a check id."""
+_EACH = 3
+"""Numbers of an entry: the instant, and two for the id."""
 
 
 class Log:
-    """Entries in order of time: the instants, and beside them the ids of their checks, 24 bytes per entry.
+    """Entries in order of time, each an instant and the id of its check: 24 bytes per entry.
 
-    Entries before ``head`` are dropped. The arrays are cut when these are half of all and at least :data:`FEW`, so
+    Entries before ``head`` are dropped. The array is cut when these are half of all and at least :data:`FEW`, so
     dropping is O(1). ``quota`` is that of the last charge. By this quota, all entries count until ``known_until`` (0 if
     not known), and there is ``room`` for so many more.
     """
 
-    __slots__ = ("head", "ids", "known_until", "quota", "room", "times")
+    __slots__ = ("entries", "head", "known_until", "quota", "room")
 
     def __init__(self, quota: Quota) -> None:
-        self.times: array[int] = array("q")
-        self.ids: bytearray = bytearray()
+        self.entries: array[int] = array("q")
         self.head: int = 0
         self.quota: Quota = quota
         self.room: int = 0
         self.known_until: int = 0
 
     def __len__(self) -> int:
-        return len(self.times) - self.head
+        return self.end - self.head
 
     def __bool__(self) -> bool:
         return True
 
+    @property
+    def end(self) -> int:
+        """The index behind the last entry."""
+        return len(self.entries) // _EACH
+
+    def after(self, instant: int, start: int) -> int:
+        """The index of the first entry later than ``instant``, from ``start`` on."""
+        return bisect_right(memoryview(self.entries)[::_EACH], instant, start)
+
     def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
         """Put ``cost`` entries at index ``place``, which is the end unless there are entries in the future."""
         self.known_until = 0
-        if place < len(self.times):
-            self.times[place:place] = array("q", [now] * cost)
-            self.ids[place * _ID : place * _ID] = check_id * cost
+        if place < self.end:
+            self.entries[place * _EACH : place * _EACH] = array("q", _entry(now, check_id) * cost)
         else:
-            self.times.extend([now] * cost)
-            self.ids += check_id * cost
+            self.entries.frombytes(_entry(now, check_id) * cost)
 
     def find(self, check_id: bytes, start: int, stop: int) -> int:
         """The index of the first entry of ``check_id``; -1 if there is none."""
-        at = self.ids.find(check_id, start * _ID, stop * _ID)
-        while at > 0 and at % _ID:
-            at = self.ids.find(check_id, at + 1, stop * _ID)
-        return at // _ID
+        searched = memoryview(self.entries)[start * _EACH : stop * _EACH].tobytes()
+        at = searched.find(check_id)
+        while at >= 0 and at % (8 * _EACH) != 8:  # it begins after the 8 bytes of an instant
+            at = searched.find(check_id, at + 1)
+        return -1 if at < 0 else start + at // (8 * _EACH)
 
     def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> bool:
         """Take out ``cost`` entries of ``check_id``, which are adjacent. Return whether there were any."""
-        begin = end = self.find(check_id, start, stop)
+        begin = self.find(check_id, start, stop)
         if begin < 0:
             return False
-        stop = min(stop, begin + cost)
-        while end < stop and self.ids[end * _ID : (end + 1) * _ID] == check_id:
+        entries, end, stop = self.entries, begin, min(stop, begin + cost)
+        numbers = entries[begin * _EACH + 1 : (begin + 1) * _EACH]
+        while end < stop and entries[end * _EACH + 1 : (end + 1) * _EACH] == numbers:
             end += 1
         self.known_until = 0
         self._cut(begin, end)
@@ -91,40 +99,42 @@ class Log:
 
     def drop_first(self, many: int) -> None:
         self.head += many
-        if self.head >= FEW and self.head * 2 >= len(self.times):
+        if self.head >= FEW and self.head * (2 * _EACH) >= len(self.entries):
             self._cut(0, self.head)
             self.head = 0
 
     def drop_last(self, many: int) -> None:
         self.known_until = 0
-        self._cut(len(self.times) - many, len(self.times))
+        self._cut(self.end - many, self.end)
 
     def look(self, quota: Quota, now: int) -> int:
         """Find out how much room there is by ``quota``, and until when. Returns how many entries have expired. No entry
         may be in the future."""
-        times, head = self.times, self.head
-        first = bisect_right(times, now - quota.window, head)
-        live = len(times) - first
-        self.quota, self.room = quota, quota.count - live
-        self.known_until = quota.window + (times[first] if live else now)
-        return first - head
+        entries, first, begin = self.entries, self.head, now - quota.window
+        end = len(entries) // _EACH
+        if first < end and entries[first * _EACH] <= begin:
+            first += 1
+            if first < end and entries[first * _EACH] <= begin:
+                first = self.after(begin, first)
+        self.quota, self.room = quota, quota.count - end + first
+        self.known_until = quota.window + (entries[first * _EACH] if first < end else now)
+        return first - self.head
 
     def _cut(self, begin: int, end: int) -> None:
-        del self.times[begin:end]
-        del self.ids[begin * _ID : end * _ID]
+        del self.entries[begin * _EACH : end * _EACH]
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen is the range of live entries, as a pair of indices."""
     first = end = 0
     if log is not None:
-        times, first = log.times, log.head
-        end = len(times)
+        entries, first = log.entries, log.head
+        end = len(entries) // _EACH
         if first < end:
-            if times[-1] > now + AHEAD:
-                end = bisect_right(times, now + AHEAD, first)
-            if times[first] <= now - quota.window:
-                first = bisect_right(times, now - quota.window, first, end)
+            if entries[-_EACH] > now + AHEAD:
+                end = log.after(now + AHEAD, first)
+            if entries[first * _EACH] <= now - quota.window:
+                first = min(log.after(now - quota.window, first), end)
     remaining = quota.count - end + first
     if cost <= remaining:
         return remaining, 0, 0, (first, end)
@@ -133,7 +143,7 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
         return remaining, 0, 0, (first, end)
     if cost > quota.count or log is None:
         return remaining, NEVER, 0, (first, end)
-    return remaining, log.times[end + cost - quota.count - 1] + quota.window - now, 0, (first, end)
+    return remaining, log.entries[(end + cost - quota.count - 1) * _EACH] + quota.window - now, 0, (first, end)
 
 
 def charge(
@@ -143,13 +153,12 @@ def charge(
         log = Log(quota)
     log.quota, log.known_until = quota, 0
     first, end = seen
-    times = log.times
-    if cost == 1 and end == len(times) and (end == log.head or times[-1] <= now):  # as nearly always
-        times.append(now)
-        log.ids += check_id
+    entries = log.entries
+    if end * _EACH == len(entries) and (end == log.head or entries[-_EACH] <= now):  # as nearly always
+        entries.frombytes(_entry(now, check_id) * cost)
     else:
-        log.drop_last(min(len(times) - end, TRIM + cost))
-        log.add(bisect_right(times, now, first, end), now, check_id, cost)
+        log.drop_last(min(log.end - end, TRIM + cost))
+        log.add(min(log.after(now, first), end), now, check_id, cost)
     if first > log.head:
         log.drop_first(min(first - log.head, TRIM + cost))
     return log, quota.window
@@ -167,8 +176,7 @@ def charge_unit(
     if left < 0:
         return None
     log.room = reply[place] = left
-    log.times.append(now)
-    log.ids += check_id
+    log.entries.frombytes(_entry(now, check_id))
     return ()
 
 
@@ -178,9 +186,10 @@ def charge_units(
     """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
 
     Writes the units that are left into ``reply``, and returns the keys that had no log. If a key refuses, or was last
-    charged by another window, returns ``None`` and charges nothing. No entry may be in the future.
+    charged by another window, returns ``None`` and charges nothing. No entry may be in the future. One pass, for
+    nearly always all allow.
     """
-    packed = _packed(now)
+    entry = _entry(now, check_id)
     missing: tuple[tuple[str, Quota], ...] = ()
     expired: tuple[tuple[Log, int], ...] = ()
     for key, quota, place in asked:
@@ -201,12 +210,11 @@ def charge_units(
         if left < 0:
             break
         log.room = reply[place] = left
-        log.times.frombytes(packed)  # in half the time that `append` takes
-        log.ids += check_id
+        log.entries.frombytes(entry)
     else:
         if expired:
             _drop(expired)
-        return _begin(logs, missing, now, check_id) if missing else ()
+        return _begin(logs, missing, now, entry) if missing else ()
     _take_back(logs, asked, key)
     for log, _ in expired:
         log.known_until = 0  # so that the next charge drops what has expired
@@ -220,8 +228,7 @@ def _take_back(logs: MutableMapping[str, Log | None], asked: Iterable[Unit], ref
             return
         log = logs.get(key)
         if log is not None:
-            log.times.pop()
-            del log.ids[-_ID:]
+            del log.entries[-_EACH:]
             log.room += 1
 
 
@@ -233,12 +240,11 @@ def _drop(expired: Iterable[tuple[Log, int]]) -> None:
 
 
 def _begin(
-    logs: MutableMapping[str, Log | None], missing: Iterable[tuple[str, Quota]], now: int, check_id: bytes
+    logs: MutableMapping[str, Log | None], missing: Iterable[tuple[str, Quota]], now: int, entry: bytes
 ) -> list[str]:
     for key, quota in missing:
         log = logs[key] = Log(quota)
-        log.times.append(now)
-        log.ids += check_id
+        log.entries.frombytes(entry)
         log.room, log.known_until = quota.count - 1, now + quota.window
     return [key for key, _ in missing]
 
@@ -247,20 +253,20 @@ def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) 
     first, end = seen
     if log is None or first == end:
         return 0
-    return log.times[end - 1] + quota.window - now
+    return log.entries[(end - 1) * _EACH] + quota.window - now
 
 
 def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
-    if log is not None and log.times and log.times[-1] > now + AHEAD:
-        log.drop_last(min(len(log.times) - bisect_right(log.times, now + AHEAD, log.head), TRIM))
+    if log is not None and log.entries and log.entries[-_EACH] > now + AHEAD:
+        log.drop_last(min(log.end - log.after(now + AHEAD, log.head), TRIM))
     return log
 
 
 def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
     """Take out the entries of this check. ``until`` says where they are, unless the check was repeated."""
     at, head = until - quota.window, log.head
-    if not log.remove(check_id, cost, bisect_left(log.times, at, head), bisect_right(log.times, at, head)):
-        log.remove(check_id, cost, head, len(log.times))
+    if not log.remove(check_id, cost, log.after(at - 1, head), log.after(at, head)):
+        log.remove(check_id, cost, head, log.end)
     return log
 
 
@@ -268,4 +274,4 @@ def recognise(log: Log | None, quota: Quota, now: int, check_id: bytes) -> bool:
     """Whether ``check_id`` was charged here, as long as the charge counts."""
     if log is None:
         return False
-    return log.find(check_id, bisect_right(log.times, now - quota.window, log.head), len(log.times)) >= 0
+    return log.find(check_id, log.after(now - quota.window, log.head), log.end) >= 0
