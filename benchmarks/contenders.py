@@ -250,9 +250,10 @@ def _limits_call(strategy: Any, number: int) -> Call:
     from limits import RateLimitItemPerSecond
 
     items = [RateLimitItemPerSecond(COUNT, 600 + i) for i in range(number)]
+    scope = f"{type(strategy).__name__}-{number}"
 
     def call() -> None:
         for item in items:
-            strategy.hit(item, "203.0.113.7", f"{type(strategy).__name__}-{number}")
+            strategy.hit(item, "203.0.113.7", scope)
 
     return call
