@@ -141,9 +141,7 @@ class PrometheusMetrics:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             self._register(_Flushing(self.flush))  # before the metrics, for they are collected in this order
         self._checks = self._counter(
-            "checks",
-            "Checks of rate limits, by outcome and by who decided.",
-            *("endpoint", "outcome", "decided_by"),
+            "checks", "Checks of rate limits, by outcome and by who decided.", "endpoint", "outcome", "decided_by"
         )
         self._refunds = self._counter("refunds", "Checks of which charges were given back.", "endpoint")
         self._of_rules = {
@@ -151,12 +149,14 @@ class PrometheusMetrics:
             "shadows": self._counter(
                 "shadow_refusals",
                 "Checks that a rule would have refused if its limiter were no shadow.",
-                *("endpoint", "rule"),
+                "endpoint",
+                "rule",
             ),
             "near": self._counter(
                 "near_limit",
                 "Checks that a rule has let pass with more than 80 percent of its quota used.",
-                *("endpoint", "rule"),
+                "endpoint",
+                "rule",
             ),
             "bans": self._counter("bans", "Bans that began, by each limiter that bans.", "endpoint", "rule"),
         }
@@ -193,8 +193,7 @@ class PrometheusMetrics:
             "kind",
         )
         self._bans_in_force = self._gauge(
-            *("bans_in_force", "Bans in force that limiters began, in any process.", "livemax"),
-            *("endpoint", "rule"),
+            "bans_in_force", "Bans in force that limiters began, in any process.", "livemax", "endpoint", "rule"
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -70,12 +70,8 @@ def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[s
     return subjects
 
 
-def subject_options(command: C) -> C:
-    """The options that name the endpoint and the subject."""
-    return click.argument("endpoint")(who_options(command))
-
-
 def who_options(command: C) -> C:
+    """The options that name the subject."""
     options = (
         click.option("--method", type=str.upper, help="Only this request method; default: all."),
         click.option(
@@ -85,7 +81,6 @@ def who_options(command: C) -> C:
             help="A client address, or an IPv6 network that counts as one.",
         ),
         click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
-        click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT)."),
         click.option(
             "--subject",
             "subjects",
@@ -99,14 +94,14 @@ def who_options(command: C) -> C:
 
 
 @command("check", short_help="Show where a subject stands at an endpoint.")
-@subject_options
+@click.argument("endpoint")
+@who_options
 @as_json
 def check_command(
     endpoint: str,
     method: str | None,
     ip: str | None,
     user: str | None,
-    everyone: bool,
     subjects: dict[str, str],
     as_json: bool,
 ) -> None:
@@ -115,7 +110,6 @@ def check_command(
     Allow and deny lists decide first. Quotas that everyone shares are always included, because they decide too. This
     command makes no request: it assumes that every limiter applies, and that a cost which depends on the request is 1.
     """
-    del everyone  # always
     given = subjects_given(ip=ip, user=user, everyone=True, subjects=subjects)
     with for_people():
         gate = current_gate()
@@ -362,6 +356,7 @@ def _finite(seconds: float) -> float | None:
 @command("reset", short_help="Reset the quotas of a subject.")
 @click.argument("endpoint", required=False)
 @who_options
+@click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT).")
 @click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
 @click.option("--everything", is_flag=True, help="All quotas of all subjects.")
 @click.option("--reason", default="", help="The reason, for the history.")
