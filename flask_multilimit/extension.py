@@ -12,8 +12,9 @@ from flask import Flask, current_app, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
-from .declare.decorators import EXTENSION, GATE, app_in_force, holding
+from .declare.decorators import EXTENSION, GATE, app_in_force
 from .declare.file import NO_FILE, FileLimits
+from .declare.holding import holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter

@@ -49,7 +49,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "compat/flask_limiter/contrib": ({"util"},),
     "declare": (
-        {"file", "networks", "reserve", "unwrap"},
+        {"file", "holding", "networks", "reserve", "unwrap"},
         {"subjects"},
         {"limiter", "who"},
         {"checks", "data", "dynamic"},

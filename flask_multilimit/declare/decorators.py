@@ -24,6 +24,7 @@ from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
 from .checks import reject_shared_keys, warn_of_idle_rules
+from .holding import releasing
 from .limiter import (
     Cost,
     Declaration,
@@ -259,8 +260,6 @@ def is_routed_limited(function: object) -> bool:
 app_in_force: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 """The app itself: each access to an attribute of the proxy would look it up again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
-held_by_this_call: ContextVar[list[Decision] | None] = ContextVar("multilimit_held", default=None)
-"""Decisions that hold slots until the current service function ends."""
 _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _below_views: weakref.WeakSet[Any] = weakref.WeakSet()
 _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = weakref.WeakKeyDictionary()
@@ -309,65 +308,13 @@ def _advise(function: Any, stack: Stack) -> Any:
             return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
 
     if stack.may_hold_slots:
-        advised = _releasing(advised, stack)
+        advised = releasing(advised, lambda: _gate(stack).release)
     setattr(advised, _MARK, stack)
     setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
     for limited in functions_below(function):
         with suppress(TypeError):  # it cannot be hashed or weakly referenced
             _limited[limited] = stack.where
     return advised
-
-
-def _releasing(advised: Any, stack: Stack) -> Any:
-    """``advised``, which releases its slots at the end of each call."""
-    if inspect.iscoroutinefunction(advised):
-
-        @functools.wraps(advised)
-        async def releasing(*args: Any, **kwargs: Any) -> Any:
-            with _held(stack):
-                return await advised(*args, **kwargs)
-
-    else:
-
-        @functools.wraps(advised)
-        def releasing(*args: Any, **kwargs: Any) -> Any:
-            with _held(stack) as held:
-                result = advised(*args, **kwargs)
-                if not isinstance(result, CoroutineType):
-                    return result
-                until_awaited, held[:] = held.copy(), []
-            return _released(result, stack, until_awaited)
-
-    return releasing
-
-
-@contextmanager
-def holding(held: list[Decision]) -> Iterator[None]:
-    """Collect in ``held`` the decisions of this block that hold slots, instead of leaving them to the response."""
-    token = held_by_this_call.set(held)
-    try:
-        yield
-    finally:
-        held_by_this_call.reset(token)
-
-
-@contextmanager
-def _held(stack: Stack) -> Iterator[list[Decision]]:
-    held: list[Decision] = []
-    try:
-        with holding(held):
-            yield held
-    finally:
-        if held:
-            _gate(stack).release(held)
-
-
-async def _released(coroutine: CoroutineType[Any, Any, Any], stack: Stack, held: list[Decision]) -> Any:
-    try:
-        return await coroutine
-    finally:
-        if held:
-            _gate(stack).release(held)
 
 
 def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:

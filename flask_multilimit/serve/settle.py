@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from flask import Response, has_request_context
 
-from ..declare.decorators import held_by_this_call
+from ..declare.holding import held_by_this_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..observe.events import OTHERS
 from ..plan.endpoint import Applied, AppliedLimits, scope_of

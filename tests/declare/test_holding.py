@@ -1,0 +1,200 @@
+"""Limited functions that are no views and return before their work ends: they hold slots until it does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit.engine.slots import KEEPER
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+
+one_at_once = rate_limiter(rules="1 at once", scope="export")
+
+
+class BrokenError(Exception):
+    pass
+
+
+@pytest.fixture
+def app() -> Iterator[Flask]:
+    app = Flask("shop")
+    MultiLimit(app)
+    with app.app_context():
+        yield app
+    until(lambda: len(KEEPER) == 0)
+
+
+@one_at_once
+def rows(last: BaseException | None = None) -> Generator[str, str, int]:
+    said = yield "first"
+    yield f"second {said}"
+    if last is not None:
+        raise last
+    return 2
+
+
+@one_at_once
+async def arows(last: BaseException | None = None) -> AsyncGenerator[str, str]:
+    said = yield "first"
+    yield f"second {said}"
+    if last is not None:
+        raise last
+
+
+@pytest.mark.usefixtures("app")
+class TestGenerators:
+    def test_hold_them_to_their_end(self) -> None:
+        drawn = rows()
+
+        assert len(KEEPER) == 1
+        with pytest.raises(RateLimitExceeded):
+            rows()
+        assert list(drawn) == ["first", "second None"]
+        assert len(KEEPER) == 0
+        assert list(rows()) == ["first", "second None"]
+
+    def test_are_generators_still(self) -> None:
+        def outer() -> Generator[str, str, int]:
+            return (yield from rows())
+
+        drawn = outer()
+
+        assert [next(drawn), drawn.send("ada")] == ["first", "second ada"]
+        with pytest.raises(StopIteration) as ended:
+            next(drawn)
+        assert ended.value.value == 2
+
+    @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
+    def test_give_them_back_when_they_are_closed(self, drawn: int) -> None:
+        generator = rows()
+        for _ in range(drawn):
+            next(generator)
+
+        generator.close()
+
+        assert len(KEEPER) == 0
+
+    def test_give_them_back_when_they_raise(self) -> None:
+        with pytest.raises(BrokenError):
+            list(rows(BrokenError()))
+
+        assert len(KEEPER) == 0
+
+    def test_give_them_back_when_an_error_is_thrown_in(self) -> None:
+        generator = rows()
+        next(generator)
+
+        with pytest.raises(BrokenError):
+            generator.throw(BrokenError())
+
+        assert len(KEEPER) == 0
+
+    def test_give_them_back_when_they_are_forgotten(self) -> None:
+        generator = rows()
+        next(generator)
+
+        del generator
+        gc.collect()
+
+        until(lambda: len(KEEPER) == 0)
+
+    def test_need_no_app_at_their_end(self) -> None:
+        drawn = rows()
+
+        with Flask("other").app_context():
+            assert list(drawn) == ["first", "second None"]
+
+        assert len(KEEPER) == 0
+
+
+def test_a_response_made_of_one_holds_them_until_it_is_closed() -> None:
+    app = Flask("shop")
+    MultiLimit(app)
+
+    @app.get("/")
+    def index() -> Generator[str, str, int]:
+        return rows()
+
+    with app.test_client().get("/") as streamed:
+        assert len(KEEPER) == 1
+        assert app.test_client().get("/").status_code == 429
+        assert streamed.get_data(as_text=True) == "firstsecond None"
+
+    assert len(KEEPER) == 0
+
+
+@pytest.mark.usefixtures("app")
+class TestAsyncGenerators:
+    def run(self, ask: Callable[[], Any]) -> Any:
+        found = asyncio.run(ask())
+        assert len(KEEPER) == 0
+        return found
+
+    def test_hold_them_to_their_end(self) -> None:
+        async def ask() -> list[str]:
+            drawn = arows()
+            assert len(KEEPER) == 1
+            with pytest.raises(RateLimitExceeded):
+                arows()
+            return [each async for each in drawn]
+
+        assert self.run(ask) == ["first", "second None"]
+
+    def test_are_async_generators_still(self) -> None:
+        async def ask() -> list[str]:
+            drawn = arows()
+            found = [await anext(drawn), await drawn.asend("ada")]
+            with pytest.raises(BrokenError):
+                await drawn.athrow(BrokenError())
+            return found
+
+        assert self.run(ask) == ["first", "second ada"]
+
+    @pytest.mark.parametrize("drawn", [0, 1], ids=["before it begins", "half way"])
+    def test_give_them_back_when_they_are_closed(self, drawn: int) -> None:
+        async def ask() -> None:
+            generator = arows()
+            for _ in range(drawn):
+                await anext(generator)
+            await generator.aclose()
+
+        self.run(ask)
+
+    def test_give_them_back_when_they_raise(self) -> None:
+        async def ask() -> None:
+            with pytest.raises(BrokenError):
+                _ = [each async for each in arows(BrokenError())]
+
+        self.run(ask)
+
+
+@pytest.mark.usefixtures("app")
+def test_a_coroutine_that_nobody_awaits_gives_them_back() -> None:
+    async def export() -> None: ...
+
+    def ask() -> Any:
+        return export()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of it
+        one_at_once(ask)()
+        gc.collect()
+
+    until(lambda: len(KEEPER) == 0)
+
+
+@pytest.mark.usefixtures("app")
+def test_without_slots_what_is_returned_stays_as_it_is() -> None:
+    given = (number for number in range(2))
+
+    assert rate_limiter(rules="9/minute")(lambda: given)() is given
+    assert rate_limiter(rules=lambda: "9/minute", name="plan")(lambda: given)() is given
