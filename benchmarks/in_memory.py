@@ -15,9 +15,9 @@ FEW, MANY = 150, 1000
 """Rounds."""
 
 
-def units_after(rounds: int) -> int:
-    """That are in each window at the end, for nothing expires meanwhile."""
-    return rounds * (WARM + BLOCK)
+def window_of(rounds: int) -> str:
+    """How many units are in each window: none at the beginning, for nothing expires meanwhile."""
+    return f"0 to {rounds * (WARM + BLOCK):,} units"
 
 
 def few(case: str) -> str:

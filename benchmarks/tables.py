@@ -46,6 +46,8 @@ class Table:
     columns: Mapping[str, Cell]
     best: str = "least"
     """Or "most", or "" where nobody competes."""
+    corner: str = ""
+    """What is true of all cells, above the names of the rows."""
 
 
 YARDSTICKS = ("PING", "our script", "bare view", "pydantic", "ZREMRANGEBYSCORE")
@@ -134,23 +136,25 @@ TABLES = (
         in_memory.PART,
         "One admitted decision in `memory://`, microseconds",
         {case: Cell(case, "µs") for case in RULES} | {f"CPU, {case}": Cell(case, "client CPU µs") for case in RULES},
+        corner=in_memory.window_of(in_memory.MANY),
     ),
     Table(
         "memory-faster",
         in_memory.PART,
-        f"How many times as long limits takes for it, moving window, while the window fills up to "
-        f"{in_memory.units_after(in_memory.MANY):,} units",
+        "How many times as long limits takes for it, moving window",
         {case: Cell(case, "times faster", spread=True) for case in RULES}
         | {f"CPU, {case}": Cell(case, "times faster, CPU") for case in RULES},
         best="",
+        corner=in_memory.window_of(in_memory.MANY),
     ),
     Table(
         "memory-few",
         in_memory.PART,
-        f"The same, up to {in_memory.units_after(in_memory.FEW):,} units",
+        "The same, with few units in the window",
         {case: Cell(in_memory.few(case), "times faster", spread=True) for case in RULES}
         | {f"CPU, {case}": Cell(in_memory.few(case), "times faster, CPU") for case in RULES},
         best="",
+        corner=in_memory.window_of(in_memory.FEW),
     ),
     Table(
         "flask",
@@ -318,7 +322,7 @@ def markdown(table: Table, figures: Iterable[Figure]) -> str:
     rows = dict.fromkeys(who for who, _ in found)
     columns = [column for column in table.columns if any((who, column) in found for who in rows)]
     best = {column: _best(table, found, column) for column in columns}
-    lines = [["", *columns], ["---"] * (len(columns) + 1)]
+    lines = [[table.corner, *columns], ["---"] * (len(columns) + 1)]
     for who in rows:
         cells = [_text(table.columns[column], found.get((who, column)), best[column]) for column in columns]
         lines.append([f"**{who}**" if who == OURS else who, *cells])
