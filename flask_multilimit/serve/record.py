@@ -88,9 +88,10 @@ class Records:
     def current(self) -> Record | None:
         """The record of the current request; ``None`` outside of one, or if there is none yet."""
         try:
-            return cast("Record | None", current_request().__dict__.get(self._name))
+            found: Record | None = current_request().__dict__.get(self._name)
         except RuntimeError:
             return None
+        return found  # cast() would be three calls a request
 
     def make(self) -> Record:
         """A new record for the current request. Outside of a request it replaces the last one: no response shows
