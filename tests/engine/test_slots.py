@@ -64,7 +64,7 @@ def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter
     for thread in threads:
         thread.join()
 
-    assert limiter.peek(many).remaining == 40
+    until(lambda: limiter.peek(many).remaining == 40)  # the question may overtake a release on another connection
     assert len(KEEPER) == 0
 
 

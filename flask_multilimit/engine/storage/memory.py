@@ -104,8 +104,10 @@ class MemoryStorage:
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - nothing is lost
         with self._lock:
             now = self._now()
-            for slot in slots:
-                take_back(self._states, UUID(bytes=slot.check_id), (Charge(slot.hit, now),), now)
+            for check_id, hit in slots:
+                state, rule = self._states.get(hit.key), hit.rule
+                if state is not None:
+                    self._states[hit.key] = rule.implementation.refund(state, rule.quota, hit.cost, now, now, check_id)
 
     def renew(self, slots: Sequence[Slot]) -> None:
         with self._lock:
