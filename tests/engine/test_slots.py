@@ -68,6 +68,33 @@ def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter
     assert len(KEEPER) == 0
 
 
+def test_where_a_release_waits_those_that_come_meanwhile_share_one_connection(
+    limiter: Limiter, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.redis.wire.HIREDIS_AVAILABLE", False)
+    many = hits_for(Concurrent(40), scope="reports")
+    held = [limiter.check(many) for _ in range(40)]
+    for decision in held:
+        limiter.hold(decision)
+    connections = len(redis_client.client_list())
+    threads = [threading.Thread(target=limiter.release, args=(decision,)) for decision in held]
+    storage: Any = limiter.storage
+
+    redis_client.client_pause(60_000, all=False)
+    try:
+        for thread in threads:
+            thread.start()
+        until(lambda: len(storage._together._queue) == len(threads) - 1)
+        assert len(redis_client.client_list()) == connections
+    finally:
+        redis_client.client_unpause()
+
+    for thread in threads:
+        thread.join(SECONDS)
+    assert limiter.peek(many).remaining == 40
+    assert len(KEEPER) == 0
+
+
 def test_a_release_that_is_lost_with_its_connection_is_made_again(limiter: Limiter, redis_client: redis.Redis) -> None:
     with limiter.slot(THREE):
         redis_client.client_kill_filter(_type="normal", skipme=True)

@@ -163,7 +163,7 @@ class RedisStorage:
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         if lost is None:
             self._release(slots)
-        elif self._wire is None or len(slots) > 1:
+        elif self._wire is None or self._wire.waits or len(slots) > 1:
             self._together.release(slots, lost, self._release)
         else:  # as nearly always
             ((check_id, hit),) = slots

@@ -83,6 +83,8 @@ class _Line(Protocol):
     """A connection on which nobody waits for a reply."""
 
     connection: Any
+    waits: bool
+    """Whether :meth:`tell` waits for the reply."""
     used: float
     """When the last question on it began."""
 
@@ -117,6 +119,8 @@ class Wire:
         self._deadline = deadline
         self._explain = explain
         self._idle: list[_Line] = []
+        self.waits: bool = False
+        """Whether :meth:`tell` waits for the reply, on connections like the latest one."""
         tell_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
         weakref.finalize(self, _give_back_unseen, pool, self._idle).atexit = False
@@ -234,7 +238,9 @@ class Wire:
             except RedisConnectionError as error:
                 self._wait_for_another(error)
             else:
-                return _line_of(connection, self._deadline, self._explain), self._deadline.started
+                line = _line_of(connection, self._deadline, self._explain)
+                self.waits = line.waits
+                return line, self._deadline.started
             with contextlib.suppress(IndexError):
                 return self._idle.pop(), started
 
@@ -329,8 +335,9 @@ def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
 
 
 class _RedisLine:
-    """Uses the methods of redis-py's connection. Its :meth:`tell` waits for the reply."""
+    """Uses the methods of redis-py's connection."""
 
+    waits = True
     owed = 0
     used = 0.0
 
@@ -381,6 +388,8 @@ class _SocketLine:
     alone takes less time, but its timeout restarts after each signal that is handled. There it waits in ``poll`` only
     if a timer keeps sending signals, as some profilers do. A new timer is noticed within a second.
     """
+
+    waits = False
 
     def __init__(
         self,

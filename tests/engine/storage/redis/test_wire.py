@@ -421,6 +421,7 @@ def test_where_the_socket_is_not_the_systems_own_what_is_told_is_asked(
     tell(wire, b"INCR", b"told", lost=lost)
     wire.confirm()
 
+    assert wire.waits
     assert redis_client.get("told") == b"1"
     with pytest.raises(redis.ResponseError):
         tell(wire, b"ZREM", b"told", b"x", lost=lost)
