@@ -140,6 +140,11 @@ class PrometheusMetrics:
     def _make(self, buckets: Sequence[float]) -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             self._register(_Flushing(self.flush))  # before the metrics, for they are collected in this order
+        self._make_counters()
+        self._make_histogram(buckets)
+        self._make_gauges()
+
+    def _make_counters(self) -> None:
         self._checks = self._counter(
             "checks", "Checks of rate limits, by outcome and by who decided.", "endpoint", "outcome", "decided_by"
         )
@@ -160,6 +165,8 @@ class PrometheusMetrics:
             ),
             "bans": self._counter("bans", "Bans that began, by each limiter that bans.", "endpoint", "rule"),
         }
+
+    def _make_histogram(self, buckets: Sequence[float]) -> None:
         self._seconds = Histogram(
             "check_seconds",
             "Time that a check of rate limits takes, without time spent waiting for a turn.",
@@ -169,6 +176,8 @@ class PrometheusMetrics:
             buckets=buckets,
         )
         self._register(self._seconds)
+
+    def _make_gauges(self) -> None:
         self._storage_up = self._gauge("storage_up", "Whether the storage of an app answers.", "livemin")
         self._breaker = self._gauge(
             "storage_breaker", "Processes of an app whose breaker is in a state.", "livesum", "state"

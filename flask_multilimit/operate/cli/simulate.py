@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from flask import current_app
+from flask import Flask, current_app
 
 from .. import console
 from ..simulate.asking import Given
@@ -18,7 +18,7 @@ from ..simulate.picture import draw_reports
 from ..simulate.replay import Replay
 from ..simulate.report import Report, RuleReport
 from ..simulate.watching import Watched, seldom_collected
-from ..simulate.whatif import header_fields, limits_of, replay_of
+from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of
 from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
     file_lines,
@@ -89,9 +89,7 @@ def simulate_command(
     given = Given(costs, rules, priority)
     with for_people():
         current_gate()  # with what is changed while the app runs
-        sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
-        if against is not None:
-            sets.append((str(against), limits_of(app, against)))
+        sets = _sets(app, limits, against)
         if endpoint is not None:
             sets[0][1].plans.require_endpoint(endpoint)
         replays = [
@@ -113,12 +111,24 @@ def simulate_command(
             draw_reports(titled, png)
     if as_json:
         write_json(reports=[{"limits": name, **for_json(report.as_json())} for name, report in named])
-        return
+    else:
+        _write_screens(named, zone, part=endpoint is not None)
+
+
+def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -> None:
+    """Those of one report, or two. ``part``: they are about one endpoint."""
+    reports = [report for _, report in named]
     write(_screen(reports[0], zone))
-    if endpoint is not None:
+    if part:
         write(["", *console.paragraph("Clients and the storage are those of the whole app: limits may be shared.")])
     if len(reports) == 2:
-        write(_comparison([name for name, _ in sets], reports))
+        write(_comparison([name for name, _ in named], reports))
+
+
+def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[str, LimitSet]]:
+    """What to replay through, by name."""
+    sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
+    return sets if against is None else [*sets, (str(against), limits_of(app, against))]
 
 
 def _run(watched: Watched, replays: Sequence[Replay]) -> None:
