@@ -32,7 +32,7 @@ class OutageLog:
 
     def is_back(self, seconds: float, *, charged: int, given_up: int) -> None:
         self._logger.warning(
-            "Rate limits: the storage is back after %.1f s; %d checks admitted meanwhile were charged to it, %d not.",
+            "Rate limits: the storage is back after %.1f s. Checks admitted meanwhile: %d charged to it, %d not.",
             seconds,
             charged,
             given_up,

@@ -893,7 +893,7 @@ def test_changes_are_told_and_logged_once_each(make: Callable[..., Workers], cap
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert "it is broken, asked about rate_limit:{api}. Until the storage is back" in caplog.text
     assert "ada" not in caplog.text
-    assert "5 checks admitted meanwhile were charged to it, 0 not" in caplog.text
+    assert "Checks admitted meanwhile: 5 charged to it, 0 not" in caplog.text
 
 
 def test_who_is_told_and_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
