@@ -35,7 +35,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "compat": ({"flask_limiter"},),
     "compat/flask_limiter": (
-        {"constants", "contrib", "items", "util"},
+        {"constants", "contrib", "given", "items", "util"},
         {"declared"},
         {"errors", "registry", "storage"},
         {"requests", "settings"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import TracebackType
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 from flask import Blueprint, Response, request
 
-from flask_multilimit import ConfigurationError
-
+from .given import check_callable, check_cost, check_several, check_texts
 from .items import RateLimitItem, parse_many
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class Limit:
     scope: Scope | None = None
     cost: Cost | None = None
     shared: bool = False
-    methods: Sequence[str] | None = None
+    methods: Iterable[str] | None = None
     per_method: bool = False
     error_message: str | Callable[[], str] | None = None
     meta_limits: Iterable[LimitText | MetaLimit] | None = None
@@ -135,11 +134,20 @@ class Limit:
     _failing: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.methods, str):
-            raise ConfigurationError(f"methods={self.methods!r}: give a list, such as [{self.methods!r}]")
+        for name in ("key_function", "exempt_when", "deduct_when", "on_breach"):
+            check_callable(name, getattr(self, name))
+        if not callable(self.error_message):
+            check_texts(error_message=self.error_message)
+        check_cost(self.cost)
         if self.methods is not None:
+            check_several("methods", self.methods)
+            self.methods = tuple(self.methods)
+            for method in self.methods:
+                check_texts(methods=method)
             self.methods = tuple(method.lower() for method in self.methods)
-        if self.meta_limits is not None:  # what is given as text goes by the key of this limit
+        if self.meta_limits is not None:
+            check_several("meta_limits", self.meta_limits)
+            # What is given as text goes by the key of this limit.
             self.meta_limits = tuple(
                 each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
                 for each in self.meta_limits

@@ -15,8 +15,18 @@ from flask_multilimit import ConfigurationError
 
 from .command_line import add_commands
 from .constants import ConfigVars, ExemptionScope, HeaderNames
-from .declared import ApplicationLimit, Cost, Limit, LimitText, MetaLimit, Reaction, RouteLimit, Scope
+from .declared import (
+    ApplicationLimit,
+    Cost,
+    Limit,
+    LimitText,
+    MetaLimit,
+    Reaction,
+    RouteLimit,
+    Scope,
+)
 from .errors import RateLimitExceeded
+from .given import check_callable, check_dicts, check_several, check_texts
 from .headers import add_headers
 from .in_force import InForce
 from .phase import Phase, settle
@@ -82,6 +92,9 @@ class Limiter:
         enabled: bool = True,
         auto_check: bool = True,
     ) -> None:
+        check_callable("request_identifier", request_identifier)
+        check_texts(storage_uri=storage_uri, strategy=strategy)
+        check_dicts(header_name_mapping=header_name_mapping, storage_options=storage_options)
         if not callable(key_func):
             raise ConfigurationError(f"key_func={key_func!r}: give a callable that returns the key of the client")
         self.key_func = key_func
@@ -236,7 +249,7 @@ class Limiter:
             limit_value,
             limiter=self,
             key_function=key_func or self.key_func,
-            methods=methods if methods is None or isinstance(methods, str) else tuple(methods),
+            methods=methods,
             **options,
         )
 
@@ -396,4 +409,6 @@ class Limiter:
 
 def _bound(limiter: Limiter, limits: Iterable[Any] | None) -> list[Any] | None:
     """Limits that are objects already know their Limiter before any app has it."""
+    if limits is not None:
+        check_several("limits", limits)
     return None if limits is None else [each.bind(limiter) if isinstance(each, Limit) else each for each in limits]

@@ -1,0 +1,47 @@
+"""What makes no sense is an error that names it, where it is declared. Flask-Limiter fails at requests, if at all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from flask_multilimit import ConfigurationError
+from flask_multilimit.compat.flask_limiter import Limiter
+
+NONSENSE: list[Any] = [5.5, math.nan, b"x", {5: 5}, object()]
+OF_LIMITERS = ("default_limits", "application_limits", "meta_limits", "in_memory_fallback", "storage_uri", "strategy")
+OF_LIMITS = ("key_func", "exempt_when", "deduct_when", "on_breach", "methods", "meta_limits", "error_message")
+
+
+def key() -> str:
+    return "ann"
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("argument", [*OF_LIMITERS, "request_identifier"])
+def test_of_a_limiter(argument: str, nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match="limits=" if "limits" in argument else f"{argument}=|limits="):
+        Limiter(key, **{argument: nonsense})
+
+
+@pytest.mark.parametrize("nonsense", [5.5, b"x", ["a"]], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("argument", ["header_name_mapping", "storage_options"])
+def test_of_a_limiter_where_a_dict_is_expected(argument: str, nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argument}=.*: give a dict"):
+        Limiter(key, **{argument: nonsense})
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("argument", [*OF_LIMITS, "cost"])
+def test_of_a_limit(argument: str, nonsense: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argument.replace('key_func', 'key_function')}=.*: give"):
+        Limiter(key).limit("5/minute", **{argument: nonsense})
+
+
+def test_methods_that_are_no_text() -> None:
+    methods: Any = [5]
+
+    with pytest.raises(ConfigurationError, match="methods=5: give text"):
+        Limiter(key).limit("5/minute", methods=methods)
