@@ -54,7 +54,7 @@ class Log:
         self.known_until: int = 0
 
     def __len__(self) -> int:
-        return self.end - self.head
+        return len(self.entries) // _EACH - self.head
 
     def __bool__(self) -> bool:
         return True

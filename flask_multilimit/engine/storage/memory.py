@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 from time import monotonic_ns
@@ -154,11 +155,14 @@ class MemoryStorage:
                 del self._states[key], self._rules[key]
             self._first_due = self._due[0][0] if self._due else NOTHING_DUE
 
-    def usage(self) -> list[tuple[str, int]]:
-        """The algorithm and the number of entries of each key: for estimates."""
+    def usage(self) -> Counter[tuple[str, int]]:
+        """How many keys there are of each algorithm and number of entries: for estimates."""
         with self._lock:
-            known = [(self._rules[key], state) for key, state in self._states.items() if state is not None]
-        return [(rule.algorithm, len(state) if isinstance(state, Log) else 1) for rule, state in known]
+            return Counter(
+                (self._rules[key].algorithm, len(state) if isinstance(state, Log) else 1)
+                for key, state in self._states.items()
+                if state is not None
+            )
 
     def __len__(self) -> int:
         return len(self._states)

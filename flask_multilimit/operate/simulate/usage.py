@@ -31,10 +31,11 @@ class Usage:
             self.weigh(checks)
 
     def weigh(self, checks: int) -> None:
-        sizes = [bytes_in_redis(algorithm, units) for algorithm, units in self._storage.usage()]
-        self.bytes = max(self.bytes, sum(sizes))
-        self._weighed = max(self._weighed, len(sizes))
-        self._next_weighing = checks + WEIGHED_EACH * len(sizes)
+        usage = self._storage.usage()
+        keys = usage.total()
+        self.bytes = max(self.bytes, sum(many * bytes_in_redis(*like) for like, many in usage.items()))
+        self._weighed = max(self._weighed, keys)
+        self._next_weighing = checks + WEIGHED_EACH * keys
 
 
 def bytes_in_redis(algorithm: str, units: int) -> int:
