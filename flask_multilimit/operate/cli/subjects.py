@@ -73,7 +73,7 @@ def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[s
 def who_options(command: C) -> C:
     """The options that name the subject."""
     options = (
-        click.option("--method", type=str.upper, help="Only this request method; default: all."),
+        click.option("--method", type=str.upper, metavar="METHOD", help="Only this request method; default: all."),
         click.option(
             "--ip",
             callback=_address,

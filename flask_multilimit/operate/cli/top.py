@@ -35,7 +35,7 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 def top_command(minutes: int, once: bool, as_json: bool) -> None:
     """Show live who is refused, where, and by which rule. Press q to quit.
 
-        The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule,
+    The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule,
     checks that left less than 20 % of a quota (NEAR), and the subjects that are refused most. It also shows the bans in
     force that limiters began (`flask multilimit entries` lists those made by hand), and the slots of Concurrent rules
     in use now.

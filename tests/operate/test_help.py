@@ -1,0 +1,32 @@
+"""What each command says of itself."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+
+import click
+import pytest
+
+from flask_multilimit.operate.command_line import COMMANDS, Commands
+
+
+def of(name: str) -> click.Command:
+    group = Commands()
+    found = group.get_command(click.Context(group), name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_is_paragraphs_with_one_margin(name: str) -> None:
+    paragraphs = cleandoc(of(name).help or "").split("\n\n")
+
+    assert [text for text in paragraphs if text[:1].isspace()] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_with_a_converter_of_its_own_says_what_it_takes(name: str) -> None:
+    """Otherwise click would show the name of the function."""
+    options = [each for each in of(name).params if isinstance(each.type, click.types.FuncParamType)]
+
+    assert [each.name for each in options if each.metavar is None] == []
