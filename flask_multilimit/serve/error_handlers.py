@@ -1,4 +1,5 @@
-"""Refusals that error handlers raise, because a limiter is on them or they call a limited function."""
+"""Answers refusals: those that nobody handles, and those that error handlers raise, because a limiter is on them or
+they call a limited function."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 from flask import Flask
 
+from .record import current_request
 from .refusal import AccessDenied, RateLimitExceeded, StorageUnavailable
 
 _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
@@ -16,20 +18,23 @@ _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
 def answer_refusals(app: Flask) -> None:
     """Answer a refusal in an error handler of ``app`` like one in a view. Flask makes a server error of every exception
     that an error handler raises."""
-    app.handle_user_exception = _answering(app.handle_user_exception)  # type: ignore[method-assign]
+    app.handle_user_exception = _answering(app, app.handle_user_exception)  # type: ignore[method-assign]
     app.handle_exception = _answering_last(app, app.handle_exception)  # type: ignore[method-assign]
 
 
-def _answering(handle: Callable[..., Any]) -> Callable[..., Any]:
+def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(handle)
     def handle_user_exception(*arguments: Any) -> Any:
-        *context, error = arguments
         try:
-            return handle(*arguments)
+            answer = handle(*arguments)
         except _REFUSALS as refusal:
+            *context, error = arguments
             if refusal is error:  # nobody handles it: TRAP_HTTP_EXCEPTIONS
                 raise
-            return _handled(handle, context, refusal)
+            answer = _handled(handle, context, refusal)
+        if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
+            return answer.answer(current_request(), app.response_class)
+        return answer
 
     return handle_user_exception
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from flask import Flask
+from flask import Flask, Request
 from markupsafe import escape
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.exceptions import Forbidden, HTTPException, ServiceUnavailable, TooManyRequests
@@ -67,8 +67,16 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         body, fields = self._written(environ)
         return Response(body, status=self.code, headers=fields)
 
+    def answer(self, asked: Request, response_class: Callable[..., Response]) -> Response:
+        """The response to ``asked``, of the class that the app has, as Flask makes it from :meth:`__call__`."""
+        if self.response is not None:
+            return cast("Response", self.response)
+        body, fields = self._written(asked.environ)
+        self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
+        return response_class([body], f"{self.code} {self.name.upper()}", fields)
+
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """The same as :meth:`get_response`, without an intermediate response object: Flask makes one anyway."""
+        """The same as :meth:`get_response`, without an intermediate response object."""
         if self.response is not None or type(self) is not RateLimitExceeded:  # a subclass may have another response
             return super().__call__(environ, start_response)
         body, fields = self._written(environ)

@@ -167,6 +167,34 @@ def test_other_methods_are_refused_alike(limited: FlaskClient, method: str) -> N
     assert bool(response.data) is (method == "POST")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_refusal_is_a_response_of_the_class_of_the_app(limited_app: Flask, limited: FlaskClient, method: str) -> None:
+    class Own(Response):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.headers["X-Own"] = "yes"
+
+    limited_app.response_class = Own
+    refusal(limited)
+
+    response = limited.open("/", method=method)
+
+    assert (response.status, response.headers["X-Own"]) == ("429 TOO MANY REQUESTS", "yes")
+    assert len(response.data) == (0 if method == "HEAD" else int(response.headers["Content-Length"]))
+    assert int(response.headers["Content-Length"]) > 0
+
+
+def test_header_fields_that_the_app_has_set_are_replaced(limited_app: Flask, limited: FlaskClient) -> None:
+    @limited_app.errorhandler(429)
+    def handler(_: RateLimitExceeded) -> tuple[str, int, dict[str, str]]:
+        return "slower!", 429, {"retry-after": "1", "cache-control": "public"}
+
+    response = refusal(limited)
+
+    assert response.headers.getlist("Retry-After") == ["60"]
+    assert response.headers.getlist("Cache-Control") == ["no-store"]
+
+
 class TestErrorHandlers:
     @pytest.mark.parametrize("registered", [429, RateLimitExceeded, TooManyRequests, MultiLimitError, HTTPException])
     def test_get_the_exception_with_its_decision(
