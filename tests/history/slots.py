@@ -92,8 +92,8 @@ def run(
     longest: float,
     released: str | None = None,
 ) -> list[Work]:
-    """So many checks of each thread; the work of some raises, that of a few takes ``longest``. ``released`` is what a
-    release gives back, if not all."""
+    """So many checks of each thread; the work of some raises, that of a few takes ``longest``; for certain the first
+    work of one thread, if ``seed`` is a multiple of 100. ``released`` is what a release gives back, if not all."""
     are_compiled = seed % 2 == 0 and defect is None
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect), pytest.MonkeyPatch.context() as patch:
         if released is not None:
@@ -104,13 +104,14 @@ def run(
         _barrier.wait()
         with ThreadPoolExecutor(threads) as pool:
             seeds = [random.Random(f"{seed} {n}") for n in range(threads)]
-            done = list(pool.map(lambda dice: work(limiter, dice, times, longest), seeds))
+            starts_long = [seed % 100 == n == 0 for n in range(threads)]
+            done = list(pool.map(lambda dice, long: work(limiter, dice, times, longest, long), seeds, starts_long))
         limiter.close()
     return [each for together in done for each in together]
 
 
-def work(limiter: Limiter, dice: random.Random, times: int, longest: float) -> list[Work]:
-    done = []
+def work(limiter: Limiter, dice: random.Random, times: int, longest: float, starts_long: bool) -> list[Work]:
+    done: list[Work] = []
     for _ in range(times):
         cost, asked = dice.choice(COSTS), time.monotonic_ns()
         ending = answered = 0
@@ -119,7 +120,8 @@ def work(limiter: Limiter, dice: random.Random, times: int, longest: float) -> l
             with limiter.slot(plan(cost)) as decision:
                 answered, allowed = time.monotonic_ns(), decision.allowed
                 if allowed:
-                    time.sleep(longest if dice.random() < 0.02 else dice.random() * LONGEST_WORK)
+                    is_long = dice.random() < 0.02 or (starts_long and not any(each.allowed for each in done))
+                    time.sleep(longest if is_long else dice.random() * LONGEST_WORK)
                     ending = time.monotonic_ns()
                     if dice.random() < 0.2:
                         raise RuntimeError("the work fails")
