@@ -80,4 +80,4 @@ def take(opened: Tab, address: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 40)
