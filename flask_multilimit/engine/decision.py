@@ -12,7 +12,18 @@ from .algorithms.ban import is_begun, level_of
 from .errors import ConfigurationError, brief
 from .hits import PEEKED, BanHit, Hit, bans_among, memoized
 from .records import from_fields
-from .reply import ALLOWED, DELAY, NOW, Reply, Standing, reset_afters, retry_afters, standing_of, standings_of
+from .reply import (
+    ALLOWED,
+    DELAY,
+    NOW,
+    RETRY_AFTERS,
+    Reply,
+    Standing,
+    reset_afters,
+    retry_afters,
+    standing_of,
+    standings_of,
+)
 from .rules import Rule
 
 _MICROSECONDS = 1_000_000
@@ -241,7 +252,7 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def _waits(self) -> list[int]:
-        answers = zip(self.hits, retry_afters(self.reply), strict=True)
+        answers = zip(self.hits, self.reply[RETRY_AFTERS], strict=True)
         return [wait for hit, wait in answers if wait and not hit.shadow]
 
     @property

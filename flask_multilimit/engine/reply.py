@@ -26,6 +26,9 @@ REMAINING, RETRY_AFTER, RESET_AFTER = range(3, 6)
 """Of the first hit."""
 EACH = 3
 """Numbers for each hit."""
+REMAININGS = slice(REMAINING, None, EACH)
+RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
+"""What is the same of each hit, for the few places that every request comes through: there is no call."""
 
 
 def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:
@@ -86,7 +89,7 @@ def standings_of(reply: Reply) -> Iterable[tuple[int, int, int]]:
 
 
 def retry_afters(reply: Reply) -> Reply:
-    return reply[RETRY_AFTER::EACH]
+    return reply[RETRY_AFTERS]
 
 
 def reset_afters(reply: Reply) -> Reply:

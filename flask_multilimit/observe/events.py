@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 from ..engine import Decision, Health, Hit
 from ..engine.hits import BanHit, memoized
 from ..engine.records import from_fields
-from ..engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
+from ..engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
 
 Outcome = Literal[
     "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded"
@@ -206,11 +206,6 @@ class Audience:
             self._logger.error("The observer %r raised; the request goes on", observer, exc_info=error)
 
 
-_REMAININGS = slice(REMAINING, None, EACH)
-RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
-"""Made once, because every request uses them."""
-
-
 def outcome_of(decision: Decision, waited: float) -> Outcome:
     """The outcome of a check that the storage has decided, or this process in its place."""
     reply = decision.reply
@@ -245,7 +240,7 @@ def is_near_limit(decision: Decision) -> bool:
         fews = decision.hits.memory[_fews]  # type: ignore[attr-defined]  # `memoized`, written out: each request asks
     except (AttributeError, KeyError):
         fews = memoized(decision.hits, _fews)
-    return True in map(lt, decision.reply[_REMAININGS], fews)
+    return True in map(lt, decision.reply[REMAININGS], fews)
 
 
 def hits_near_limit(decision: Decision) -> Sequence[Hit]:
@@ -253,7 +248,7 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
     reply, hits = decision.reply, decision.hits
     if not reply[ALLOWED]:
         return ()
-    standings = zip(hits, reply[_REMAININGS], reply[RETRY_AFTERS], strict=True)
+    standings = zip(hits, reply[REMAININGS], reply[RETRY_AFTERS], strict=True)
     return [hit for hit, left, wait in standings if left < _few(hit) and not wait]
 
 

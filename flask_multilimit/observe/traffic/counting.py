@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 from ...engine import BanStatus, Decision, Hit
 from ...engine.forks import mind_forks
 from ...engine.hits import memoized
-from ...engine.reply import ALLOWED
+from ...engine.reply import ALLOWED, RETRY_AFTERS
 from ..events import (
     OTHERS,
-    RETRY_AFTERS,
     Counted,
     Outcome,
     hits_near_limit,
