@@ -2,7 +2,8 @@
 disconnects.
 
 The server closes a response by calling ``close()`` of its body. If it got no body (the view raised, or a websocket took
-the connection over), the slots are released when the request is torn down.
+the connection over), the slots are released when the request is torn down. In tests, so are those of a complete
+response, because Flask's test client does not close it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RequestSlots:
 
     def _at_response(self, sender: Flask, response: Response, **_: Any) -> None:  # noqa: ARG002
         slots = self._of_current_request()
-        if slots is None:
+        if slots is None or (self._app.testing and response.is_sequence):
             return
         body_for = response.get_app_iter
 

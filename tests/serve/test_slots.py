@@ -74,6 +74,19 @@ def test_a_slot_is_in_use_until_the_response_is_closed(app: Flask) -> None:
     assert len(KEEPER) == 0
 
 
+def test_tests_need_not_close_a_complete_response(app: Flask) -> None:
+    app.testing = True
+    app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+    app.add_url_rule("/stream", "stream", two_at_once(lambda: iter("ab")))
+
+    assert [get(app).status_code for _ in range(5)] == [200] * 5
+    with app.test_client() as client:  # it ends a request when the next one begins
+        assert [client.get("/").status_code for _ in range(5)] == [200] * 5
+    assert in_use(app, "index") == 0
+    open_ = [get(app, "/stream") for _ in range(3)]
+    assert [response.status_code for response in open_] == [200, 200, 429]
+
+
 @contextmanager
 def answer(app: Flask, path: str = "/", **options: Any) -> Iterator[TestResponse]:
     with closing(get(app, path, **options)) as response:
