@@ -128,8 +128,8 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
             f"{PREFIX}ENABLED is False: nothing is limited.",
             "Leave the setting out in production.",
         )
-    unlimited = [endpoint.name for endpoint in endpoints if not endpoint.limiters]
-    open_ = [name for name in unlimited if not gate.plans.is_exempt(name)]
+    unlimited = [endpoint for endpoint in endpoints if not endpoint.limiters]
+    open_ = [endpoint.name for endpoint in unlimited if not endpoint.exempt]
     exempt = len(unlimited) - len(open_)
     text = f"{plural(len(endpoints) - len(unlimited), 'endpoint')} limited{f', {exempt} exempt' if exempt else ''}"
     if not open_:

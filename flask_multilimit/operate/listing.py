@@ -57,6 +57,8 @@ class ListedEndpoint:
     name: str
     routes: tuple[Route, ...]
     limiters: tuple[ListedLimiter, ...]
+    exempt: bool
+    """Whether somebody has exempted it, or a method of it, from the default limits."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -103,6 +105,7 @@ def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndp
             )
             for place, planned in found.items()
         ),
+        gate.plans.is_exempt(name),
     )
 
 

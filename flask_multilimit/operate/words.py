@@ -64,6 +64,7 @@ def endpoint_as_json(endpoint: ListedEndpoint) -> dict[str, Any]:
         "endpoint": endpoint.name,
         "routes": [{"path": route.path, "methods": list(route.methods)} for route in endpoint.routes],
         "limits": [row for listed in endpoint.limiters for row in limits_as_json(listed)],
+        "exempt": endpoint.exempt,
     }
 
 

@@ -145,7 +145,11 @@ def _lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]
 
 def _bare_lines(bare: list[ListedEndpoint]) -> list[str]:
     title = f"WITHOUT LIMITS: {console.plural(len(bare), 'endpoint')}"
-    routes = [(endpoint.name, ", ".join(route.methods), route.path) for endpoint in bare for route in endpoint.routes]
+    routes = [
+        (endpoint.name, ", ".join(route.methods), route.path, "exempt" if endpoint.exempt else "")
+        for endpoint in bare
+        for route in endpoint.routes
+    ]
     return [click.style(title, fg="yellow", bold=True), *console.columns(routes, indent=2)]
 
 

@@ -40,7 +40,7 @@ def listing_of(gate: AppGate) -> Sequence[ListedEndpoint]:
         plans = gate.plans
         found = [each for each in endpoints_of(gate) if not each.name.startswith(f"{request.blueprint}.")]
         if unmatched := unmatched_of(gate):
-            found.append(ListedEndpoint(UNMATCHED_SCOPE, (), unmatched))
+            found.append(ListedEndpoint(UNMATCHED_SCOPE, (), unmatched, exempt=False))
         known = gate.app.extensions[_LISTING] = Listing(plans, found)
     return known.endpoints
 

@@ -74,8 +74,8 @@ no route  requests that match no route (404) or not its methods (405)
     ip-60s           ip       20 per minute    sliding_window
 
 WITHOUT LIMITS: 2 endpoints
-  health  GET  /health
-  static  GET  /static/<path:filename>
+  health  GET  /health                  exempt
+  static  GET  /static/<path:filename>  exempt
 """
 
 
@@ -93,6 +93,7 @@ def test_json_says_the_same(on_memory: Command) -> None:
     endpoints = {endpoint["endpoint"]: endpoint for endpoint in listed["endpoints"]}
     assert sorted(endpoints) == ["api.items", "api.search", "health", "login", "secret", "send", "static", "update"]
     assert endpoints["health"]["limits"] == []
+    assert [name for name, endpoint in endpoints.items() if endpoint["exempt"]] == ["health", "static"]
     assert endpoints["update"]["routes"] == [{"path": "/update", "methods": ["GET"]}]
     assert [limit["name"] for limit in endpoints["update"]["limits"]] == [
         "application-60s",
