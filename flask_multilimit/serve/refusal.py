@@ -94,16 +94,10 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
     def _body(self, environ: Any) -> tuple[bytes, str]:
         chosen = negotiate(environ)
         if chosen == "text/html":
-            return self._html().encode(), "text/html; charset=utf-8"
+            return _page(self, self.description, self._wait()).encode(), "text/html; charset=utf-8"
         if chosen == "text/plain":
             return f"{self.description}\n{self._wait()}\n".encode(), "text/plain; charset=utf-8"
         return _problem_text(self.description, _violations(self.decision)), PROBLEM
-
-    def _html(self) -> str:
-        return (
-            "<!doctype html>\n<meta charset=utf-8>\n<title>429 Too Many Requests</title>\n<h1>Too Many Requests</h1>\n"
-            f"<p>{escape(self.description)}</p>\n<p>{self._wait()}</p>\n"
-        )
 
     def _wait(self) -> str:
         seconds = self.decision.retry_after
@@ -112,13 +106,13 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         return self._messages.wait(math.ceil(seconds)) if math.isfinite(seconds) else self._messages.never
 
 
-class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
-    """HTTP 503: limits could not be checked, and ``on_storage_error`` is ``"deny"``. ``__cause__`` is the reason."""
+class _Negotiated(HTTPException):
+    """With a body of the content type that the client prefers."""
 
-    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:
+    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
         chosen = negotiate(environ)
         if chosen == "text/html":
-            return super().get_body(environ, scope)
+            return _page(self, self.description)
         if chosen == "text/plain":
             return f"{self.description}\n"
         told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
@@ -131,7 +125,11 @@ class StorageUnavailable(ServiceUnavailable, StorageError):  # noqa: N818 - like
         return [*fields.items(), VARY]
 
 
-class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeug's own
+class StorageUnavailable(_Negotiated, ServiceUnavailable, StorageError):  # noqa: N818 - like werkzeug's own
+    """HTTP 503: limits could not be checked, and ``on_storage_error`` is ``"deny"``. ``__cause__`` is the reason."""
+
+
+class AccessDenied(_Negotiated, MultiLimitError):  # noqa: N818 - like werkzeug's own
     """HTTP 403, or 429: the client is on a deny list. Error handlers for the status or for this class receive it."""
 
     def __init__(self, listed: Listed, message: str) -> None:
@@ -142,20 +140,8 @@ class AccessDenied(HTTPException, MultiLimitError):  # noqa: N818 - like werkzeu
         self.ends_in: float | None = listed.ends_in
         """Seconds until the entry ends; ``None``: it lasts."""
 
-    def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
-        chosen = negotiate(environ)
-        if chosen == "text/html":
-            title = f"{self.code} {self.name}"
-            return f"<!doctype html>\n<title>{title}</title>\n<h1>{self.name}</h1>\n<p>{escape(self.description)}</p>\n"
-        if chosen == "text/plain":
-            return f"{self.description}\n"
-        told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
-        return json.dumps(told, ensure_ascii=False) + "\n"
-
-    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:  # noqa: ARG002
-        chosen = negotiate(environ)
-        content_type = f"{chosen}; charset=utf-8" if chosen.startswith("text/") else PROBLEM
-        fields = [("Content-Type", content_type), VARY, ("Cache-Control", "no-store")]
+    def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+        fields = [*super().get_headers(environ, scope), ("Cache-Control", "no-store")]
         if self.ends_in is not None:
             fields.append(("Retry-After", str(math.ceil(self.ends_in))))
         return fields
@@ -169,6 +155,13 @@ class _Denied(AccessDenied, Forbidden):
 
 class _DeniedForNow(AccessDenied, TooManyRequests):
     code = 429
+
+
+def _page(error: HTTPException, *paragraphs: str | None) -> str:
+    """In whatever language the paragraphs are: werkzeug's own page says that it is English."""
+    said = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
+    title = f"<title>{error.code} {error.name}</title>\n<h1>{error.name}</h1>\n"
+    return f"<!doctype html>\n<meta charset=utf-8>\n{title}{said}"
 
 
 def problem(error: RateLimitExceeded) -> dict[str, Any]:
