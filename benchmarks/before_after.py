@@ -132,7 +132,8 @@ class Side:
     """A checkout, and the process that works for it."""
 
     def __init__(self, checkout: Path, url: str) -> None:
-        self.environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        self.checkout = checkout.resolve()
+        self.environment = {**os.environ, "PYTHONPATH": str(self.checkout)}
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--work", url],
             env=self.environment,
@@ -162,7 +163,8 @@ class Side:
             "app.add_url_rule('/', view_func=rate_limiter(rules='5/minute')(lambda: 'ok'))"
         )
         start = _milliseconds_of_children()
-        subprocess.run([sys.executable, "-c", program], env=self.environment, check=True)
+        # There, because -c puts the working folder first: elsewhere, both sides would start the checkout of this file.
+        subprocess.run([sys.executable, "-c", program], env=self.environment, cwd=self.checkout, check=True)
         return _milliseconds_of_children() - start
 
 
