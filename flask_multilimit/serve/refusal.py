@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from flask import Flask, Request
 from markupsafe import escape
@@ -27,9 +27,6 @@ from .access import Listed
 from .headers import CONCURRENT_REQUESTS
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages, messages_for
 from .record import request_if_any
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -68,7 +65,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         return Response(body, status=self.code, headers=fields)
 
     def answer(self, asked: Request, response_class: Callable[..., Response]) -> Response:
-        """The response to ``asked``, of the class that the app has, as Flask makes it from :meth:`__call__`."""
+        """What Flask would make of :meth:`get_response`: the response to ``asked``, of the class that the app has."""
         if self.response is not None:
             return cast("Response", self.response)
         body, fields = self._written(asked.environ)
@@ -77,15 +74,6 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         for name, value in fields:  # Headers(fields) takes twice as long
             headers.add(name, value)
         return response_class([body], self.code, headers)
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """The same as :meth:`get_response`, without an intermediate response object."""
-        if self.response is not None or type(self) is not RateLimitExceeded:  # a subclass may have another response
-            return super().__call__(environ, start_response)
-        body, fields = self._written(environ)
-        self.with_traceback(None)  # its frames refer to the exception: each refusal would leave a reference cycle
-        start_response(f"{self.code} {self.name.upper()}", fields)
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     def _written(self, environ: Any) -> tuple[bytes, list[tuple[str, str]]]:
         body, content_type = self._body(environ)
