@@ -10,7 +10,6 @@ from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .declare.who import Who
 from .engine import (
-    Ban,
     BanStatus,
     Concurrent,
     ConfigurationError,
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
     from .control.controls import Listing, Override
     from .control.preview import Difference, Preview
     from .declare.data import InvalidData, Mistake
-    from .engine import ClusterStorage, LeasingStorage, RedisStorage
+    from .engine import Ban, ClusterStorage, LeasingStorage, RedisStorage
     from .following import follow_control
 
 __all__ = [

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CoroutineType, MethodType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, overload
 
 from flask import Blueprint, Flask, current_app
 
-from ..engine import Ban, ConfigurationError, Decision
+from ..engine import ConfigurationError, Decision
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
@@ -35,6 +35,9 @@ from .limiter import (
 from .reserve import Priority
 from .subjects import LimitType, SubjectType
 from .unwrap import attributes_of, full_name_of, functions_below, held_inside
+
+if TYPE_CHECKING:
+    from ..engine import Ban
 
 EXTENSION = "multilimit"
 """Where the extension lies in ``app.extensions``."""

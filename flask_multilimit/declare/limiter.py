@@ -8,17 +8,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..config import check_prefix
-from ..engine import Ban, ConfigurationError, Decision, Rule
+from ..engine import ConfigurationError, Decision, Rule
 from ..engine.errors import brief, check_bool
-from ..engine.hits import OnStorageError, check_cost, check_hash_tag, check_policy
+from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
 from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
+
+if TYPE_CHECKING:
+    from ..engine import Ban
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
@@ -143,6 +146,8 @@ def reject_unknown_options(where: str, options: Iterable[object]) -> None:
 
 
 def _remedy_for(option: str) -> str:
+    from ..engine import Ban  # noqa: PLC0415 - with its model; few limits have one
+
     if option in Rule.model_fields:
         return f"it is one of a rule: rules=Rule(..., {option}=...)"
     if option in Ban.model_fields:
@@ -215,10 +220,7 @@ def _check_reserve(declaration: Declaration) -> None:
 
 
 def _check_ban(declaration: Declaration) -> None:
-    if not isinstance(declaration.ban, Ban):
-        raise ConfigurationError(
-            f"ban={brief(declaration.ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)"
-        )
+    check_ban(declaration.ban)
     parts = declaration.type if isinstance(declaration.type, tuple) else (declaration.type,)
     if all(part is LimitType.DEFAULT for part in parts):
         raise ConfigurationError(

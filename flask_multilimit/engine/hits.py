@@ -8,10 +8,9 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms.ban import BanQuota
-from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool
 from .keys import (
     DEFAULT_PREFIX,
@@ -24,6 +23,9 @@ from .keys import (
     stem_of_subject,
 )
 from .rules import Rule, Rules, rules_from
+
+if TYPE_CHECKING:
+    from .bans import Ban
 
 T = TypeVar("T")
 
@@ -270,8 +272,7 @@ def hits_for(
         for rule in rules_from(rules)
     ]
     if ban is not None:
-        if not isinstance(ban, Ban):
-            raise ConfigurationError(f"ban={brief(ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)")
+        check_ban(ban)
         hits.append(ban_hit(ban, stem, hits, f"{type}-ban"))
     return Hits(hits)
 
@@ -279,6 +280,14 @@ def hits_for(
 def fits(text: object, pattern: re.Pattern[str]) -> bool:
     """Whether ``text`` is text, and matches as a whole."""
     return isinstance(text, str) and pattern.fullmatch(text) is not None
+
+
+def check_ban(ban: object) -> None:
+    """Raise :class:`ConfigurationError` for anything but a :class:`Ban`."""
+    from .bans import Ban  # noqa: PLC0415 - with its model; few limits have one
+
+    if not isinstance(ban, Ban):
+        raise ConfigurationError(f"ban={brief(ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)")
 
 
 def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:

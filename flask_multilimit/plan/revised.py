@@ -6,14 +6,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING, cast
 
 from ..declare.limiter import Declaration
 from ..declare.subjects import Subject
 from ..engine import ConfigurationError
-from ..engine.bans import BanRule
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit
 from ..engine.keys import key_of, stem_of_key
 from .overrides import NamedRule, Overrides, SpecialRules
+
+if TYPE_CHECKING:
+    from ..engine.bans import BanRule
 
 _log = logging.getLogger("flask_multilimit")
 
@@ -94,7 +97,7 @@ def _hits(first: Hit, rules: Sequence[NamedRule], shadow: bool) -> list[Hit]:
 
 
 def _bans(hits: Sequence[Hit], watched: Sequence[Hit]) -> list[Hit]:
-    bans = [(hit.name, hit.rule.ban) for hit in hits if isinstance(hit, BanHit) and isinstance(hit.rule, BanRule)]
+    bans = [(hit.name, cast("BanRule", hit.rule).ban) for hit in hits if isinstance(hit, BanHit)]
     return [ban_hit(ban, stem_of_key(watched[0].key), watched, name) for name, ban in bans]
 
 
