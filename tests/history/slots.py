@@ -92,8 +92,9 @@ def run(
     longest: float,
     released: str | None = None,
 ) -> list[Work]:
-    """So many checks of each thread; the work of some raises, that of a few takes ``longest``; for certain the first
-    work of one thread, if ``seed`` is a multiple of 100. ``released`` is what a release gives back, if not all."""
+    """So many checks of each thread; the work of some raises, that of a few takes ``longest``: for certain the first
+    work of one thread, which asks until it gets a slot, if ``seed`` is a multiple of 100. ``released`` is what a
+    release gives back, if not all."""
     are_compiled = seed % 2 == 0 and defect is None
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect), pytest.MonkeyPatch.context() as patch:
         if released is not None:
@@ -112,7 +113,9 @@ def run(
 
 def work(limiter: Limiter, dice: random.Random, times: int, longest: float, starts_long: bool) -> list[Work]:
     done: list[Work] = []
-    for _ in range(times):
+    turns = 0
+    while turns < times or (starts_long and not any(each.allowed for each in done)):
+        turns += 1
         cost, asked = dice.choice(COSTS), time.monotonic_ns()
         ending = answered = 0
         allowed = False

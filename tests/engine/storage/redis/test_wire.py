@@ -384,14 +384,21 @@ def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(ser
     wire.close()
 
 
-def test_who_only_tells_reads_now_and_then(wire: Wire) -> None:
+def test_who_only_tells_reads_now_and_then(wire: Wire, server: Server) -> None:
     lost, owed = Losses(), []
+    with server.client() as other:
+        other.client_pause(60_000, all=False)
+        for _ in range(100):
+            tell(wire, b"INCR", b"told", lost=lost)
+        owed_while_paused = [line.owed for line in wire._idle]
+        other.client_unpause()
     for _ in range(1000):
         tell(wire, b"INCR", b"told", lost=lost)
         owed += [line.owed for line in wire._idle]
 
-    assert 1 < max(owed) <= wire_module._MOST_OWED
-    assert ask(wire, b"GET", b"told") == b"1000"
+    assert owed_while_paused == [100]
+    assert max(owed) <= wire_module._MOST_OWED
+    assert ask(wire, b"GET", b"told") == b"1100"
     assert lost == []
 
 

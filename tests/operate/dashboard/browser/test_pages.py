@@ -152,5 +152,5 @@ def test_a_log_is_uploaded_and_shown(visit: Visit, shop: Shop, tmp_path: Path) -
         tab.page.get_by_role("button", name="Upload and show").click()
 
         assert tab.page.get_by_role("heading", name="30 requests of 1 clients").is_visible()
-        assert tab.page.locator(".peaks svg").is_visible()
+        tab.page.locator(".peaks svg").wait_for()
         assert tab.barriers() == []
