@@ -19,7 +19,7 @@ from flask.testing import FlaskClient
 
 from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
-from .engine.errors import brief, check_bool
+from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
 from .engine.keys import hash_tag_of
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
@@ -43,7 +43,7 @@ class Clock:
 
     def __init__(self, now: float = 0.0) -> None:
         given: object = now
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not abs(given) < LATEST:
+        if not is_number(given) or not abs(given) < LATEST:
             raise ConfigurationError(f"Clock({brief(now)}): give seconds")
         self._microseconds = round(now * _MICROSECONDS)
 
@@ -61,7 +61,7 @@ class Clock:
     def advance(self, seconds: float | timedelta) -> None:
         """Let time pass, rounded up to a microsecond, so that ``clock.advance(decision.retry_after)`` is enough."""
         given: object = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < LATEST:
+        if not is_number(given) or not 0 <= given < LATEST:
             raise ConfigurationError(f"clock.advance({brief(seconds)}): give seconds, 0 or more, or a timedelta")
         # Rounded to a thousandth first: 18.1 s may be 18100000.000000002 microseconds.
         self._microseconds += math.ceil(round(given * _MICROSECONDS, 3))

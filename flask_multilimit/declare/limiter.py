@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..config import check_prefix
 from ..engine import ConfigurationError, Decision, Rule
-from ..engine.errors import brief, check_bool
+from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.rules import Rules, rules_from
@@ -249,7 +249,7 @@ def _check_cost(declaration: Declaration) -> None:
 
 
 def _check_wait(wait: object) -> None:
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 <= wait <= LONGEST_WAIT:
+    if not is_number(wait) or not 0 <= wait <= LONGEST_WAIT:
         raise ConfigurationError(f"wait={brief(wait)}: give seconds from 0 to {LONGEST_WAIT}")
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ..engine import ConfigurationError, Rule
 from ..engine.algorithms import ALGORITHMS
-from ..engine.errors import brief
+from ..engine.errors import brief, is_number
 
 Priority = Callable[[], str | None]
 """Returns the priority of the current request: a name in ``reserve``, or any other text or ``None`` for the rest."""
@@ -27,7 +27,7 @@ def check_reserve(reserve: object, rules: tuple[Rule, ...]) -> None:
     for priority, part in reserve.items():
         if not isinstance(priority, str) or not priority:
             raise ConfigurationError(f"reserve={brief(reserve)}: a priority is text, not {brief(priority)}")
-        if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part < 1:
+        if not is_number(part) or not 0 < part < 1:
             raise ConfigurationError(f"reserve={brief(reserve)}: a part is above 0 and below 1, not {brief(part)}")
     if sum(map(_exactly, reserve.values())) >= 1:
         raise ConfigurationError(f"reserve={brief(reserve)}: together below 1, or nothing is left for others")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
+from typing import TypeGuard
 from uuid import UUID
 
 
@@ -61,6 +62,11 @@ def check_bool(name: str, value: object) -> None:
     """Raise :class:`ConfigurationError` unless ``value`` is one: a text such as ``"false"`` would count as true."""
     if value is not True and value is not False:
         raise ConfigurationError(f"{name}={brief(value)}: give True or False")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is an ``int`` or a ``float``, and neither ``True`` nor ``False``. It may be NaN."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_text(name: str, value: object) -> None:

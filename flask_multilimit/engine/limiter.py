@@ -7,13 +7,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from math import inf, isfinite, nan
+from math import inf, isfinite
 from threading import Lock
 from typing import Any
 from uuid import UUID
 
 from .decision import NOTHING, Decision, require_decision
-from .errors import ConfigurationError, brief, check_several, check_text
+from .errors import ConfigurationError, brief, check_several, check_text, is_number
 from .forks import tell_child
 from .hits import Hit, Hits, several_hits
 from .rules import LONGEST
@@ -249,8 +249,7 @@ class Limiter:
 
 
 def _check_timeout(timeout: object) -> None:
-    seconds = timeout if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) else nan
-    if not (seconds <= LONGEST or seconds == inf):
+    if not is_number(timeout) or not (timeout <= LONGEST or timeout == inf):
         raise ConfigurationError(f"timeout={brief(timeout)}: give seconds; math.inf for as long as it takes")
 
 

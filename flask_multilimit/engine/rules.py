@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from .algorithms import ALGORITHMS, Algorithm, Quota
-from .errors import ConfigurationError, brief
+from .errors import ConfigurationError, brief, is_number
 
 SHORTEST = 0.001
 LONGEST = 400 * 86_400
@@ -337,7 +337,7 @@ _ALWAYS_SHOWN = {"time", "count"}
 def duration_of(value: Any) -> int | float:
     """Seconds in whole milliseconds, as an int where that is enough."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+    if not is_number(seconds):
         raise ValueError("must be a number of seconds or a timedelta")
     if not SHORTEST <= seconds <= LONGEST:
         raise ValueError(f"must be between 0.001 (1 ms) and {LONGEST} (400 days) seconds")

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, Final
 
 from ..engine import ConfigurationError
-from ..engine.errors import brief, check_several
+from ..engine.errors import brief, check_several, is_number
 from ..engine.forks import mind_forks
 from .events import BREAKER_STATES, OTHERS, Event, Watched
 from .namespace import NAMESPACE, check_namespace
@@ -227,14 +227,10 @@ class PrometheusMetrics:
 def _check_buckets(buckets: Sequence[float]) -> None:
     """Raise :class:`ConfigurationError` unless a histogram can have them."""
     check_several("buckets", buckets, "a list of seconds")
-    if not buckets or not all(map(_is_number, buckets)):
+    if not buckets or not all(is_number(each) and not isnan(each) for each in buckets):
         raise ConfigurationError(f"buckets={buckets!r}: give at least one number of seconds, and only numbers")
     if any(after <= before for before, after in pairwise(buckets)):
         raise ConfigurationError(f"buckets={buckets!r}: each must be more than the one before")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
 
 
 class _Flushing(Collector):

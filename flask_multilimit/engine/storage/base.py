@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from ..decision import Charge, Decision
-from ..errors import ConfigurationError, StorageError, brief
+from ..errors import ConfigurationError, StorageError, brief, is_number
 from ..hits import Hit
 
 LONGEST_TIMEOUT = 60
@@ -164,7 +164,7 @@ def check_clock(clock: object) -> None:
 
 def check_timeout(timeout: object) -> None:
     """Raise :class:`ConfigurationError` unless ``timeout`` is one for a server's answers."""
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= LONGEST_TIMEOUT:
+    if not is_number(timeout) or not 0 < timeout <= LONGEST_TIMEOUT:
         raise ConfigurationError(f"timeout={brief(timeout)}: give seconds above 0, at most {LONGEST_TIMEOUT}")
 
 

@@ -23,7 +23,7 @@ from ...algorithms import NEVER
 from ...algorithms.ban import held, is_begun, level_of
 from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, is_number
 from ...forks import tell_child
 from ...hits import Hit, bans_among, memoized, new_id
 from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
@@ -59,10 +59,6 @@ class _Refusal(NamedTuple):
         so."""
         reply = aged(self.reply, self.times, now - self.answered)
         return decision_of((new_id(), hits, reply, "deny_cache", NOTHING, None))
-
-
-def is_number(seconds: object) -> bool:
-    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
 
 
 class DenyCache:

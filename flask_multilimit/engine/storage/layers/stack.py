@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ...clock import monotonic_microseconds
-from ...errors import ConfigurationError, brief, check_logger
+from ...errors import ConfigurationError, brief, check_logger, is_number
 from ...hits import OnStorageError, check_policy
 from ..base import Clocked, Storage, layers_of
-from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache, is_number
+from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .guard.fallback import MOST_KEYS, check_outage_keys
 from .guard.guard import GuardedStorage
 from .guard.health import Health, check_on_change
