@@ -10,7 +10,7 @@ from .control.watch import Watcher
 from .engine import ConfigurationError, Hits, Limiter
 from .engine.errors import brief, check_logger
 from .engine.forks import tell_child
-from .engine.hits import fits
+from .engine.hits import check_match
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .plan.overrides import Overrides
 from .plan.revised import revised
@@ -26,8 +26,7 @@ def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError(f"limiter={brief(limiter)}: give the engine's Limiter")
-    if not fits(key_prefix, PREFIX_PATTERN):
-        raise ConfigurationError(f"key_prefix={brief(key_prefix)}: must match {PREFIX_PATTERN.pattern}")
+    check_match("key_prefix", key_prefix, PREFIX_PATTERN)
     check_logger(logger)
     if limiter.revise is not None:
         raise ConfigurationError("this limiter follows already")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .algorithms.ban import BanQuota
-from .errors import ConfigurationError, brief, check_bool
+from .errors import ConfigurationError, brief, check_bool, check_several
 from .keys import (
     DEFAULT_PREFIX,
     PREFIX_PATTERN,
@@ -133,13 +133,15 @@ def several_hits(given: object) -> tuple[Hit, ...]:
     """The hits that are ``given``, perhaps none. Raises :class:`ConfigurationError` for anything else."""
     if isinstance(given, Hits):
         return given
-    wrong = given
-    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
-        found = tuple(given)
-        if all(isinstance(each, Hit) for each in found):
-            return found
-        wrong = next(each for each in found if not isinstance(each, Hit))
-    raise ConfigurationError(f"hits={brief(wrong)}: give what hits_for(...) returns, or a list of Hit")
+    check_several("hits", given, _HITS)
+    found = tuple(cast("Iterable[Hit]", given))
+    for each in found:
+        if not isinstance(each, Hit):
+            raise ConfigurationError(f"hits={brief(each)}: give {_HITS}")
+    return found
+
+
+_HITS = "what hits_for(...) returns, or a list of Hit"
 
 
 def _check_texts(key: object, name: object) -> None:
@@ -252,10 +254,8 @@ def hits_for(
     for name, text in (("scope", scope), ("subject", subject)):
         if not isinstance(text, str):
             raise ConfigurationError(f"{name}={brief(text)}: must be text; {name}=str(...) for a number")
-    if not fits(prefix, PREFIX_PATTERN):
-        raise ConfigurationError(f"prefix={brief(prefix)}: must match {PREFIX_PATTERN.pattern}")
-    if not fits(type, TYPE_PATTERN):
-        raise ConfigurationError(f"type={brief(type)}: must match {TYPE_PATTERN.pattern}")
+    check_match("prefix", prefix, PREFIX_PATTERN)
+    check_match("type", type, TYPE_PATTERN)
     check_hash_tag(hash_tag)
     stem = stem_of_subject(stem_of(prefix, scope, hash_tag), type, escape_subject(subject), hash_tag)
     origin = Origin(scope, type, subject)
@@ -277,9 +277,10 @@ def hits_for(
     return Hits(hits)
 
 
-def fits(text: object, pattern: re.Pattern[str]) -> bool:
-    """Whether ``text`` is text, and matches as a whole."""
-    return isinstance(text, str) and pattern.fullmatch(text) is not None
+def check_match(name: str, text: object, pattern: re.Pattern[str]) -> None:
+    """Raise :class:`ConfigurationError` unless ``text`` is text, and matches as a whole."""
+    if not isinstance(text, str) or pattern.fullmatch(text) is None:
+        raise ConfigurationError(f"{name}={brief(text)}: must match {pattern.pattern}")
 
 
 def check_ban(ban: object) -> None:
