@@ -15,16 +15,7 @@ from flask_multilimit import ConfigurationError
 
 from .command_line import add_commands
 from .constants import ConfigVars, ExemptionScope, HeaderNames
-from .declared import (
-    ApplicationLimit,
-    Cost,
-    Limit,
-    LimitText,
-    MetaLimit,
-    Reaction,
-    RouteLimit,
-    Scope,
-)
+from .declared import ApplicationLimit, Cost, Limit, LimitText, MetaLimit, Reaction, RouteLimit, Scope
 from .errors import RateLimitExceeded
 from .given import check_callable, check_dicts, check_several, check_texts
 from .headers import add_headers
