@@ -70,11 +70,18 @@ _GOES_ON = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 class _Slots:
-    """Slots that are released once."""
+    """Slots that are released once. A block of them releases them if an exception leaves it."""
 
     def __init__(self, held: list[Decision], release: Release) -> None:
         self._held = held
         self._release = release
+
+    def __enter__(self) -> None:
+        """Release nothing yet."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            self.release()
 
     def release(self) -> None:
         held, self._held = self._held, []
@@ -116,18 +123,12 @@ class _Drawn(Generator[Any, Any, Any]):
         self._slots = slots
 
     def send(self, value: Any) -> Any:
-        try:
+        with self._slots:
             return self._generator.send(value)
-        except BaseException:
-            self._slots.release()
-            raise
 
     def throw(self, *error: Any) -> Any:
-        try:
+        with self._slots:
             return self._generator.throw(*error)
-        except BaseException:
-            self._slots.release()
-            raise
 
     def close(self) -> None:
         try:
@@ -144,18 +145,12 @@ class _DrawnAsync(AsyncGenerator[Any, Any]):
         self._slots = slots
 
     async def asend(self, value: Any) -> Any:
-        try:
+        with self._slots:
             return await self._generator.asend(value)
-        except BaseException:
-            self._slots.release()
-            raise
 
     async def athrow(self, *error: Any) -> Any:
-        try:
+        with self._slots:
             return await self._generator.athrow(*error)
-        except BaseException:
-            self._slots.release()
-            raise
 
     async def aclose(self) -> None:
         try:
