@@ -171,6 +171,11 @@ class Control:
         """Whether changes reach other processes."""
         return self._store.shared
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a process keeps what is changed. It is ``False`` for ``local://`` while no worker uses its server."""
+        return self._store.in_use
+
     def idle(self) -> set[str]:
         """The ids of overrides in force that nothing in this app answers to: their endpoint or rule is gone."""
         return self._steered.idle(self._read()[1])

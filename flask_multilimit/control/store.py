@@ -55,6 +55,10 @@ class Store(Protocol):
     shared: bool
     """Whether other processes see it."""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a process keeps it: ``False`` only where it begins and ends with the processes that use it."""
+
     def read(self, known: str) -> Found:
         """The document, unless its stamp is ``known``."""
 
@@ -74,6 +78,10 @@ class StoreInMemory:
         self._stamp, self._text = NEVER_WRITTEN, ""
         self._history: deque[Change] = deque(maxlen=KEPT)
         self._lock = Lock()
+
+    @property
+    def in_use(self) -> bool:
+        return True
 
     def read(self, known: str) -> Found:
         with self._lock:
@@ -102,9 +110,11 @@ class StoreInStorage:
         self.key: str = prefix + DOCUMENT
         self.history_key: str = prefix + HISTORY
 
+    @property
+    def in_use(self) -> bool:
+        return bool(getattr(self._storage, "in_use", True))
+
     def read(self, known: str) -> Found:
-        if known == NEVER_WRITTEN and getattr(self._storage, "is_untouched", False):
-            return Found(NEVER_WRITTEN, None, time.time())
         reply = self._run("read", [self.key], [known])
         try:
             stamp, text, seconds, microseconds = reply

@@ -87,7 +87,12 @@ class Watcher:
             self._run()
 
     def look(self) -> None:
-        """Ask the store once."""
+        """Ask the store once, unless no process uses it: then nothing is there, and asking would make it."""
+        if self.store.in_use:
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask the store once, and use it from now on: what a command writes there must not end with the command."""
         with self._lock:
             try:
                 self._look()
@@ -198,7 +203,7 @@ def _watch(watching: weakref.ref[Watcher]) -> None:
         if watcher is None or watcher._closed:
             return
         try:
-            watcher.look()
+            watcher.ask()
         except Exception:
             watcher._logger.exception("Rate limits: the control document could not be looked at; will try again")
         del watcher

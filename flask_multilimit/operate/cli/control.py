@@ -25,6 +25,11 @@ _PER_PROCESS = (
     "Name a storage that the workers share: local://, or a server of Redis or Valkey"
 )
 
+_OF_NOBODY = (
+    f"no process uses the server of {PREFIX}STORAGE_URI, so the change would end with this command: start the app and "
+    "send it a request, or write the change into a file of limits"
+)
+
 
 def _steering() -> Steering:
     """Raise :class:`ConfigurationError` if a change would not reach the workers."""
@@ -145,8 +150,9 @@ def _change(
     if (for_ is None) == (not lasting):
         raise click.UsageError("Say how long it holds: --for 2h, or --lasting.")
     with for_people():
-        steering = _steering()
-        control = steering.control
+        control = _steering().control
+        if not control.in_use:
+            raise ConfigurationError(_OF_NOBODY)
         author = user_name() if author is None else author
         preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
         if not as_json:

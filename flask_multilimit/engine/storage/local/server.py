@@ -113,6 +113,18 @@ class LocalServer:
             self.found = False
             self._leave()
 
+    def listens(self) -> bool:
+        """Whether a server accepts connections, even if it is too busy to answer. Starts none."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)
+            try:
+                connection.connect(str(self.socket))
+            except BlockingIOError:  # its queue of connections is full
+                return True
+            except OSError:
+                return False
+            return True
+
     def _after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
 
@@ -134,7 +146,7 @@ class LocalServer:
                 if self._starts(deadline):
                     self._wait_for_answer(deadline)
                     return
-                if self._listens():
+                if self.listens():
                     return
             _pause(deadline, "its server has ended, but its supervisor has not")
 
@@ -224,18 +236,6 @@ class LocalServer:
     def _does_not_start(self) -> StorageError:
         log = (self.directory / "log").read_text(errors="replace").strip() or "nothing in its log"
         return StorageError(f"local storage in {self.directory}: its server does not start: {log[-LOG_TAIL:]}")
-
-    def _listens(self) -> bool:
-        """Whether a server accepts connections, even if it is too busy to answer."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.setblocking(False)
-            try:
-                connection.connect(str(self.socket))
-            except BlockingIOError:  # its queue of connections is full
-                return True
-            except OSError:
-                return False
-            return True
 
     def _answers(self, deadline: float) -> bool:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:

@@ -64,9 +64,9 @@ class LocalStorage:
         return self._given_directory or default_directory()
 
     @property
-    def is_untouched(self) -> bool:
-        """Whether no process has used it yet: there is nothing to read, so no server should be started for that."""
-        return not self.directory.exists()
+    def in_use(self) -> bool:
+        """Whether its server runs. Otherwise there is nothing to read, and no server should be started for that."""
+        return self._server.listens()
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         return self._ask(self._redis.check, hits, check_id)
