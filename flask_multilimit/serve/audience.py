@@ -11,6 +11,7 @@ from flask import Flask
 from ..config import PREFIX, Settings
 from ..declare.subjects import Subject
 from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
+from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..observe.beat import Beat
 from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
@@ -88,8 +89,25 @@ class AppAudience(Audience):
 
 def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
-    if audience.only is not None and not (applied.may_wait or limit_event.receivers):
-        return _check_and_count(limiter, scope, applied, audience, audience.only)
+    traffic = audience.only
+    if traffic is None or applied.may_wait or limit_event.receivers:
+        return _check_and_tell(limiter, scope, applied, audience)
+    # For the many apps without an observer: traffic needs no event and no time.
+    try:
+        decision = limiter.check(applied.hits)
+    except StorageError as error:
+        audience.hear(scope, "unanswered", "nobody", applied=applied, error=error)
+        raise
+    if decision.reply[ALLOWED]:
+        traffic.count_admitted(scope, decision, applied)
+    else:
+        traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
+    if audience.watched.beat.idle:
+        audience.stir()
+    return decision
+
+
+def _check_and_tell(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     started, waited = perf_counter(), 0.0
     try:
         decision = limiter.check(applied.hits)
@@ -101,21 +119,6 @@ def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: 
         audience.hear(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
         raise
     audience.hear(scope, outcome_of(decision, waited), decision.decided_by, decision, seconds, waited, applied)
-    return decision
-
-
-def _check_and_count(
-    limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience, traffic: Traffic
-) -> Decision:
-    """:func:`check_aloud` in fewer steps, for the many apps without an observer: traffic needs no event and no time."""
-    try:
-        decision = limiter.check(applied.hits)
-    except StorageError as error:
-        audience.hear(scope, "unanswered", "nobody", applied=applied, error=error)
-        raise
-    traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
-    if audience.watched.beat.idle:
-        audience.stir()
     return decision
 
 

@@ -69,9 +69,6 @@ def test_traffic_is_a_handful_of_calls() -> None:
     assert more == Counter(
         {
             "serve/audience.py:check_aloud": 1,
-            "serve/audience.py:_check_and_count": 1,
-            "observe/events.py:outcome_of": 1,
-            "observe/traffic/counting.py:count": 1,
-            "observe/events.py:is_near_limit": 1,
+            "observe/traffic/counting.py:count_admitted": 1,
         }
     )

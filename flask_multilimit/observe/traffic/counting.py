@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Amounts
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import truth
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...engine import BanStatus, Decision, Hit
 from ...engine.forks import mind_forks
@@ -21,6 +21,7 @@ from ..events import (
     Outcome,
     hits_near_limit,
     is_near_limit,
+    outcome_of,
     refusals_of,
     refusing_hits,
 )
@@ -69,6 +70,7 @@ class Counter:
     def __init__(self, *, subjects: bool) -> None:
         self._counts_subjects = subjects
         self._lock = Lock()
+        self._admitted: list[tuple[str, Decision, Sequence[Counted]]] = []
         self._seen: list[_Labels] = []
         """What is not summed up yet. Requests append without a lock, so summing up removes only what it has seen."""
         self._marked: list[_Marks] = []
@@ -80,17 +82,17 @@ class Counter:
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
         """Count one event of these fields."""
-        some: list[Any]
-        if decision is not None and outcome != "refunded" and (outcome != "allowed" or is_near_limit(decision)):
-            some = self._marked
-            some.append(_marks_of(endpoint, outcome, decided_by, decision, applied))
-        elif decision is None and applied and outcome != "unanswered":  # by a list
-            some = self._marked
-            some.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))
-        else:
-            some = self._seen
-            some.append((endpoint, outcome, decided_by))
-        if len(some) >= AT_ONCE:
+        self._sort(endpoint, outcome, decided_by, decision, applied)
+        if len(self._seen) >= AT_ONCE or len(self._marked) >= AT_ONCE:
+            with self._lock:
+                self._sum_up()
+
+    def count_admitted(self, endpoint: str, decision: Decision, applied: Sequence[Counted]) -> None:
+        """Count a check that admits, and did not wait. What there is to count of it is found out later, of many in a
+        row: between the steps of a request it would take three times as long."""
+        admitted = self._admitted
+        admitted.append((endpoint, decision, applied))
+        if len(admitted) >= AT_ONCE:
             with self._lock:
                 self._sum_up()
 
@@ -115,12 +117,24 @@ class Counter:
         self._refused: Heaviest[_Who] = Heaviest(MOST_SUBJECTS)
         self._begun: list[BanBegun] = []
 
+    def _sort(
+        self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
+    ) -> None:
+        if decision is not None and outcome != "refunded" and (outcome != "allowed" or is_near_limit(decision)):
+            self._marked.append(_marks_of(endpoint, outcome, decided_by, decision, applied))
+        elif decision is None and applied and outcome != "unanswered":  # by a list
+            self._marked.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))
+        else:
+            self._seen.append((endpoint, outcome, decided_by))
+
     # Under the lock
 
     def _sum_up(self) -> None:
-        for check, amount in _taken_from(self._seen).items():
+        for endpoint, decision, applied in _out_of(self._admitted):
+            self._sort(endpoint, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
+        for check, amount in Amounts(_out_of(self._seen)).items():
             _add(self._checks, check, (OTHERS, *check[1:]), amount)
-        for marks, amount in _taken_from(self._marked).items():
+        for marks, amount in Amounts(_out_of(self._marked)).items():
             _add(self._checks, marks.labels, (OTHERS, *marks.labels[1:]), amount)
             for rule in marks.rules:
                 _add(self._rules, rule, (OTHERS, OTHERS, rule[2]), amount)
@@ -133,16 +147,16 @@ class Counter:
     def _after_fork_in_child(self) -> None:
         """The parent passes on what was counted before the fork."""
         self._lock = Lock()
-        self._seen, self._marked = [], []
+        self._admitted, self._seen, self._marked = [], [], []
         self._start()
 
 
-def _taken_from(seen: list[L]) -> Mapping[L, int]:
-    """How often each value is in the list, and take these out of it. What is appended meanwhile stays."""
+def _out_of(seen: list[L]) -> list[L]:
+    """What is in the list, which is taken out of it. What is appended meanwhile stays."""
     amount = len(seen)
     taken = seen[:amount]
     del seen[:amount]
-    return Amounts(taken)
+    return taken
 
 
 def _add(amounts: dict[L, int], name: L, others: L, amount: int) -> None:
