@@ -46,10 +46,11 @@ class AppGate(InForce):
     def install(self) -> None:
         """Put the gate around what the app does for a request.
 
-        Hooks of Flask are not enough: none runs after the ``before_request`` functions of blueprints, and an exception
-        in ``after_request`` is a server error.
+        Hooks of Flask are not enough: none runs after the ``before_request`` functions of blueprints, an exception in
+        ``after_request`` is a server error, and header fields are to be complete after all other functions.
         """
         preprocess, dispatch = self.app.preprocess_request, self.app.dispatch_request
+        process = self.app.process_response
 
         @functools.wraps(preprocess)
         def preprocess_request(*arguments: Any) -> Any:
@@ -80,9 +81,19 @@ class AppGate(InForce):
                 self._leave(record, answer)
             return answer
 
+        @functools.wraps(process)
+        def process_response(*arguments: Any) -> Response:
+            response = process(*arguments)
+            record = self._records.current()
+            if record is not None and record.decisions:
+                if record.reserved:
+                    self.settlement.at_response(response, record)
+                describe(response, record.decisions, self.settings)
+            return response
+
+        self.app.process_response = process_response  # type: ignore[assignment, method-assign]
         self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]
         self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]
-        self.app.after_request(self._after_request)
         answer_refusals(self.app)
 
     def _enter(self) -> Record | None:
@@ -131,14 +142,6 @@ class AppGate(InForce):
             if isinstance(answer, Response):
                 answer.close()
             raise
-
-    def _after_request(self, response: Response) -> Response:
-        record = self._records.current()
-        if record is not None and record.decisions:
-            if record.reserved:
-                self.settlement.at_response(response, record)
-            describe(response, record.decisions, self.settings)
-        return response
 
     def release(self, decisions: Iterable[Decision]) -> None:
         """Give back the slots that ``decisions`` hold."""
