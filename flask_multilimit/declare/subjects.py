@@ -143,7 +143,7 @@ class Subjects:
         if type_ is LimitType.DEFAULT:
             return EVERYONE
         if type_ is LimitType.IP:
-            return Subject("ip", self._address())
+            return self._client()
         if type_ is LimitType.USER:
             return self._user()
         if isinstance(type_, tuple):
@@ -221,7 +221,7 @@ class Subjects:
                 "decorate a function with @multilimit.user_loader, or set up flask-login"
             )
 
-    def _address(self) -> str:
+    def _client(self) -> Subject:
         try:
             asked = _current_request()
         except RuntimeError:
@@ -229,7 +229,8 @@ class Subjects:
                 "a limit is by the address of the client, and outside of a request there is none; use another type "
                 "there, such as LimitType.DEFAULT"
             ) from None
-        return network_of(asked.remote_addr or "", self._ipv6_prefix)
+        address = asked.remote_addr or ""
+        return _client_at(address, self._ipv6_prefix) if len(address) <= LONGEST_ADDRESS else Subject("ip", address)
 
     def _user(self) -> Subject:
         load = self._find_user_loader() or _flask_login_user
@@ -239,7 +240,7 @@ class Subjects:
         return self._visitor()
 
     def _visitor(self) -> Subject:
-        return self._nobody(self._address() if self._anonymous_user == "ip" else "")
+        return self._nobody(self._client().value if self._anonymous_user == "ip" else "")
 
     def _nobody(self, address: str) -> Subject:
         """The subject of a client that is not logged in."""
@@ -298,6 +299,11 @@ def _is_plain_ipv4(address: str) -> bool:
         return inet_ntop(AF_INET, inet_pton(AF_INET, address)) == address
     except (OSError, ValueError):
         return False
+
+
+@lru_cache(maxsize=4096)
+def _client_at(address: str, ipv6_prefix: int) -> Subject:
+    return Subject("ip", network_of(address, ipv6_prefix))
 
 
 @lru_cache(maxsize=4096)
