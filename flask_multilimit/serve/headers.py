@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 from werkzeug.datastructures import Headers
@@ -20,13 +21,19 @@ from ..config import Settings
 from ..engine import Decision, Hit, RuleStatus
 from ..engine.algorithms import BAN
 from ..engine.hits import Hits, memoized
-from ..engine.reply import ALLOWED, standings_of
+from ..engine.reply import ALLOWED, REMAININGS, reset_afters, standings_of
 
 Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
 
 CONCURRENT_REQUESTS = "concurrent-requests"
 """Quota unit of draft-ietf-httpapi-ratelimit-headers for what is in progress."""
+
+_NAMES = frozenset(
+    ["cache-control", "retry-after", "ratelimit", "ratelimit-policy"]
+    + [f"{prefix}-{what}" for prefix in ("ratelimit", "x-ratelimit") for what in ("limit", "remaining", "reset")]
+)
+"""Of all fields that are set here, in lower case."""
 
 _NEVER = -1
 """A ``retry_after`` which means that waiting does not help, as in a reply."""
@@ -37,13 +44,16 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = Headers(response.headers)
-    _put(response.headers, _fields(decisions, settings, is_refusal=response.status_code == 429))
+    fields = None
+    if len(decisions) == 1 and settings.headers == "standard":
+        fields = _as_usual(decisions[0], settings)
+    _put(response.headers, fields or _fields(decisions, settings, response))
 
 
-def _fields(decisions: Sequence[Decision], settings: Settings, *, is_refusal: bool) -> list[tuple[str, str]]:
+def _fields(decisions: Sequence[Decision], settings: Settings, response: Response) -> Sequence[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    refusal = None if len(decisions) == 1 and decisions[0].reply[ALLOWED] else _latest_refusal(decisions)
-    if refusal is not None and is_refusal:
+    refusal = _latest_refusal(decisions)
+    if refusal is not None and response.status_code == 429:
         found.append(("Cache-Control", "no-store"))
         _add_retry_after(found, refusal, settings)
     dialects = DIALECTS[settings.headers]
@@ -58,8 +68,11 @@ def _fields(decisions: Sequence[Decision], settings: Settings, *, is_refusal: bo
 
 def _put(headers: Headers, fields: Sequence[tuple[str, str]]) -> None:
     """Set ``fields``. Hardly ever is one of them there already, and to add them takes a third of the time."""
-    there = {name.lower() for name, _ in headers}
-    put = headers.add if there.isdisjoint([name.lower() for name, _ in fields]) else headers.set
+    put = headers.add
+    for name, _ in headers:
+        if name.lower() in _NAMES:
+            put = headers.set
+            break
     for name, value in fields:
         put(name, value)
 
@@ -157,18 +170,20 @@ def standard(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
     """draft-ietf-httpapi-ratelimit-headers, from 08 on. ``t`` is the time until this request would pass, if a rule
     refuses; otherwise until the quota is full again."""
     lasting = memoized(hits, _lasting)
-    if lasting.untimed:
-        standings = [_without_times(each) if i in lasting.untimed else each for i, each in enumerate(standings)]
-    items = []
-    for start, (remaining, retry_after, reset_after) in zip(lasting.starts, standings, strict=True):
-        wait, left = retry_after or reset_after, remaining if remaining > 0 else 0
-        # Rounded up to whole seconds, here and not in a function: once a rule, at every request.
-        items.append(f"{start}{left};t={-(-wait // 1_000_000)}" if wait >= 0 else f"{start}{left}")
-    return ("RateLimit-Policy", lasting.policy), ("RateLimit", ", ".join(items))
+    left = [max(remaining, 0) for remaining, _, _ in standings]
+    waits = [retry_after or reset_after for _, retry_after, reset_after in standings]
+    return ("RateLimit-Policy", lasting.policy), ("RateLimit", _items(lasting, left, waits))
 
 
-def _without_times(standing: Standing) -> Standing:
-    return standing[0], _NEVER, _NEVER
+def _items(lasting: _Lasting, left: Iterable[object], waits: Iterable[int]) -> str:
+    """``RateLimit``, with times rounded up to whole seconds."""
+    each = enumerate(zip(lasting.starts, left, waits, strict=True))
+    return ", ".join(
+        [
+            f"{start}{units}" if wait < 0 or place in lasting.untimed else f"{start}{units};t={-(-wait // 1_000_000)}"
+            for place, (start, units, wait) in each
+        ]
+    )
 
 
 class _Lasting(NamedTuple):
@@ -199,6 +214,41 @@ def _policy(hit: Hit) -> str:
 def _kept_once(lasting: _Lasting) -> _Lasting:
     """The same object for all subjects of a plan, because there may be thousands."""
     return lasting
+
+
+class _Usual(NamedTuple):
+    """The fields of :func:`standard` for a check that every rule admits, but for what is left."""
+
+    reset_afters: tuple[int, ...]
+    """Of sliding windows, they are the same at every request that passes."""
+    policy: str
+    items: str
+    """With ``%d`` for what is left."""
+
+
+def _as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
+    """What :func:`standard` tells, if nothing but what is left has changed since it was first told of the same hits. It
+    is so for nearly every request, and takes a third of the time."""
+    hits, reply = decision.hits, decision.reply
+    if not reply[ALLOWED] or decision.refunded or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
+        return None
+    known = memoized(hits, _nothing_yet)
+    if not known:
+        known.append(_usual(memoized(hits, _lasting), tuple(reset_afters(reply))))
+    usual, left = known[0], reply[REMAININGS]
+    if tuple(reset_afters(reply)) != usual.reset_afters or min(left) < 0:
+        return None
+    return ("RateLimit-Policy", usual.policy), ("RateLimit", usual.items % tuple(left))
+
+
+def _nothing_yet(_: tuple[Hit, ...]) -> list[_Usual]:
+    return []
+
+
+@lru_cache(maxsize=1024)
+def _usual(lasting: _Lasting, reset_afters: tuple[int, ...]) -> _Usual:
+    escaped = lasting._replace(starts=tuple([start.replace("%", "%%") for start in lasting.starts]))
+    return _Usual(reset_afters, lasting.policy, _items(escaped, repeat("%d", len(reset_afters)), reset_afters))
 
 
 def draft_06(hits: tuple[Hit, ...], standings: Sequence[Standing]) -> Fields:
