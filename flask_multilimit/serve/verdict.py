@@ -44,7 +44,9 @@ class Verdicts:
                 self.check_ended(plan, record)
             raise
         if applied is not None:
-            self._require(plan, applied, record)
+            decision = self._decide(plan.scope, applied, record)
+            if decision is not None and not decision.reply[ALLOWED]:
+                raise self.rejection(decision, applied)
         if record is not None:
             record.admitted = True
 
@@ -54,7 +56,10 @@ class Verdicts:
         record.checked = True
         on = self._in_force
         if on.access is None or not self._lists.allows(record, ended=True):
-            self._require(plan, plan.apply(on.subjects.resolve_if_found, ended=True), record)
+            applied = plan.apply(on.subjects.resolve_if_found, ended=True)
+            decision = self._decide(plan.scope, applied, record)
+            if decision is not None and not decision.reply[ALLOWED]:
+                raise self.rejection(decision, applied)
 
     def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
         """What applies to the current request; ``None`` if a list allows it."""
@@ -66,11 +71,6 @@ class Verdicts:
             return plan.apply(on.subjects.resolve) if applied is None else applied
         except ConfigurationError as error:
             raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from error
-
-    def _require(self, plan: Plan, applied: AppliedLimits, record: Record | None) -> None:
-        decision = self._decide(plan.scope, applied, record)
-        if decision is not None and not decision.reply[ALLOWED]:
-            raise self.rejection(decision, applied)
 
     def check_here(self, scope: str, applied: AppliedLimits) -> Decision | None:
         """Check limits that are given at the call; ``None`` if nothing is limited now. Raises as :meth:`check`, but
