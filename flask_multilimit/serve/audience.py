@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from flask import Flask
 
@@ -15,13 +16,14 @@ from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..observe.beat import Beat
 from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
-from ..observe.traffic import TrafficReader
-from ..observe.traffic.bans import BanWatch
 from ..observe.traffic.flushing import Outbox
 from ..observe.traffic.log import RefusalLog
 from ..observe.traffic.observer import Traffic
 from ..plan.endpoint import AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
+
+if TYPE_CHECKING:
+    from ..observe.traffic.bans import BanWatch
 
 
 def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
@@ -32,6 +34,9 @@ def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Seq
     if settings.traffic:
         traffic = _traffic(app, settings, watched)
         if attached and isinstance(limiter.storage, KeepsTallies):
+            from ..observe.traffic.bans import BanWatch  # noqa: PLC0415 - few apps have such an observer
+            from ..observe.traffic.reading import TrafficReader  # noqa: PLC0415
+
             watched.watch_bans(BanWatch(TrafficReader(limiter.storage, settings.key_prefix)))
     else:
         _reject_without_traffic(settings)
