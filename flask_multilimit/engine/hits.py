@@ -77,7 +77,7 @@ class Hit:
         return _pack(self.rule, self.cost, self.shadow)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)  # those of a Hit
 class BanHit(Hit):
     """A ban of one subject: refuses while it holds, and otherwise only counts refusals of the hits that it watches."""
 

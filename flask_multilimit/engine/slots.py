@@ -67,7 +67,7 @@ class _Renewed(NamedTuple):
     """Whether the last renewal has failed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Lost:
     """Slots of one check whose release has failed and is tried again."""
 

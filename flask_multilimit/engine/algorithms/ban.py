@@ -36,7 +36,7 @@ quota = plain_quota
 recognise = recognise_nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BanQuota(Quota):
     """A ban in integers; ``window`` and ``count`` are those of its strikes. Times are microseconds."""
 

@@ -22,7 +22,7 @@ MOST_COUNTED = 512
 """The most shapes whose checks are counted. Beyond that, the oldest count is forgotten."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Learned:
     """What is known about one shape."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ....errors import ConfigurationError, StorageError, brief
 from .workers import Workers
@@ -12,8 +11,7 @@ from .workers import Workers
 _STARTED = time.time()
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     """How a storage stands, as far as this process knows."""
 
     state: Literal["working", "failed"]

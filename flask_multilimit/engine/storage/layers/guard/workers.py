@@ -6,19 +6,18 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ....errors import ConfigurationError, brief
 
 PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(NamedTuple):
     """A number of processes."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # not the method of tuples
     source: str
     """Where the number comes from."""
     certain: bool = True
