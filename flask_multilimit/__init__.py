@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from . import engine
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
-from .declare.who import Who
 from .engine import (
     BanStatus,
     Concurrent,
@@ -65,6 +64,7 @@ _ROOMS = {
     "NeedsForce": "control.control",
     "Override": "control.controls",
     "Preview": "control.preview",
+    "Who": "declare.who",
     "follow_control": "following",
 }
 """Names that are imported when they are asked for: code that changes limits needs them, and most processes do not."""
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from .control.controls import Listing, Override
     from .control.preview import Difference, Preview
     from .declare.data import InvalidData, Mistake
+    from .declare.who import Who
     from .engine import Ban, ClusterStorage, LeasingStorage, RedisStorage
     from .following import follow_control
 

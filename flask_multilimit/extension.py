@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -33,7 +34,6 @@ from .operate.standing import standings_of
 from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
-from .serve.access import AccessLists, Listed, listed_from
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_of
 from .serve.here import check_here, check_hits
@@ -42,6 +42,7 @@ from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
     from .control.control import Control
+    from .serve.access import AccessLists, Action
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
@@ -136,18 +137,17 @@ class MultiLimit:
             unmatched=(self._unmatched_limits, unmatched_limits),
             limits=(self._limits, limits),
         )
-        lists = self._declared_lists(settings, file)
-        gate = self._gate_for(app, settings, sources, lists)
+        gate = self._gate_for(app, settings, sources, self._declared_lists(settings, file))
         app.extensions[EXTENSION] = self
         app.extensions[GATE] = gate
         self._apps.add(app)
         gate.install()
-        app.extensions[STEERING] = steering = Steering(gate, lists)
+        app.extensions[STEERING] = steering = Steering(gate)
         gate.limiter.revise = steering.revise
         gate.startup.follow_changes = steering.start
         app.cli.add_command(Commands())
 
-    def _gate_for(self, app: Flask, settings: Settings, sources: Sources, lists: Iterable[Listed]) -> AppGate:
+    def _gate_for(self, app: Flask, settings: Settings, sources: Sources, lists: AccessLists | None) -> AppGate:
         storage = settings.storage_uri if self._storage is None else self._storage
         limiter = Limiter(storage_from(storage, timeout=settings.storage_timeout), layers=_layers(app, settings))
         subjects = Subjects(
@@ -162,22 +162,26 @@ class MultiLimit:
             limiter=limiter,
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
-            access=AccessLists(lists) or None,
+            access=lists,
             audience=audience_of(app, settings, limiter, self._observers),
             on_rejected=self._on_rejected,
         )
 
-    def _declared_lists(self, settings: Settings, file: FileLimits) -> list[Listed]:
+    def _declared_lists(self, settings: Settings, file: FileLimits) -> AccessLists | None:
         """Who is allowed and who is denied as long as the app runs."""
-        file_name, status = str(settings.file), settings.deny_status
-        return [
-            *listed_from(settings.allow, "allow", f"{PREFIX}ALLOW"),
-            *listed_from(file.allow, "allow", f"{file_name}: allow"),
-            *listed_from(self._allow, "allow", "allow"),
-            *listed_from(settings.deny, "deny", f"{PREFIX}DENY", status=status),
-            *listed_from(file.deny, "deny", f"{file_name}: deny", status=status),
-            *listed_from(self._deny, "deny", "deny", status=status),
+        given: list[tuple[Sequence[str], Action, str]] = [
+            (settings.allow, "allow", f"{PREFIX}ALLOW"),
+            (file.allow, "allow", f"{settings.file}: allow"),
+            (self._allow, "allow", "allow"),
+            (settings.deny, "deny", f"{PREFIX}DENY"),
+            (file.deny, "deny", f"{settings.file}: deny"),
+            (self._deny, "deny", "deny"),
         ]
+        if not any(texts for texts, _, _ in given):
+            return None
+        from .serve.access import AccessLists, listed_from  # noqa: PLC0415 - few apps have lists
+
+        return AccessLists(chain.from_iterable(listed_from(*each, status=settings.deny_status) for each in given))
 
     def user_loader(self, function: U) -> U:
         """Take the decorated function as the ``user_loader``."""

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from flask import Flask, Response, request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
-from .declare.subjects import EVERYONE, LimitType, network_of
+from .declare.addresses import network_of
+from .declare.subjects import EVERYONE, LimitType
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_path
 from .engine.forks import tell_child

@@ -49,8 +49,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     ),
     "compat/flask_limiter/contrib": ({"util"},),
     "declare": (
-        {"file", "holding", "networks", "reserve", "unwrap"},
-        {"subjects"},
+        {"addresses", "file", "holding", "reserve", "unwrap"},
+        {"networks", "subjects"},
         {"limiter", "who"},
         {"checks", "data", "dynamic"},
         {"decorators", "schema"},

@@ -101,6 +101,10 @@ class Declaration:
         """The name of its type in keys and in the names of its rules."""
         return type_name_of(self.type, self.name)
 
+    def name_of(self, rule: Rule) -> str:
+        """What header fields call ``rule``, unless a rule of an earlier limiter has the name."""
+        return rule.name or f"{self.name or self.type_name.replace('+', '-')}-{rule.window}"
+
     @property
     def fixed_rules(self) -> tuple[Rule, ...]:
         """The rules, if they do not depend on the request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_network
@@ -11,12 +10,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
+from .addresses import LONGEST_ADDRESS, without_port
 
 T = TypeVar("T")
-
-LONGEST_ADDRESS = 64
-"""Characters; an IPv6 address with a zone and a port has fewer. (A proxy that is trusted too far passes on
-anything.)"""
 
 _MAPPED = 0xFFFF << 32
 """The first IPv6 address that stands for an IPv4 address (RFC 4291, 2.5.5.2)."""
@@ -49,16 +45,6 @@ class Network(NamedTuple):
 
 _BITS = {4: 32, 6: 128}
 _LENGTHS = {str(length): length for length in range(129)}
-
-
-def without_port(address: str) -> str:
-    """``203.0.113.7`` for ``203.0.113.7:50001``, and ``2001:db8::1`` for ``[2001:db8::1]:443``, as some proxies write
-    into ``X-Forwarded-For``; any other ``address`` is returned as it is."""
-    match = re.fullmatch(_WITH_PORT, address)
-    return address if match is None else match["ipv4"] or match["ipv6"]
-
-
-_WITH_PORT = r"(?P<ipv4>[0-9.]+):[0-9]{1,5}|\[(?P<ipv6>[^\[\]]+)\](:[0-9]{1,5})?"
 
 
 def network_from(text: object) -> Network:

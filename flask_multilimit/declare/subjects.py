@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache, partial
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from socket import AF_INET, inet_ntop, inet_pton
+from ipaddress import IPv4Address, IPv6Address
 from types import NoneType
 from typing import Any, NamedTuple, cast
 from uuid import UUID
@@ -16,7 +15,7 @@ from flask import Flask, Request, has_request_context, request
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool, check_mapping
-from .networks import LONGEST_ADDRESS, without_port
+from .addresses import LONGEST_ADDRESS, network_of
 
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each access to an attribute of the proxy would look it up again."""
@@ -285,37 +284,6 @@ def _id_from(value: object) -> str | None:
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else None
 
 
-def network_of(address: str, ipv6_prefix: int) -> str:
-    """The client that ``address`` stands for, in its canonical form: an IPv4 address, or an IPv6 network.
-
-    Anything else, such as the peer of a unix socket, stays as it is: one subject.
-    """
-    return _network_of(address, ipv6_prefix) if len(address) <= LONGEST_ADDRESS else address
-
-
-def _is_plain_ipv4(address: str) -> bool:
-    """Whether it is one, spelled as it should be: nearly all are, and this takes a tenth of the time."""
-    try:
-        return inet_ntop(AF_INET, inet_pton(AF_INET, address)) == address
-    except (OSError, ValueError):
-        return False
-
-
 @lru_cache(maxsize=4096)
 def _client_at(address: str, ipv6_prefix: int) -> Subject:
     return Subject("ip", network_of(address, ipv6_prefix))
-
-
-@lru_cache(maxsize=4096)
-def _network_of(address: str, ipv6_prefix: int) -> str:
-    if _is_plain_ipv4(address):
-        return address
-    try:
-        parsed = ip_address(without_port(address).partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(parsed, IPv6Address):
-        return str(parsed)
-    if parsed.ipv4_mapped:
-        return str(parsed.ipv4_mapped)
-    return str(ip_network((parsed, ipv6_prefix), strict=False))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from flask import has_request_context
 
 from ..declare.subjects import LimitType, Subject
 from ..engine import ConfigurationError
 from ..plan.plans import Standing
-from ..serve.access import Listed
 from ..serve.gate import AppGate
+
+if TYPE_CHECKING:
+    from ..serve.access import Listed
 
 
 def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:

@@ -18,10 +18,10 @@ from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectTyp
 from ..engine import ConfigurationError, Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
-from .overrides import NamedRule, Overrides, SpecialRules, change_rules, name_of_rule
 
 if TYPE_CHECKING:
     from ..control.controls import Override
+    from .overrides import Overrides, SpecialRules
 
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""
@@ -73,11 +73,17 @@ class PlannedLimiter:
             rules = self.special.of(special, rules)
         return self.make_hits(rules, subject.type, escaped, cost, priority)
 
-    def _asked(self, dynamic: DynamicRules, subject: Subject, escaped: str, *, asking: bool) -> tuple[NamedRule, ...]:
+    def _asked(
+        self, dynamic: DynamicRules, subject: Subject, escaped: str, *, asking: bool
+    ) -> tuple[tuple[str, Rule], ...]:
         known = f"{subject.type}:{escaped}"
         rules = dynamic(known) if asking else dynamic.of(known)
-        named = tuple((name_of_rule(self.declaration, rule), rule) for rule in rules)
-        return change_rules(named, self.by_name) if self.by_name else named
+        named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
+        if not self.by_name:
+            return named
+        from .overrides import change_rules  # noqa: PLC0415 - loaded: there are overrides
+
+        return change_rules(named, self.by_name)
 
     def make_hits(
         self, rules: Iterable[tuple[str, Rule]], type_name: str, subject: str, cost: int, priority: str | None
@@ -224,7 +230,7 @@ class Plan:
             _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), taken, dynamic)
             for each in declarations
         )
-        if overrides:
+        if overrides is not None:
             planned = _overridden(scope, planned, overrides)
             reject_shared_keys(scope, (limiter.declaration for limiter in planned), prefix=prefix, scope=own)
         return cls(scope, stack, planned)
@@ -374,16 +380,18 @@ def _planned(
     dynamic: MutableMapping[Hashable, DynamicRules],
 ) -> PlannedLimiter:
     stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
-    ban_name = "" if declaration.ban is None else _unique(name_of_rule(declaration, declaration.ban.rule), taken)
+    ban_name = "" if declaration.ban is None else _unique(declaration.name_of(declaration.ban.rule), taken)
     if callable(declaration.rules):
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules, declaration.check_rules)
         place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
         return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request), ban_name=ban_name)
-    rules = tuple((_unique(name_of_rule(declaration, rule), taken), rule) for rule in declaration.rules)
+    rules = tuple((_unique(declaration.name_of(rule), taken), rule) for rule in declaration.rules)
     return PlannedLimiter(declaration, stem, rules, None, ban_name=ban_name)
 
 
 def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:
+    from .overrides import SpecialRules  # noqa: PLC0415 - loaded: there are overrides
+
     found = []
     for limiter in planned:
         changed = overrides.change(scope, limiter.declaration, limiter.rules)

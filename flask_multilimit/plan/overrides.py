@@ -114,11 +114,6 @@ class Changed(NamedTuple):
             yield from each.written_rules
 
 
-def name_of_rule(declaration: Declaration, rule: Rule) -> str:
-    """The name in header fields, unless a rule of an earlier limiter has it."""
-    return rule.name or f"{declaration.name or declaration.type_name.replace('+', '-')}-{rule.window}"
-
-
 _WILD = frozenset("*?[")
 
 
@@ -162,7 +157,7 @@ def _change_limiter(changed: Changed, override: Override) -> Changed:
         rules = tuple((name, _times(rule, override.times)) for name, rule in changed.rules)
         return changed._replace(rules=rules, by_name=(*changed.by_name, override))
     fixed = override.written_rules
-    named = tuple((name_of_rule(declared, rule), rule) for rule in fixed)
+    named = tuple((declared.name_of(rule), rule) for rule in fixed)
     return changed._replace(declaration=replace(declared, rules=fixed), rules=named, by_name=())
 
 
@@ -259,4 +254,4 @@ class SpecialRules:
     def of(self, override: Override, rules: Iterable[NamedRule]) -> tuple[NamedRule, ...]:
         if override.times is not None:
             return tuple((name, _times(rule, override.times)) for name, rule in rules)
-        return tuple((name_of_rule(self._declaration, rule), rule) for rule in override.written_rules)
+        return tuple((self._declaration.name_of(rule), rule) for rule in override.written_rules)

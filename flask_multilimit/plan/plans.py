@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from flask import Flask, Request
@@ -20,9 +20,12 @@ from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import AppliedLimits, Plan
-from .overrides import Overrides
 from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import methods_of_handlers, view_exemptions, view_stack
+
+if TYPE_CHECKING:
+    from ..control.controls import Override
+    from .overrides import Overrides
 
 _TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -60,19 +63,28 @@ class Plans:
         self.key_prefix = key_prefix
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
         """The rules by request of each limiter at its endpoint, which remember the last good ones."""
-        self.overrides: Overrides = overrides or Overrides()
-        """What is changed while the app runs."""
+        self.entries: tuple[Override, ...] = ()
+        """The overrides that these plans obey."""
+        if overrides is not None:
+            self.overrides, self.entries = overrides, overrides.entries
         self._subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
+
+    @cached_property
+    def overrides(self) -> Overrides:
+        """What is changed while the app runs."""
+        from .overrides import Overrides  # noqa: PLC0415 - nothing is changed in most processes
+
+        return Overrides()
 
     # Build
 
     def build(self) -> None:
         """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in a declaration
         that applies to one. With overrides, this only makes them: they were checked without overrides before."""
-        if self.overrides:
+        if self.entries:
             self.ensure()
             return
         views = self.app.view_functions
@@ -278,7 +290,7 @@ class Plans:
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
-        declared = (*declarations, *self.overrides.limits_at(scope))
+        declared = (*declarations, *self.overrides.limits_at(scope)) if self.entries else declarations
         serving = [each for each in declared if method is None or each.serves(method)]
         return Plan.of(
             self.app,
@@ -289,7 +301,7 @@ class Plans:
             dynamic=self.dynamic,
             counted_as=counted_as,
             methods=methods,
-            overrides=self.overrides,
+            overrides=self.overrides if self.entries else None,
         )
 
     def _answers_options(self, endpoint: str) -> bool:

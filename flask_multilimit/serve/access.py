@@ -42,6 +42,25 @@ def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Sta
         raise ConfigurationError(f"{where}: {error}") from None
 
 
+def told_at(time: Callable[[], float], deny_status: Status) -> Callable[[Listing], Listed | None]:
+    """What says what an entry tells a request at the ``time`` of the request: ``None`` when it has just ended."""
+
+    def told(entry: Listing) -> Listed | None:
+        ends_in = None if entry.until is None else entry.until - time()
+        if ends_in is not None and ends_in <= 0:
+            return None
+        return Listed(
+            entry.who,
+            "allow" if entry.kind == "allow" else "deny",
+            f"{entry.kind} {entry.id}",
+            429 if entry.kind == "ban" else entry.status or deny_status,
+            entry.kind == "ban",
+            ends_in,
+        )
+
+    return told
+
+
 class AccessLists:
     """All lists of an app. Immutable: when a list changes, another one takes its place.
 
@@ -56,9 +75,11 @@ class AccessLists:
         *,
         told: Callable[[Listing], Listed | None] | None = None,
     ) -> None:
+        self.declared: tuple[Listed, ...] = tuple(listed)
+        """Those that stay as long as the app runs."""
         allowed: list[Listed | Listing] = []
         denied: list[Listed | Listing] = []
-        for declared in listed:
+        for declared in self.declared:
             (allowed if declared.action == "allow" else denied).append(declared)
         for each in live:
             (allowed if each.kind == "allow" else denied).append(each)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from flask import Request
 
 from ..declare.subjects import LimitType, Resolve, Subject
-from ..declare.who import Who
 from ..observe.events import Outcome
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import notify, request_denied
-from .access import AccessLists, Listed
 from .audience import tell_of
 from .in_force import InForce
 from .record import NO_PLAN, Record, current_request
 from .refusal import Refusals
+
+if TYPE_CHECKING:
+    from ..declare.who import Who
+    from .access import AccessLists, Listed
 
 
 class AccessCheck:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flask import Flask
 
@@ -10,8 +11,10 @@ from ..config import Settings
 from ..declare.subjects import Subjects
 from ..engine import Limiter
 from ..plan.plans import Plans
-from .access import AccessLists
 from .audience import AppAudience
+
+if TYPE_CHECKING:
+    from .access import AccessLists
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flask import Flask, Request
 from markupsafe import escape
@@ -23,10 +23,12 @@ from ..engine.algorithms import BAN
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
 from ..plan.endpoint import AppliedLimits
-from .access import Listed
 from .headers import CONCURRENT_REQUESTS
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages, messages_for
 from .record import request_if_any
+
+if TYPE_CHECKING:
+    from .access import Listed
 
 C = TypeVar("C")
 T = TypeVar("T")

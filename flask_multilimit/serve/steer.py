@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, cast, get_args
 
@@ -14,16 +14,15 @@ from ..control.store import store_for
 from ..control.watch import Watcher
 from ..engine import Hits
 from ..observe.events import ControlState
-from ..plan.overrides import Overrides
 from ..plan.plans import Plans
-from ..plan.revised import revised
 from ..signals import control_changed, control_failed, notify
-from .access import AccessLists, Listed
 from .gate import AppGate, gate_of
 
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.controls import Listing, Override
+    from ..plan.overrides import Overrides
+    from .access import AccessLists, Listed
 
 STEERING = "multilimit_steering"
 """The key of an app's steering in ``app.extensions``."""
@@ -34,12 +33,12 @@ MOST_LOGGED = 10
 class Steering:
     """Applies the control document to a gate."""
 
-    def __init__(self, gate: AppGate, lists: Sequence[Listed]) -> None:
+    def __init__(self, gate: AppGate) -> None:
         self._gate = gate
         self._declared = gate.plans
         self._latest = gate.plans
         """What was made last, in force or not."""
-        self._lists = tuple(lists)
+        self._lists: tuple[Listed, ...] = () if gate.access is None else gate.access.declared
         self._entries: dict[str, Override | Listing] = {}
         self._logs = False
         self._amounts = _amounts(())
@@ -77,14 +76,20 @@ class Steering:
         gate = self._gate
         if not gate.startup.finished:
             gate.startup.keep_up()
-        overrides = gate.plans.overrides
-        return revised(hits, overrides) if overrides.entries else hits
+        plans = gate.plans
+        return self._revised(hits, plans.overrides) if plans.entries else hits
+
+    @cached_property
+    def _revised(self) -> Callable[[Hits, Overrides], Hits | None]:
+        from ..plan.revised import revised  # noqa: PLC0415 - nothing is overridden in most processes
+
+        return revised
 
     def take(self, document: Document) -> None:
         """Apply ``document``. Raises :class:`ConfigurationError` if its overrides do not fit the limits of the app:
         then the earlier overrides stay in force, but its lists apply."""
-        self._gate.access = AccessLists(self._lists, document.listings, told=self._listed) or None
-        if document.overrides != self._gate.plans.overrides.entries:
+        self._gate.access = self._access(document.listings)
+        if document.overrides != self._gate.plans.entries:
             self._gate.plans = self.plans_with(document.overrides)
         self._tell(document.entries)
         self._amounts = _amounts(document.entries)
@@ -100,24 +105,23 @@ class Steering:
         if not wanted:
             return self._declared
         for known in (self._gate.plans, self._latest):  # a preview asks for the same plans several times
-            if known.overrides.entries == wanted:
+            if known.entries == wanted:
                 return known
+        from ..plan.overrides import Overrides  # noqa: PLC0415 - nothing is overridden in most processes
+
         self._latest = self._declared.changed(Overrides(wanted))
         return self._latest
 
-    def _listed(self, entry: Listing) -> Listed | None:
-        """What ``entry`` says to a request now; ``None`` when it has just ended."""
-        ends_in = None if entry.until is None else entry.until - self.watcher.in_force.time()
-        if ends_in is not None and ends_in <= 0:
+    def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
+        if not self._lists and not listings:
             return None
-        return Listed(
-            entry.who,
-            "allow" if entry.kind == "allow" else "deny",
-            f"{entry.kind} {entry.id}",
-            429 if entry.kind == "ban" else entry.status or self._gate.settings.deny_status,
-            entry.kind == "ban",
-            ends_in,
-        )
+        from .access import AccessLists, told_at  # noqa: PLC0415 - few apps have lists
+
+        told = told_at(self._now, self._gate.settings.deny_status)
+        return AccessLists(self._lists, listings, told=told)
+
+    def _now(self) -> float:
+        return self.watcher.in_force.time()
 
     def _tell(self, entries: tuple[Override | Listing, ...]) -> None:
         """Log one line for each entry that is new or gone, and send the signal."""

@@ -10,7 +10,7 @@ from flask import Flask, request
 from werkzeug.wrappers import Response
 
 from flask_multilimit import LimitType, MemoryStorage, MultiLimit, rate_limiter
-from flask_multilimit.declare import subjects
+from flask_multilimit.declare import addresses
 from flask_multilimit.plan import endpoint as plan
 from support.asking import ask, statuses, view
 
@@ -155,8 +155,8 @@ def test_subjects_that_clients_make_long_are_not_kept(app: Flask, storage: Recor
 
 
 def test_addresses_that_are_none_are_not_kept_when_they_are_long() -> None:
-    before = subjects._network_of.cache_info().currsize
+    before = addresses._network_of.cache_info().currsize
 
-    assert subjects.network_of("x" * 10_000, 64) == "x" * 10_000
+    assert addresses.network_of("x" * 10_000, 64) == "x" * 10_000
 
-    assert subjects._network_of.cache_info().currsize == before
+    assert addresses._network_of.cache_info().currsize == before

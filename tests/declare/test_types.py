@@ -12,7 +12,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 import flask_multilimit
 from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
-from flask_multilimit.declare.subjects import network_of
+from flask_multilimit.declare.addresses import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from ...declare.networks import without_port
-from ...declare.subjects import EVERYONE, LimitType, Subject, network_of, subjects_given
+from ...declare.addresses import network_of, without_port
+from ...declare.subjects import EVERYONE, LimitType, Subject, subjects_given
 from ...engine import BanStatus, ConfigurationError, Decision, Hit, RuleStatus, StorageError
 from ...engine.hits import BanHit
 from ...plan.endpoint import Applied, hits_of

@@ -79,7 +79,7 @@ def facts(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1) -> dict[
 def _idle(gate: AppGate, overrides: list[Override]) -> set[str]:
     """The entries that match nothing in the app."""
     met = gate.plans.overrides.met
-    return {each.id for each in overrides if each.id not in met and each in gate.plans.overrides.entries}
+    return {each.id for each in overrides if each.id not in met and each in gate.plans.entries}
 
 
 def declared_lists(gate: AppGate) -> list[dict[str, str]]:

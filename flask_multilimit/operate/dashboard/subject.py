@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...control.controls import Listing, Override
+from ...declare.addresses import network_of
 from ...declare.networks import Network, Networks
-from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, network_of
+from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
 from ...declare.who import Who
 from ...engine import ConfigurationError, Decision, Hit, Limiter, StorageError
 from ...engine.bans import BanRule
