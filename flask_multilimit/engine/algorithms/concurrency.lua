@@ -4,7 +4,7 @@
 -- Members are as in sliding_window.lua: the id of the check, and for further units the id and their number. Each charge
 -- and each renewal renews the key's TTL: unlike the units of a window, slots may be in use without end.
 local UNKNOWN = -2 -- a retry_after that nobody can know
-local TRIM = 128 -- at most so many expired slots, and so many of the future, are dropped by one charge
+local TRIM = 128 -- at most so many expired slots, and so many of the future, are dropped by one check
 
 algorithms.concurrency = {
   -- Seen: the number of entries that do not count, because they lie outside the window.
@@ -52,7 +52,6 @@ algorithms.concurrency = {
   end,
 
   others = function()
-    local others = others_of_log()
     local function members(hit, id)
       local found = { id }
       for n = 2, hit.cost do
@@ -61,24 +60,38 @@ algorithms.concurrency = {
       return found
     end
 
-    local reset_after_used = others.reset_after
-    others.reset_after = function(hit, now)
-      return reset_after_used(hit, now, call('ZCOUNT', hit.key, now - hit.window + 1, horizon))
-    end
-
-    others.refund = function(hit, until_, now, id)
-      call('ZREM', hit.key, unpack(members(hit, id)))
-    end
-
-    -- Only slots that are still there: a slot that was released meanwhile stays released.
-    others.renew = function(hit, now, id)
-      if others.recognise(hit, now, id) then
-        for _, member in ipairs(members(hit, id)) do
-          call('ZADD', hit.key, 'XX', now, member)
+    return {
+      reset_after = function(hit, now)
+        local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+        if used == 0 then
+          return 0
         end
-        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
-      end
-    end
-    return others
+        local last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
+        return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
+      end,
+
+      drop_future = function(hit, now)
+        local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
+        if future > 0 then
+          call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
+        end
+      end,
+
+      recognise = recognise_in_log,
+
+      refund = function(hit, until_, now, id)
+        call('ZREM', hit.key, unpack(members(hit, id)))
+      end,
+
+      -- Only slots that are still there: a slot that was released meanwhile stays released.
+      renew = function(hit, now, id)
+        if recognise_in_log(hit, now, id) then
+          for _, member in ipairs(members(hit, id)) do
+            call('ZADD', hit.key, 'XX', now, member)
+          end
+          call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+        end
+      end,
+    }
   end,
 }

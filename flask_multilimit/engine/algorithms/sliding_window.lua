@@ -10,7 +10,7 @@
 --
 -- A short ZSET is a list, in which the server counts entry by entry. Where it has more than a few, the script counts what
 -- lies outside of the window instead: nearly always nothing, which it sees at the ends of the list.
-local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one charge, and one a unit
+local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one check, and one a unit
 local FEW = 24 -- entries that are counted as fast as it is seen that none lies outside
 local LONGEST_LIST = 128 -- entries; in longer ZSETs the server has an index (zset-max-listpack-entries)
 
@@ -75,32 +75,45 @@ algorithms.sliding_window = {
   end,
 
   others = function()
-    local others = others_of_log()
-    local reset_after, drop_future = others.reset_after, others.drop_future
-    others.reset_after = function(hit, now, outside)
-      if outside == 0 then
-        return call('ZRANGE', hit.key, -1, -1, 'WITHSCORES')[2] + hit.window - now
-      end
-      return outside < 0 and 0 or reset_after(hit, now, call('ZCOUNT', hit.key, now - hit.window + 1, horizon))
-    end
-
-    others.drop_future = function(hit, now, outside)
-      if outside > 0 then
-        drop_future(hit, now)
-      end
-    end
-
-    others.refund = function(hit, until_, now, id)
-      call('ZREM', hit.key, id)
-      for from = 2, hit.cost, 2000 do
-        local members = {}
-        for n = from, math.min(from + 1999, hit.cost) do
-          members[#members + 1] = id .. n
+    return {
+      reset_after = function(hit, now, outside)
+        if outside < 0 then
+          return 0
         end
-        call('ZREM', hit.key, unpack(members))
-      end
-      call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
-    end
-    return others
+        local last = -1
+        if outside > 0 then
+          local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
+          if used == 0 then
+            return 0
+          end
+          last = call('ZCOUNT', hit.key, '-inf', now - hit.window) + used - 1
+        end
+        return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
+      end,
+
+      drop_future = function(hit, now, outside)
+        local future = 0
+        if outside > 0 then
+          future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
+        end
+        if future > 0 then
+          call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM), -1)
+        end
+      end,
+
+      recognise = recognise_in_log,
+
+      refund = function(hit, until_, now, id)
+        call('ZREM', hit.key, id)
+        for from = 2, hit.cost, 2000 do
+          local members = {}
+          for n = from, math.min(from + 1999, hit.cost) do
+            members[#members + 1] = id .. n
+          end
+          call('ZREM', hit.key, unpack(members))
+        end
+        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+      end,
+    }
   end,
 }

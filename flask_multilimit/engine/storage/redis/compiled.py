@@ -2,14 +2,16 @@
 
 The shape of a plan is the algorithm, quota, cost and shadow of each hit, in order. The script of a shape is a straight
 line: no table, no loop and no function for a hit, and the quotas are numbers in its text rather than arguments. It
-serves a plain check by the server's clock when all hits charge something. When a hit refuses it goes on as the generic
-script does, with the same ``finish.lua``; a peek, a repeated check and a refund always take the generic script.
+serves a plain check by the server's clock when all hits charge something. When a hit refuses, it is a straight line as
+well; with shadows or bans among the hits it goes on as the generic script does, with the same ``finish.lua``. A peek, a
+repeated check and a refund always take the generic script.
 
 Its reply leaves out what the shape determines, if all its hits are such that a charge always ends in the same
 ``reset_after``, as a sliding window's does, and none has a delay.
 
 Algorithms need not support this. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
-that is possible (:mod:`.inline`), and called with a table for the hit where it is not.
+that is possible (:mod:`.inline`), and called with a table for the hit where it is not. So are ``drop_future`` and
+``reset_after`` of its ``others``.
 """
 
 from __future__ import annotations
@@ -80,7 +82,6 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
     written_out = {hit.name for hit in each if hit.is_written_out}
     called = {hit.name for hit in each} - written_out
     allowed = " and ".join(f"w{hit.i} == 0" for hit in each)
-    allowed_without_shadows = " and ".join(f"w{hit.i} == 0" for hit in each if not hit.shaped.shadow) or "true"
     reset_afters = [hit.reset_after for hit in each]
     fixed = [reset_after for reset_after in reset_afters if reset_after is not None]
     frame = frame_of(fixed) if len(fixed) == len(each) else None
@@ -100,15 +101,35 @@ def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
             f"if {allowed} then\nstamp = string.format(whole, now)\n",
             *(hit.charge() for hit in each),
             f"return {{{','.join(answer)}}}\nend\n",
-            *library(written_out),
-            f"local hits = {{{','.join(hit.table for hit in each)}}}\n",
-            f"local mode, repeated, allowed = '', false, {allowed_without_shadows}\n",
-            f"local reply = {{now,1,delay,{','.join(f'r{hit.i},w{hit.i},s{hit.i}' for hit in each)}}}\n",
-            *map(source, strikes(hit.name for hit in each)),
-            source("finish"),
+            *(_refusal(each) if all(hit.only_refuses for hit in each) else _rest(each, library(written_out))),
         ]
     )
     return Compiled(text, sha, frame)
+
+
+def _refusal(each: list[_Hit]) -> list[str]:
+    """The end of a check that a hit refuses, where nothing is charged then: what ``finish.lua`` does, hit by hit."""
+    names = {hit.name for hit in each if not hit.refusal_is_written_out}
+    return [
+        *library({hit.name for hit in each if hit.is_written_out} & names),
+        *(f"local others_of_{name} = algorithms.{name}.others()\n" for name in sorted(names)),
+        *(hit.refuse() for hit in each),
+        f"return {{now,0,delay,{','.join(f'r{hit.i},w{hit.i},e{hit.i}' for hit in each)}}}\n",
+    ]
+
+
+def _rest(each: list[_Hit], algorithms: list[str]) -> list[str]:
+    """The rest of a check that not every hit allows, as the generic script does it: a shadow lets others charge, and a
+    ban counts refusals."""
+    allowed = " and ".join(f"w{hit.i} == 0" for hit in each if not hit.shaped.shadow) or "true"
+    return [
+        *algorithms,
+        f"local hits = {{{','.join(hit.table for hit in each)}}}\n",
+        f"local mode, repeated, allowed = '', false, {allowed}\n",
+        f"local reply = {{now,1,delay,{','.join(f'r{hit.i},w{hit.i},s{hit.i}' for hit in each)}}}\n",
+        *map(source, strikes(hit.name for hit in each)),
+        source("finish"),
+    ]
 
 
 class _Hit:
@@ -129,8 +150,11 @@ class _Hit:
             "algorithm": f"'{self.name}'",
             **({"watches": f"{{{','.join(map(str, shaped.watches))}}}"} if self.name == BAN else {}),
         }
-        self._functions = _functions_in(source_of_algorithm(self.name))
+        text = source_of_algorithm(self.name)
+        self._functions = _functions_in(text, "evaluate", "charge")
+        self._others = _functions_in(text, "drop_future", "reset_after")
         self.is_written_out = self._functions is not None
+        self.refusal_is_written_out = self._others is not None
 
     @property
     def table(self) -> str:
@@ -145,6 +169,21 @@ class _Hit:
             return None
         evaluate, charge = [function.fixed_results(self._fields) for function in self._functions]
         return charge.get(0) if evaluate.get(2) == 0 else None
+
+    @property
+    def only_refuses(self) -> bool:
+        """Whether a check that it does not allow charges nothing."""
+        return not self.shaped.shadow and self.name != BAN
+
+    def refuse(self) -> str:
+        """``e``, in a check that is refused; and drop what lies in the future."""
+        arguments, result = ["now", f"s{self.i}"], f"e{self.i}"
+        if self._others is None:
+            call = f"others_of_{self.name}.%s({self.table},{','.join(arguments)})\n"
+            return call % "drop_future" + f"local {result} = " + call % "reset_after"
+        dropping, reset_after = self._others
+        drop = dropping.written_out(self._fields, arguments, [])
+        return f"{drop}local {result}\n{reset_after.written_out(self._fields, arguments, [result])}"
 
     def as_local(self) -> str:
         key = f"local k{self.i} = KEYS[{self.i}]\n"
@@ -174,12 +213,12 @@ _FIELDS = (
 
 
 @lru_cache(maxsize=64)
-def _functions_in(text: str) -> tuple[Function, Function] | None:
-    """``evaluate`` and ``charge`` of an algorithm's Lua, if both can be written out."""
+def _functions_in(text: str, first: str, second: str) -> tuple[Function, Function] | None:
+    """Two functions of an algorithm's Lua, if both can be written out."""
     from .inline import CannotBeWrittenOut, Function  # noqa: PLC0415 - at the first shape, and not at the start
 
     try:
-        functions = Function.found_in(text, "evaluate"), Function.found_in(text, "charge")
+        functions = Function.found_in(text, first), Function.found_in(text, second)
         anything = dict.fromkeys(_FIELDS, "1")
         for function in functions:
             function.written_out(anything, [], ["x"])
