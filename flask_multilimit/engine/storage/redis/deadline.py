@@ -144,7 +144,7 @@ class TimedSocket:
             self._hurried = False
 
 
-class _Timed:
+class Timed:
     """Makes a connection of redis-py keep the deadline given as ``deadline=``."""
 
     socket_connect_timeout: float | None
@@ -164,7 +164,7 @@ class _Timed:
         return TimedSocket(super()._connect(), self._deadline)  # type: ignore[misc]
 
 
-class TimedConnection(_Timed, Connection):
+class TimedConnection(Timed, Connection):
     """Over TCP."""
 
 
@@ -191,7 +191,7 @@ class _TlsInTime(SSLConnection):
         return TlsOptions.of(self).context()
 
 
-class TimedTlsConnection(_Timed, _TlsInTime):
+class TimedTlsConnection(Timed, _TlsInTime):
     """Over TLS. A verified certificate must be for this host; redis-py before 6.0 accepts any."""
 
     def __init__(self, *, ssl_check_hostname: bool = True, **options: Any) -> None:
@@ -214,7 +214,7 @@ class TimedTlsConnection(_Timed, _TlsInTime):
         return socket
 
 
-class TimedUnixConnection(_Timed, UnixDomainSocketConnection):
+class TimedUnixConnection(Timed, UnixDomainSocketConnection):
     """Over a unix socket."""
 
     port = 0  # redis-py 8 reads it if connecting takes too long, but sets it only for the others

@@ -17,10 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ..addresses import PortError, host_and_port
 from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
-from .uri import MalformedError
-
-SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
+from .uri import SENTINEL_SCHEMES, MalformedError
 
 PORT = 26379
 PATIENCE = 0.5
@@ -138,14 +135,14 @@ def to_primary(url: str, **options: Any) -> tuple[str, dict[str, Any]]:
     sentinels = tuple(_address(host) for host in hosts.split(","))
     own = {name: value for name, value in parse_qsl(query) if name.startswith("sentinel_")}
     others = urlencode([(name, value) for name, value in parse_qsl(query) if name not in own])
-    plain = f"{SCHEMES[scheme]}://{credentials}{at}localhost/{database}?{others}"
+    plain = f"{SENTINEL_SCHEMES[scheme]}://{credentials}{at}localhost/{database}?{others}"
     logging_in = {name: own.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     if own:
         raise MalformedError(f"{', '.join(own)}: of sentinels it takes sentinel_username and sentinel_password")
     given: dict[str, Any] = parse_url(plain)  # type: ignore[no-untyped-call]
     shared = {name: value for name, value in given.items() if name.startswith(("ssl_", "socket_"))}
-    primary = Primary(unquote(service), sentinels, SCHEMES[scheme], {**options, **shared, **logging_in})
-    return plain, {"connection_class": PRIMARY_CONNECTIONS[SCHEMES[scheme]], "primary": primary}
+    primary = Primary(unquote(service), sentinels, SENTINEL_SCHEMES[scheme], {**options, **shared, **logging_in})
+    return plain, {"connection_class": PRIMARY_CONNECTIONS[SENTINEL_SCHEMES[scheme]], "primary": primary}
 
 
 def _address(text: str) -> Address:

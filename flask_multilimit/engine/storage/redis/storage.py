@@ -33,11 +33,17 @@ from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script, script_for
-from .sentinel import SCHEMES as SENTINEL_SCHEMES
-from .sentinel import to_primary
 from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
-from .uri import address_of, check_credentials, check_database, check_options, check_place, why_malformed
+from .uri import (
+    SENTINEL_SCHEMES,
+    address_of,
+    check_credentials,
+    check_database,
+    check_options,
+    check_place,
+    why_malformed,
+)
 from .wire import command_of, wire_of
 
 _DRIVER: dict[str, Any] = {}
@@ -360,6 +366,8 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
         if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
             raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
         if scheme in SENTINEL_SCHEMES:
+            from .sentinel import to_primary  # noqa: PLC0415 - few storages have sentinels
+
             plain, kind = to_primary(url, **common)
         else:
             check_place(url)

@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 from ..addresses import PortError, check_port
 from .deadline import TimedTlsConnection
 
+SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+"""The schemes of URIs that name sentinels, and the protocol of the servers behind them."""
+
 
 class MalformedError(ValueError):
     """A URI that makes no sense. The message quotes nothing secret."""

@@ -39,18 +39,14 @@ from ...errors import StorageError
 from ...forks import tell_child
 from ..base import Lost
 from .announced import Announcements
-from .deadline import PUNCTUAL, TIMED_CONNECTIONS, Deadline, TimedSocket
+from .deadline import PUNCTUAL, Deadline, Timed, TimedSocket
 from .failures import NONE_FREE, storage_error
-from .sentinel import PRIMARY_CONNECTIONS
 from .uri import address_of
 
 if HIREDIS_AVAILABLE:
     import hiredis
 
-_PLAIN_CONNECTIONS = (
-    *(Connection, SSLConnection, UnixDomainSocketConnection),
-    *(*TIMED_CONNECTIONS.values(), *PRIMARY_CONNECTIONS.values()),
-)
+_PLAIN_CONNECTIONS = (Connection, SSLConnection, UnixDomainSocketConnection)
 _ASKS_FOR_COMMAND = (
     inspect.signature(ConnectionPool.get_connection).parameters["command_name"].default is inspect.Parameter.empty
 )
@@ -310,7 +306,9 @@ def wire_of(client: Any, deadline: Deadline) -> Wire | None:
         return None
     options = pool.connection_kwargs
     retries = getattr(options.get("retry"), "_retries", 0) or options.get("retry_on_timeout")
-    if pool.connection_class not in _PLAIN_CONNECTIONS or options.get("protocol") not in {2, "2"}:
+    kind = pool.connection_class
+    ours = isinstance(kind, type) and issubclass(kind, Timed)
+    if not (ours or kind in _PLAIN_CONNECTIONS) or options.get("protocol") not in {2, "2"}:
         return None
     if retries or options.get("retry_on_error") or options.get("health_check_interval"):
         return None
