@@ -50,7 +50,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "compat/flask_limiter/contrib": ({"util"},),
     "declare": (
         {"addresses", "file", "holding", "reserve", "unwrap"},
-        {"networks", "subjects"},
+        {"networks", "releasing", "subjects"},
         {"limiter", "who"},
         {"checks", "data", "dynamic"},
         {"decorators", "schema"},

@@ -24,7 +24,6 @@ from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
 from ..engine.rules import Rules
 from .checks import reject_shared_keys, warn_of_idle_rules
-from .holding import releasing
 from .limiter import (
     Cost,
     Declaration,
@@ -311,6 +310,8 @@ def _advise(function: Any, stack: Stack) -> Any:
             return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
 
     if stack.may_hold_slots:
+        from .releasing import releasing  # noqa: PLC0415 - few limits hold slots
+
         advised = releasing(advised, lambda: _gate(stack).release)
     setattr(advised, _MARK, stack)
     setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from math import inf, isfinite
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .decision import NOTHING, Decision, require_decision
@@ -17,7 +17,6 @@ from .errors import ConfigurationError, brief, check_several, check_text, is_num
 from .forks import tell_child
 from .hits import Hit, Hits, several_hits
 from .rules import LONGEST
-from .slots import KEEPER, slots_of, that_keeps_slots
 from .storage import (
     GuardedStorage,
     Health,
@@ -29,6 +28,9 @@ from .storage import (
     storage_from,
     with_leases,
 )
+
+if TYPE_CHECKING:
+    from .slots import Keeper
 
 MOST_REFUNDS = 10_000
 """The most checks whose refunds a limiter remembers. Beyond that, it forgets the oldest."""
@@ -77,6 +79,8 @@ class Limiter:
         self._refunds = _Refunds()
         self._holding: Storage | None = None
         self._keeps_slots: Any = None
+        self._keeper: Any = None
+        """Holds the slots of this process; ``None`` until there is one."""
         self.revise: Callable[[Hits], Hits | None] | None = None
         """Changes the hits of :func:`hits_for` before they are asked; ``None`` from it: nothing is limited. For
         :func:`.follow_control`."""
@@ -194,7 +198,7 @@ class Limiter:
         if charges := [charge for charge in charges if charge.hit.key not in before]:
             self._storage.refund(decision.id, charges)
             if any(charge.hit.rule.holds_slots for charge in charges):
-                KEEPER.forget(decision)
+                self._find_keeper().forget(decision)
         return decision.after_refund(after)
 
     def slot(self, hits: Iterable[Hit]) -> AbstractContextManager[Decision]:
@@ -211,9 +215,12 @@ class Limiter:
         :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
         if self._holding is not self._storage:  # looked up once, for it takes longer than all the rest
+            from .slots import that_keeps_slots  # noqa: PLC0415 - few limits hold slots
+
             self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
+            self._find_keeper()
         try:
-            KEEPER.hold(self._keeps_slots, decision)
+            self._keeper.hold(self._keeps_slots, decision)
         except (AttributeError, TypeError, ValueError):
             require_decision(decision)  # only here, for slots are held and released all the time
             raise
@@ -222,13 +229,20 @@ class Limiter:
         """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules, in at most one round trip.
         Charges of other rules stay. Slots that cannot be given back now are tried again in the background, and expire
         after their ``timeout``."""
+        keeper = self._find_keeper() if self._keeper is None else self._keeper
         try:
-            held = KEEPER.release(decision)
+            held = keeper.release(decision)
         except AttributeError:
             require_decision(decision)
             raise
-        if not held and (slots := slots_of(decision)):
-            that_keeps_slots(self._storage).release(slots)
+        if not held:
+            keeper.release_unheld(self._storage, decision)
+
+    def _find_keeper(self) -> Keeper:
+        from .slots import KEEPER  # noqa: PLC0415 - few limits hold slots
+
+        self._keeper = KEEPER
+        return KEEPER
 
     def reset(self, hits: Iterable[Hit]) -> None:
         """Reset the quotas of ``hits``, at once and for everyone who shares them."""
@@ -245,7 +259,8 @@ class Limiter:
         """Give back units of leases, end the thread that probes a failed storage, and close the connections that were
         opened here, but not those of a client object. Slots that are still held expire."""
         self._storage.close()
-        KEEPER.forget_all(self._storage)
+        if self._keeper is not None:
+            self._keeper.forget_all(self._storage)
 
 
 def _check_timeout(timeout: object) -> None:
@@ -265,13 +280,13 @@ class _Block:
         limiter = self.limiter
         self._decision = decision = limiter.check(self.hits)
         if limiter._holding is limiter._storage:  # as usual: what hold() does, in a call less
-            KEEPER.hold(limiter._keeps_slots, decision)
+            limiter._keeper.hold(limiter._keeps_slots, decision)
         else:
             limiter.hold(decision)
         return decision
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        KEEPER.release(self._decision)  # what this process does not hold is not its own, as in a fork, or given back
+        self.limiter._keeper.release(self._decision)  # what this process does not hold, as after a fork, is not its own
 
 
 def _unasked(hits: Hits) -> Decision:

@@ -133,6 +133,11 @@ class Keeper:
                 self._confirm_soon(storage)
         return True
 
+    def release_unheld(self, storage: Storage, decision: Decision) -> None:
+        """Give back what ``decision`` has taken of ``storage``, if anything, although this process does not hold it."""
+        if slots := slots_of(decision):
+            that_keeps_slots(storage).release(slots)
+
     def forget(self, decision: Decision) -> None:
         """Its slots were refunded."""
         self._held.pop(decision.check_id, None)

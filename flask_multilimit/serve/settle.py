@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from flask import Response, has_request_context
 
@@ -13,7 +14,9 @@ from ..plan.endpoint import Applied, AppliedLimits, scope_of
 from .audience import tell_of
 from .in_force import InForce
 from .record import Record, Records, request_if_any
-from .slots import RequestSlots
+
+if TYPE_CHECKING:
+    from .slots import RequestSlots
 
 
 class Settlement:
@@ -22,7 +25,7 @@ class Settlement:
     def __init__(self, in_force: InForce, records: Records) -> None:
         self._in_force = in_force
         self._records = records
-        self._slots = RequestSlots(in_force.app, records, self.release)
+        self._slots: RequestSlots | None = None
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Note what an allowed ``decision`` may have to give back."""
@@ -37,10 +40,17 @@ class Settlement:
         if held is not None:
             held.append(decision)
         elif request_if_any() is not None:
+            if self._slots is None:
+                self._slots = self._request_slots()
             self._slots.hold(decision, record)
         else:  # only the caller knows when the work ends; without a release the slots expire
             return
         self._in_force.limiter.hold(decision)
+
+    def _request_slots(self) -> RequestSlots:
+        from .slots import RequestSlots  # noqa: PLC0415 - few limits hold slots
+
+        return RequestSlots(self._in_force.app, self._records, self.release)
 
     def release(self, decisions: Iterable[Decision]) -> None:
         """Give back the slots that ``decisions`` hold."""

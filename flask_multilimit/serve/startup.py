@@ -10,7 +10,6 @@ from threading import Lock
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning
 from ..engine.forks import tell_child
-from ..engine.slots import that_keeps_slots
 from .in_force import InForce
 from .workers import warn_of_several_processes, warn_where_no_threads_run
 
@@ -71,6 +70,8 @@ class Startup:
         on = self._in_force
         for plan in on.plans.planned.values():
             if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
+                from ..engine.slots import that_keeps_slots  # noqa: PLC0415 - few limits hold slots
+
                 try:
                     that_keeps_slots(on.limiter.outermost)
                 except ConfigurationError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,10 +60,12 @@ def count_workers(
 
 def workers_asked_for(environment: Mapping[str, str]) -> Workers | None:
     """The largest number for which the environment asks a server, whether or not this process is one of its workers."""
-    arguments = shlex.split(environment.get("GUNICORN_CMD_ARGS", ""))
+    arguments = environment.get("GUNICORN_CMD_ARGS")
     found = _of_environment(environment)
     if arguments:
-        found += _of_gunicorn(["gunicorn", *arguments], "GUNICORN_CMD_ARGS")
+        import shlex  # noqa: PLC0415 - gunicorn has loaded it, and other processes start without it
+
+        found += _of_gunicorn(["gunicorn", *shlex.split(arguments)], "GUNICORN_CMD_ARGS")
     return max(found, key=lambda workers: workers.count, default=None)
 
 
