@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args, overload
 
@@ -22,6 +21,7 @@ from ..engine import ConfigurationError, Decision
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
+from ..engine.records import record
 from ..engine.rules import Rules
 from .checks import reject_shared_keys, warn_of_idle_rules
 from .limiter import (
@@ -54,7 +54,7 @@ _EXEMPT = "__multilimit_exempt__"
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record()
 class Stack:
     """All limiters declared on one function, outermost first; checked together."""
 

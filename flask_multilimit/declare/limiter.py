@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from ..engine import ConfigurationError, Decision, Rule
 from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
+from ..engine.records import record
 from ..engine.rules import Rules, rules_from
 from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
@@ -43,7 +45,7 @@ LONGEST_WAIT = 3600
 """Seconds a declaration may keep a request asleep."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@record(kw_only=True)
 class Declaration:
     """One limiter, as :func:`rate_limiter` describes its options; validated."""
 
@@ -275,7 +277,7 @@ def check_callable(name: str, value: object, *arguments: str) -> None:
 
 
 def _check_type(type_: object, name: object) -> None:
-    if name is not None and not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
+    if name is not None and not (isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)):
         raise ConfigurationError(f"name={brief(name)}: 1 to 20 characters, a letter and then letters, digits, - and _")
     parts = type_ if isinstance(type_, tuple) else (type_,)
     if not parts:

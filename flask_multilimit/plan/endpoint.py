@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectTyp
 from ..engine import ConfigurationError, Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
+from ..engine.records import record
 
 if TYPE_CHECKING:
     from ..control.controls import Override
@@ -32,7 +33,7 @@ LONGEST_REMEMBERED = 256
 memory."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record()
 class PlannedLimiter:
     """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
@@ -189,7 +190,7 @@ class AppliedLimits(tuple[Applied, ...]):
         return next(each.declaration for each in self if longest.hit in each.hits)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record()
 class Plan:
     """All limiters of an endpoint or a service function."""
 
