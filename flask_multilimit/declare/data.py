@@ -196,7 +196,7 @@ class WrittenRule(Written):
     """Seconds that a request may wait in the queue of a leaky_bucket."""
     lease: int | None = Field(None, ge=2)
     """Units that a process may take at once and spend without asking the storage."""
-    name: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+    name: str | None = Field(None, pattern=f"^{NAME}$")
     """Its name in header fields and errors."""
 
     @property
@@ -324,7 +324,7 @@ class WrittenLimiter(Written):
     """module:function, called with the Decision; what it returns is the response."""
     with_defaults: bool = False
     """Let the default limits apply, too."""
-    name: str | None = Field(None, pattern=f"^{NAME_PATTERN.pattern}$")
+    name: str | None = Field(None, pattern=f"^{NAME_PATTERN}$")
     """The name of its rules in header fields."""
 
     @model_validator(mode="before")
@@ -417,7 +417,7 @@ def _name_for(type_: str | tuple[str, ...]) -> str | None:
     if len(own) != 1:
         return None
     name = own[0].rpartition(":")[2].rpartition(".")[2].lower()
-    return name if NAME_PATTERN.fullmatch(name) else None
+    return name if re.fullmatch(NAME_PATTERN, name) else None
 
 
 def _check_limit_text(text: str) -> str:
@@ -590,8 +590,8 @@ _CALLABLE = 'name a callable as "module:function"'
 _FORMS = {"cost": _COST, "charge_when": _STATUSES}
 _PATTERNS = {
     f"^{PREFIX_PATTERN.pattern}$": "1 to 32 printable ASCII characters, no blanks, no braces",
-    f"^{NAME_PATTERN.pattern}$": "1 to 20 characters, a letter and then letters, digits, - and _",
-    f"^{NAME.pattern}$": "1 to 64 of letters, digits and _.:*/-",
+    f"^{NAME_PATTERN}$": "1 to 20 characters, a letter and then letters, digits, - and _",
+    f"^{NAME}$": "1 to 64 of letters, digits and _.:*/-",
 }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal
 from urllib.parse import quote
 
 MAX_KEY = 200
@@ -24,7 +24,7 @@ MAX_SUBJECT = 48
 
 _LONGEST_REST = len("::{}::sliding_window_counter:34560000000") + MAX_TYPE + MAX_SUBJECT
 """Of a key, behind its stem."""
-_PLAIN_METHODS = re.compile(r"[A-Z+]+")
+_PLAIN_METHODS = r"[A-Z+]+"
 
 DEFAULT_PREFIX = "rate_limit:"
 
@@ -37,17 +37,11 @@ PREFIX_PATTERN = re.compile(rf"[!-z|~]{{1,{MAX_PREFIX}}}")
 TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 """A ``+`` joins several types that are one subject."""
 
-NAME_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}")
+NAME_PATTERN = rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}"
+"""Text: few limiters have a name, and ``re`` compiles it for the first."""
 
 NOTHING = "*"
 """Stands for an empty subject: an empty hash tag would be none, so the whole key would determine its slot."""
-
-_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
-_FORMS = (
-    r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE,
-    r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE,
-)
-"""Keys whose hash tag is the scope, and those whose hash tag is the subject."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~@/-]*")
 _SAFE = "._~@/-"
@@ -77,7 +71,7 @@ def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> st
 
 
 def _short(methods: str, room: int) -> str:
-    if _PLAIN_METHODS.fullmatch(methods) and len(methods) <= room:
+    if re.fullmatch(_PLAIN_METHODS, methods) and len(methods) <= room:
         return methods
     return "*" + blake2b(methods.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()[:3]
 
@@ -90,27 +84,6 @@ def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> s
 def key_of(stem: str, algorithm: str, window_ms: int) -> str:
     """The whole key; ``stem`` is that of the subject."""
     return f"{stem}{algorithm}:{window_ms}"
-
-
-class KeyParts(NamedTuple):
-    """The parts of a key."""
-
-    stem: str
-    """What stands before the type."""
-    type: str
-    subject: str
-    """Escaped."""
-    algorithm: str
-    window: str
-    """Milliseconds."""
-
-
-def parts_of_key(key: str) -> KeyParts | None:
-    """The parts of ``key``; ``None`` if it is no key of a limit."""
-    match = next(filter(None, (re.fullmatch(form, key) for form in _FORMS)), None)
-    if match is None:
-        return None
-    return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})
 
 
 def stem_of_key(key: str) -> str:

@@ -34,10 +34,10 @@ UNITS = {
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
 
 _TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*", re.IGNORECASE)
-_AT_ONCE = re.compile(r"\s*(?P<count>\S+?)\s+at\s+once\s*", re.IGNORECASE)
+_AT_ONCE = r"\s*(?P<count>\S+?)\s+at\s+once\s*"
 LONGEST_COUNT = 4000
 """Digits: Python reads no more."""
-NAME = re.compile(r"[A-Za-z0-9_.:*/-]{1,64}")
+NAME = r"[A-Za-z0-9_.:*/-]{1,64}"
 
 
 class Rule(BaseModel):
@@ -137,7 +137,7 @@ class Rule(BaseModel):
     @field_validator("name", mode="before")
     @classmethod
     def _check_name(cls, value: Any) -> str | None:
-        if value is not None and not (isinstance(value, str) and NAME.fullmatch(value)):
+        if value is not None and not (isinstance(value, str) and re.fullmatch(NAME, value)):
             raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
         return value
 
@@ -150,14 +150,9 @@ class Rule(BaseModel):
         """
         if not isinstance(text, str):
             raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
-        at_once = _AT_ONCE.fullmatch(text)
-        if at_once is not None:
-            return Concurrent(_count(text, at_once["count"]))
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ConfigurationError(
-                f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds" or "5 at once"'
-            )
+            return _at_once(text)
         count = _count(text, match["count"])
         unit = match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
@@ -320,6 +315,13 @@ def _rules_of(item: Any) -> list[Rule]:
 def called_with(shown: dict[str, Any]) -> str:
     """Arguments as an error shows a call."""
     return ", ".join(f"{key}={brief(value)}" for key, value in shown.items())
+
+
+def _at_once(text: str) -> Rule:
+    match = re.fullmatch(_AT_ONCE, text, re.IGNORECASE)
+    if match is None:
+        raise ConfigurationError(f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds" or "5 at once"')
+    return Concurrent(_count(text, match["count"]))
 
 
 def _count(text: str, count: str) -> int:

@@ -31,7 +31,7 @@ from ..engine import (
     hits_for,
 )
 from ..engine.algorithms import ALGORITHMS
-from ..engine.keys import parts_of_key
+from ..engine.key_parts import parts_of_key
 from ..engine.storage import KeepsTallies, LocalStorage
 from ..engine.storage.layers.guard.workers import workers_asked_for
 from ..engine.storage.redis.failures import code_of, storage_error

@@ -10,7 +10,8 @@ from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit
-from ..engine.keys import hash_tag_of, parts_of_key
+from ..engine.key_parts import parts_of_key
+from ..engine.keys import hash_tag_of
 from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic

@@ -5,7 +5,6 @@ The modules of a storage are imported when it is opened, so a process starts wit
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, cast
@@ -32,11 +31,9 @@ class Scheme(NamedTuple):
 def _redis(uri: str, timeout: float) -> Storage:
     from .redis.storage import RedisStorage  # noqa: PLC0415
 
-    return RedisStorage.from_url(_AS_REDIS.sub("redis", uri), timeout=timeout, given=uri)
-
-
-_AS_REDIS = re.compile("^valkey")
-"""redis-py knows no URIs of Valkey, which has the same protocol."""
+    # redis-py knows no URIs of Valkey, which has the same protocol.
+    url = uri.replace("valkey", "redis", 1) if uri.startswith("valkey") else uri
+    return RedisStorage.from_url(url, timeout=timeout, given=uri)
 
 
 def _cluster(uri: str, timeout: float) -> Storage:

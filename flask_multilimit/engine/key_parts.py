@@ -1,0 +1,36 @@
+"""Reads a key that is in the storage: for commands and reports, because no check needs to."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .keys import NOTHING
+
+_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
+_FORMS = (
+    r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE,
+    r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE,
+)
+"""Keys whose hash tag is the scope, and those whose hash tag is the subject."""
+
+
+class KeyParts(NamedTuple):
+    """The parts of a key."""
+
+    stem: str
+    """What stands before the type."""
+    type: str
+    subject: str
+    """Escaped."""
+    algorithm: str
+    window: str
+    """Milliseconds."""
+
+
+def parts_of_key(key: str) -> KeyParts | None:
+    """The parts of ``key``; ``None`` if it is no key of a limit."""
+    match = next(filter(None, (re.fullmatch(form, key) for form in _FORMS)), None)
+    if match is None:
+        return None
+    return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})
