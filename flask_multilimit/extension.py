@@ -30,7 +30,6 @@ from .engine.storage import (
 )
 from .observe.events import Observer
 from .operate.command_line import Commands
-from .operate.standing import standings_of
 from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
@@ -416,6 +415,8 @@ def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Ma
         plan, resolve = gate.plans.of_request(request), gate.subjects.given(given) if given else gate.subjects.resolve
         return plan.apply(resolve, conditions=False) if plan else ()
     if given:
+        from .operate.standing import standings_of  # noqa: PLC0415 - requests seldom ask about other subjects
+
         standings = standings_of(gate, endpoint, method, given)
     else:
         standings = gate.plans.standings(endpoint, method, gate.subjects.resolve)
