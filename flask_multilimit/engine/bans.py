@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
-from .algorithms import BAN, Algorithm, Quota, twin_of
+from .algorithms import BAN, Algorithm, Quota
+from .algorithms import ban as twin
 from .algorithms.ban import BanQuota
 from .errors import ConfigurationError
 from .rules import Rule, called_with, duration_of, reason_of
@@ -123,7 +124,7 @@ class BanRule(Rule):
 
     @property
     def implementation(self) -> Algorithm:
-        return twin_of(BAN)
+        return cast("Algorithm", twin)
 
     def __str__(self) -> str:
         return str(self.ban)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 from .algorithms import BAN, NEVER, UNKNOWN
-from .algorithms.ban import is_begun, level_of
+from .algorithms.base import is_begun, level_of
 from .errors import ConfigurationError, brief
 from .hits import PEEKED, BanHit, Hit, bans_among, memoized
 from .records import from_fields

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
-from .algorithms.ban import BanQuota
 from .errors import ConfigurationError, brief, check_bool, check_several
 from .keys import (
     DEFAULT_PREFIX,
@@ -25,6 +24,7 @@ from .keys import (
 from .rules import Rule, Rules, rules_from
 
 if TYPE_CHECKING:
+    from .algorithms.ban import BanQuota
     from .bans import Ban
 
 T = TypeVar("T")
@@ -196,8 +196,7 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
 
 def packed_ban(ban: Watching) -> bytes:
     """What scripts also read of a ban. There, places are counted from 1."""
-    quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
-    assert isinstance(quota, BanQuota)
+    quota, places = cast("BanQuota", ban.hit.rule.quota), [place + 1 for place in ban.watched]
     numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places
     return struct.pack(f"<{len(numbers)}d", *numbers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from . import ban, concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
+from . import concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
 from .base import NEVER, UNKNOWN, Algorithm, Outcome, Quota
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -25,7 +25,11 @@ BAN = "ban"
 
 def twin_of(name: str) -> Algorithm:
     """The algorithm of a rule or of a ban."""
-    return cast("Algorithm", ban) if name == BAN else ALGORITHMS[name]
+    if name != BAN:
+        return ALGORITHMS[name]
+    from . import ban  # noqa: PLC0415 - few limits have one
+
+    return cast("Algorithm", ban)
 
 
 __all__ = ["ALGORITHMS", "BAN", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota", "twin_of"]

@@ -19,7 +19,7 @@ from functools import lru_cache
 from math import floor
 from typing import NamedTuple
 
-from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, held, plain_quota, recognise_nothing
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 MAX_COST = 0
@@ -80,22 +80,6 @@ def length(quota: BanQuota, level: int) -> int:
         if lasts < quota.most:
             lasts = floor(lasts * float(quota.factor))
     return min(lasts, quota.most)
-
-
-def held(level: int, *, begun: bool) -> int:
-    """What a reply has in place of remaining units while a ban holds: its level, and whether this check began it. It is
-    below 0, as nothing else is."""
-    return -2 * (level + 1) - begun
-
-
-def level_of(remaining: int) -> int:
-    """The level in a number of :func:`held`."""
-    return -remaining // 2 - 1
-
-
-def is_begun(remaining: int) -> bool:
-    """Whether a number of :func:`held` says that this check began the ban."""
-    return remaining < 0 and remaining % 2 == 1
 
 
 def evaluate(state: State | None, quota: BanQuota, cost: int, now: int) -> Outcome:

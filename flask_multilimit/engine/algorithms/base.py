@@ -36,6 +36,22 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
     return Quota(window, count, count, 0)
 
 
+def held(level: int, *, begun: bool) -> int:
+    """What a reply has in place of remaining units while a ban holds: its level, and whether this check began it. It is
+    below 0, as nothing else is."""
+    return -2 * (level + 1) - begun
+
+
+def level_of(remaining: int) -> int:
+    """The level in a number of :func:`held`."""
+    return -remaining // 2 - 1
+
+
+def is_begun(remaining: int) -> bool:
+    """Whether a number of :func:`held` says that this check began the ban."""
+    return remaining < 0 and remaining % 2 == 1
+
+
 AHEAD = 100_000
 """Microseconds. A charge that is at most this far in the future was made before the clock stepped back a little, and
 counts. One that is further ahead is dropped, so that a wrong clock locks nobody out for long."""

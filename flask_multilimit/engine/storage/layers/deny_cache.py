@@ -20,7 +20,7 @@ from typing import NamedTuple, cast
 from uuid import UUID
 
 from ...algorithms import NEVER
-from ...algorithms.ban import held, is_begun, level_of
+from ...algorithms.base import held, is_begun, level_of
 from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, is_number

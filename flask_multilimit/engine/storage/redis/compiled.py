@@ -17,15 +17,15 @@ that is possible (:mod:`.inline`), and called with a table for the hit where it 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...algorithms import BAN, Quota
-from ...algorithms.ban import BanQuota
 from ...hits import Hit, bans_among
 from ...reply import frame_of
 from .scripts import library, script_of, source, source_of_algorithm, strikes
 
 if TYPE_CHECKING:
+    from ...algorithms.ban import BanQuota
     from .inline import Function
 
 MOST_HITS = 20
@@ -141,8 +141,9 @@ class _Hit:
         quota = shaped.quota
         numbers: dict[str, float] = {"window": quota.window, "count": quota.count, "cost": shaped.cost}
         numbers |= {"burst": quota.burst, "max_delay": quota.max_delay}
-        if isinstance(quota, BanQuota):
-            numbers |= {"time": quota.time, "factor": quota.factor, "most": quota.most, "memory": quota.memory}
+        if self.name == BAN:
+            ban = cast("BanQuota", quota)
+            numbers |= {"time": ban.time, "factor": ban.factor, "most": ban.most, "memory": ban.memory}
         self._fields = {
             "key": f"k{i}",
             **{name: str(number) if number >= 0 else f"({number})" for name, number in numbers.items()},

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 
 from ....algorithms import UNKNOWN
-from ....algorithms.ban import held, level_of
+from ....algorithms.base import held, level_of
 from ....clock import monotonic_microseconds
 from ....decision import Decision
 from ....errors import ConfigurationError, brief
