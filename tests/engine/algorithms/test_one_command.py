@@ -11,12 +11,11 @@ from flask import Flask
 
 from engine.algorithms import workers
 from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from support.asking import commands
 from support.bench import bare, hits
 from support.rates import RATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import redis
 
     from support.servers import Server
@@ -28,23 +27,8 @@ TIMES = 50
 
 @pytest.fixture
 def watcher(server: Server) -> redis.Redis:
-    """A client of its own, so that what it needs to watch is not among what it sees."""
+    """A client of its own: what it needs to watch is not among what it sees."""
     return server.client()
-
-
-def commands_during(watcher: redis.Redis, client: redis.Redis, action: Callable[[], object]) -> list[str]:
-    """The commands that clients sent while `action` ran; not those that scripts called."""
-    client.ping()
-    seen: list[str] = []
-    with watcher.monitor() as monitor:  # type: ignore[no-untyped-call]
-        action()
-        client.ping()
-        for command in monitor.listen():
-            if command["command"] == "PING":
-                return seen
-            if command["client_type"] != "lua":
-                seen.append(command["command"].split()[0])
-    raise AssertionError("the monitor ended before its mark")
 
 
 def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
@@ -53,10 +37,11 @@ def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
     limiter = bare(redis_client)
     limiter.check(workers.mixed)
 
-    commands = commands_during(watcher, redis_client, lambda: limiter.check(workers.mixed))
+    with commands(watcher) as seen:
+        limiter.check(workers.mixed)
 
     assert {hit.rule.algorithm for hit in workers.mixed} == set(RATES)
-    assert commands == ["EVALSHA"]
+    assert seen == ["EVALSHA"]
 
 
 def test_its_refund_is_one_command(watcher: redis.Redis, redis_client: redis.Redis) -> None:
@@ -64,7 +49,10 @@ def test_its_refund_is_one_command(watcher: redis.Redis, redis_client: redis.Red
     limiter.refund(limiter.check(workers.mixed))
     decision = limiter.check(workers.mixed)
 
-    assert commands_during(watcher, redis_client, lambda: limiter.refund(decision)) == ["EVALSHA"]
+    with commands(watcher) as seen:
+        limiter.refund(decision)
+
+    assert seen == ["EVALSHA"]
 
 
 def test_a_request_of_a_view_with_mixed_algorithms_and_subjects_is_one_command(
@@ -83,7 +71,10 @@ def test_a_request_of_a_view_with_mixed_algorithms_and_subjects_is_one_command(
     client = app.test_client()
     assert client.get("/").status_code == 200
 
-    assert commands_during(watcher, redis_client, lambda: client.get("/")) == ["EVALSHA"]
+    with commands(watcher) as seen:
+        client.get("/")
+
+    assert seen == ["EVALSHA"]
     assert len(redis_client.keys()) == 3
 
 
