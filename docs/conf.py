@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from importlib.metadata import version as version_of
+from typing import Any
+
+from flask_multilimit import Ban
+from flask_multilimit.declare import decorators
+from flask_multilimit.engine import hits
+
+modules: list[Any] = [decorators, hits]
+for module in modules:  # a signature with a name that only type checkers load would be shown as it is written
+    module.Ban = Ban
 
 project = "flask-multilimit"
 author = "flask-multilimit contributors"
