@@ -78,19 +78,20 @@ def ratios_of(part: str, samples: Samples, base: Variant, quantity: str) -> Iter
 
 
 @contextlib.contextmanager
-def pinned(server: int | None = None) -> Iterator[bool]:
+def pinned(server: int | None = None, *, apart: bool = False) -> Iterator[bool]:
     """Put this process, and the server, on one core meanwhile, so that nobody gains or loses by being moved; whether
-    the system can."""
+    the system can. With ``apart``, each has a core of its own if there are two."""
     if not hasattr(os, "sched_setaffinity"):
         yield False
         return
     everywhere = os.sched_getaffinity(0)
-    threads = [0, *_threads_of(server)]
-    _move(threads, {max(everywhere)})
+    of_server = _threads_of(server)
+    _move([0], {max(everywhere)})
+    _move(of_server, {min(everywhere) if apart else max(everywhere)})
     try:
         yield True
     finally:
-        _move(threads, everywhere)
+        _move([0, *of_server], everywhere)
 
 
 def _move(threads: Sequence[int], cores: set[int]) -> None:
