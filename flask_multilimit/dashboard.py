@@ -7,7 +7,8 @@ from typing import Any
 from flask import Blueprint
 from flask.sansio.app import App
 
-from .declare.decorators import EXTENSION, exempt
+from .declare.advice import EXTENSION
+from .declare.decorators import exempt
 from .engine import ConfigurationError
 from .engine.errors import brief, check_text
 from .extension import MultiLimit

@@ -13,7 +13,7 @@ from flask import Flask, current_app, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
-from .declare.decorators import EXTENSION, GATE, app_in_force
+from .declare.advice import EXTENSION, GATE, app_in_force
 from .declare.file import NO_FILE, FileLimits
 from .declare.holding import holding
 from .declare.limiter import Cost, Reaction, check_callable

@@ -52,7 +52,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"addresses", "file", "holding", "reserve", "unwrap"},
         {"networks", "releasing", "subjects"},
         {"limiter", "who"},
-        {"checks", "data", "dynamic"},
+        {"advice", "checks", "data", "dynamic"},
         {"decorators", "schema"},
     ),
     "control": ({"controls", "store"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),

@@ -49,6 +49,12 @@ def full_name_of(function: object) -> str:
     return _full_name_of(_innermost(function), frozenset())
 
 
+def mark_below(target: object, mark: str) -> Any:
+    """The attribute ``mark`` of the outermost of ``target`` and the functions below it that have one; or ``None``."""
+    marked = (attributes_of(function) for function in functions_below(target))
+    return next((attributes[mark] for attributes in marked if mark in attributes), None)
+
+
 def held_inside(function: object) -> Iterator[object]:
     """The functions that ``function``, and those below it, hold in closures and attributes, and what these hold.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..declare.decorators import is_routed_limited, limiter_above, note_routed
+from ..declare.advice import is_routed_limited, limiter_above, note_routed
 from ..declare.limiter import Declaration
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
 
+from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys
-from ..declare.decorators import Stack
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for

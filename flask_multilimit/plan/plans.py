@@ -12,7 +12,8 @@ from flask import Flask, Request
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Rule as Route
 
-from ..declare.decorators import Level, Stack, rate_limiter
+from ..declare.advice import Stack
+from ..declare.decorators import Level, rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subjects, SubjectType

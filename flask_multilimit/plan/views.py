@@ -8,7 +8,8 @@ from typing import Any
 
 from flask.views import MethodView, View, http_method_funcs
 
-from ..declare.decorators import Level, RateLimiter, Stack, declared_on, exempt_levels, limited_inside
+from ..declare.advice import Stack, declared_on, limited_inside
+from ..declare.decorators import Level, RateLimiter, exempt_levels
 from ..declare.limiter import Declaration
 from ..declare.unwrap import attributes_of, functions_below
 

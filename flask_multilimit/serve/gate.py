@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from flask import Flask, Response
 
-from ..declare.decorators import Stack, gate_of_app
+from ..declare.advice import Stack, gate_of_app
 from ..declare.holding import held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..engine import Decision

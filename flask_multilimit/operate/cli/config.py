@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flask import current_app
 
 from ...config import PREFIX, Settings
-from ...declare.decorators import EXTENSION
+from ...declare.advice import EXTENSION
 from ...engine.errors import brief
 from ...engine.storage.addresses import redacted
 from .. import console

@@ -1,0 +1,201 @@
+"""The advice around a limited function: it asks the gate of the app before the function runs.
+
+Stacked decorators become one :class:`Stack`. The outermost one checks the whole stack once; those below it find that
+they are covered, and let the call through. Those directly below it are skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import CoroutineType
+from typing import Any, NamedTuple, Protocol, cast
+
+from flask import Flask, current_app
+
+from ..engine import ConfigurationError, Decision
+from ..engine.errors import brief
+from ..engine.records import record
+from .limiter import Declaration
+from .unwrap import attributes_of, functions_below, held_inside, mark_below
+
+EXTENSION = "multilimit"
+"""Where the extension lies in ``app.extensions``."""
+GATE = "multilimit.gate"
+"""Where its gate for that app lies: one extension may serve several apps."""
+
+_MARK = "__multilimit__"
+_ADVICE = "__multilimit_advice__"
+
+app_in_force: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
+"""The app itself: each access to an attribute of the proxy would look it up again."""
+_covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
+_limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_below_views: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@record()
+class Stack:
+    """All limiters declared on one function, outermost first; checked together."""
+
+    where: str
+    declarations: tuple[Declaration, ...]
+
+    @functools.cached_property
+    def may_hold_slots(self) -> bool:
+        """Whether a call may have to release slots when it ends."""
+        return any(callable(each.rules) or any(rule.holds_slots for rule in each.rules) for each in self.declarations)
+
+    @functools.cached_property
+    def covered(self) -> frozenset[Declaration]:
+        """All that need not be checked again after this stack: also those that do not serve the method."""
+        return frozenset(self.declarations)
+
+
+class Gate(Protocol):
+    """What the decorated functions of an app ask before they run."""
+
+    def admit(self, stack: Stack) -> frozenset[Declaration]:
+        """Check the stack. Return all declarations that are covered if the call may pass; raise if not.
+
+        Decisions that hold slots of a service function are put into :data:`held_by_this_call`.
+        """
+
+    def release(self, decisions: Iterable[Decision]) -> None:
+        """Give back the slots that ``decisions`` hold."""
+
+
+class _Advice(NamedTuple):
+    """Attached to each function that we return. Our decorators that are directly stacked share one such function."""
+
+    advised: weakref.ref[Any]
+    """The function it is attached to. (Other decorators copy all attributes of a function.)"""
+    behind: Any
+    doors: frozenset[Declaration]
+    """The outermost limiters of the stacks below that it skips, and its own."""
+
+
+def advise(function: Any, stack: Stack) -> Any:
+    """``function``, which runs only if the gate of the app in force admits ``stack``."""
+    below: _Advice | None = attributes_of(function).get(_ADVICE)
+    behind, doors = function, frozenset(stack.declarations[:1])
+    if below is not None and below.advised() is function:
+        behind, doors = below.behind, doors | below.doors
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def advised(*args: Any, **kwargs: Any) -> Any:
+            with _covering(_enter(stack, doors)):
+                return await behind(*args, **kwargs)
+
+    else:
+
+        @functools.wraps(function)
+        def advised(*args: Any, **kwargs: Any) -> Any:
+            covered = _enter(stack, doors)
+            token = _covered.set(covered)  # inlined: a context manager would take some microseconds
+            try:
+                result = behind(*args, **kwargs)
+            finally:
+                _covered.reset(token)
+            return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
+
+    if stack.may_hold_slots:
+        from .releasing import releasing  # noqa: PLC0415 - few limits hold slots
+
+        advised = releasing(advised, lambda: _gate(stack).release)
+    setattr(advised, _MARK, stack)
+    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
+    for limited in functions_below(function):
+        with suppress(TypeError):  # it cannot be hashed or weakly referenced
+            _limited[limited] = stack.where
+    return advised
+
+
+def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:
+    """Check ``stack`` unless it is covered. Return what is covered from here on."""
+    covered = _covered.get()
+    # It is covered once, on the way in: if the function calls itself again, that is another call.
+    if not doors <= covered:
+        covered |= _gate(stack).admit(stack)
+    return covered - doors
+
+
+@contextmanager
+def _covering(covered: frozenset[Declaration]) -> Iterator[None]:
+    token = _covered.set(covered)
+    try:
+        yield
+    finally:
+        _covered.reset(token)
+
+
+async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
+    """For a decorator that is not async and has called an async function: keep what is covered while it runs."""
+    with _covering(_covered.get() | covered):
+        return await coroutine
+
+
+def gate_of_app(app: Flask, *, needed_by: str = "") -> Gate:
+    """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
+    if not isinstance(app, Flask):
+        raise ConfigurationError(f"app={brief(app)}: give the Flask app")
+    gate: Gate | None = app.extensions.get(GATE)
+    if gate is None:
+        raise ConfigurationError(
+            f"{needed_by}the app {app.name!r} has no MultiLimit: call MultiLimit(app) or MultiLimit().init_app(app)"
+        )
+    return gate
+
+
+def _gate(stack: Stack) -> Gate:
+    try:
+        app = app_in_force()
+    except RuntimeError:
+        raise RuntimeError(
+            f'"{stack.where}" is rate limited and needs an app: call it in a request or with app.app_context(), '
+            "or use the engine's Limiter, which needs none"
+        ) from None
+    # Looked up here first, because formatting the message takes longer.
+    return app.extensions.get(GATE) or gate_of_app(app, needed_by=f'"{stack.where}" is rate limited, but ')
+
+
+def declared_on(function: object) -> Stack | None:
+    """The outermost stack of ``function``, also below other decorators that tell what they wrap."""
+    return cast("Stack | None", mark_below(function, _MARK))
+
+
+def limited_inside(function: object) -> list[str]:
+    """Where limiters are declared that the stack of ``function`` does not have, and that stand on functions which it
+    holds: perhaps below a decorator that does not tell what it wraps."""
+    own = declared_on(function)
+    covered = own.covered if own is not None else frozenset()
+    stacks = (declared_on(held) for held in held_inside(function))
+    return list(dict.fromkeys(stack.where for stack in stacks if stack is not None and not stack.covered <= covered))
+
+
+def limiter_above(function: object) -> str | None:
+    """Where a limiter was declared that wraps ``function``. A call of ``function`` itself bypasses it."""
+    with suppress(TypeError):
+        return _limited.get(function)
+    return None
+
+
+def note_routed(view: object) -> None:
+    """Note that ``view`` is the view of some app, so what is limited in it is limited there as declared."""
+    if declared_on(view) is None:
+        return
+    _, *below = functions_below(view)
+    for function in below:
+        with suppress(TypeError):  # it cannot be hashed or weakly referenced
+            _below_views.add(function)
+
+
+def is_routed_limited(function: object) -> bool:
+    """Whether a limited view stands above ``function``, in any app of this process."""
+    return function in _below_views
