@@ -96,6 +96,13 @@ def reset_afters(reply: Reply) -> Reply:
     return reply[RESET_AFTER::EACH]
 
 
+def at_instant(reply: Reply, now: int) -> list[int]:
+    """``reply``, as if it had been given at ``now``."""
+    moved = list(reply)
+    moved[NOW] = now
+    return moved
+
+
 def passing_times(reply: Reply) -> tuple[int, ...]:
     """The indices of times that shrink while time passes: those that are neither 0 nor endless."""
     each = range(REMAINING, len(reply))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
-from ...engine.reply import ALLOWED, EACH, REMAINING, RETRY_AFTER
+from ...engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
 from ...plan.endpoint import AppliedLimits, Plan
 from ...plan.plans import Plans
 from .asking import Asked, Asking, Charging, Given, RuleKey, Shape
@@ -103,7 +103,7 @@ class Replay:
                 return
             tally.admitted += 1
             least = tally.least
-            for number, left in enumerate(reply[REMAINING::EACH]):
+            for number, left in enumerate(reply[REMAININGS]):
                 if left < least[number]:  # noqa: PLR1730 - min() takes longer, at every request
                     least[number] = left
             if self._clients.refused:
@@ -175,7 +175,7 @@ class Replay:
     def _admit(self, asked: Asked, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = asked.shape.tally, asked.limits
         tally.admitted += 1
-        tally.least = list(map(min, tally.least, decision.reply[REMAINING::EACH]))
+        tally.least = list(map(min, tally.least, decision.reply[REMAININGS]))
         refusing = _refusing(decision)
         if refusing:  # shadows
             tally.shadowed += 1
@@ -320,4 +320,4 @@ class Replay:
 
 
 def _refusing(decision: Decision) -> tuple[int, ...]:
-    return tuple([place for place, wait in enumerate(decision.reply[RETRY_AFTER::EACH]) if wait])
+    return tuple([place for place, wait in enumerate(decision.reply[RETRY_AFTERS]) if wait])

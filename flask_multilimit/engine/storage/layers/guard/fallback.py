@@ -19,7 +19,7 @@ from ....clock import monotonic_microseconds
 from ....decision import Decision
 from ....errors import ConfigurationError, brief
 from ....hits import BanHit, Hit, bans_among, memoized
-from ....reply import DELAY, Standing, head, reset_afters, standing_of, standings_of
+from ....reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Concurrent, Rule
 from ...base import Slot
 from ...memory import SWEEPS, MemoryStorage
@@ -172,7 +172,7 @@ class Fallback:
         """Restart the time of the slots that :meth:`decide` has taken. Return the decision that holds them now."""
         slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
         self._memory.renew(slots)
-        return local._replace(reply=[self.now(), *local.reply[1:]])
+        return local._replace(reply=at_instant(local.reply, self.now()))
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys`` and what was known about them."""
