@@ -227,7 +227,7 @@ class _Usual(NamedTuple):
 
 
 def _as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
-    """What :func:`standard` tells, if nothing but what is left has changed since it was first told of the same hits. It
+    """The fields of :func:`standard`, if only the remaining units differ from the first rendering for these hits. That
     is so for nearly every request, and takes a third of the time."""
     hits, reply = decision.hits, decision.reply
     if not reply[ALLOWED] or decision.refunded or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
