@@ -6,7 +6,7 @@ import math
 import time
 from enum import Enum
 from threading import Lock
-from typing import cast
+from typing import Literal, cast
 
 from ....errors import StorageError
 from ....hits import Hit
@@ -56,6 +56,13 @@ class Breaker:
     def has_failed(self) -> bool:
         """Whether there is an outage: the storage is away, or not yet charged for what was admitted meanwhile."""
         return self.state in (State.OPEN, State.HALF_OPEN)
+
+    @property
+    def shown(self) -> Literal["closed", "open", "half-open"]:
+        """The state in the words of :class:`.Health`: ``RETURNING`` is no outage any more."""
+        if not self.has_failed:
+            return "closed"
+        return "open" if self.state is State.OPEN else "half-open"
 
     def fail(self, hits: tuple[Hit, ...], error: StorageError) -> bool:
         """Open; return whether an outage begins. A failure in ``HALF_OPEN`` belongs to the same outage."""

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 from ....clock import monotonic_microseconds
@@ -78,7 +78,6 @@ class GuardedStorage:
         self._pending = PendingCharges(storage, clock, self._log_single, most_hits=outage_keys)
         self._breaker = Breaker()
         self._lock = self._breaker.lock
-        self._probing = False
         self._prober = Prober(
             self._recover,
             is_done=self._is_recovered,
@@ -355,17 +354,12 @@ class GuardedStorage:
             state="failed" if self._breaker.has_failed else "working",
             since=self._breaker.since,
             error=self._breaker.error,
-            breaker=self._shown_state(),
+            breaker=self._breaker.shown,
             fallback_keys=len(self._fallback),
             pending=len(self._pending),
             given_up=self._pending.given_up,
             workers=self._counted(),
         )
-
-    def _shown_state(self) -> Literal["closed", "open", "half-open"]:
-        if not self._breaker.has_failed:
-            return "closed"
-        return "open" if self._breaker.state is _OPEN and not self._probing else "half-open"
 
     # The way back, in the prober's thread
 
@@ -373,7 +367,9 @@ class GuardedStorage:
         """Ask the storage. If it answers, charge it for what is pending, and close the breaker. Raises
         :class:`StorageError`."""
         if self._breaker.state is _OPEN:
-            self._probe()
+            self.wrapped.check(probes_like(self._breaker.failing_hits))
+            with self._lock:
+                self._breaker.answer()
         while not self._close_if_settled():
             self._pending.give_back()
             with self._lock:
@@ -385,15 +381,6 @@ class GuardedStorage:
                 self._once_more(error, failures, start, self._pending.charge, batch)
             with self._lock:
                 self._pending.remove(batch)
-
-    def _probe(self) -> None:
-        self._probing = True
-        try:
-            self.wrapped.check(probes_like(self._breaker.failing_hits))
-            with self._lock:
-                self._breaker.answer()
-        finally:
-            self._probing = False
 
     def _close_if_settled(self) -> bool:
         """Under the lock of the decisions, so that none is made in between."""
@@ -416,5 +403,4 @@ class GuardedStorage:
         """Leave it to the parent to probe the server and to charge what the parent has admitted."""
         self._lock = self._breaker.lock = Lock()
         self._prober.forget()
-        self._probing = False
         self._pending.forget()

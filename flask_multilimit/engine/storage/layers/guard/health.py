@@ -21,8 +21,8 @@ class Health(NamedTuple):
     error: StorageError | None
     """The latest error; it stays when the storage works again."""
     breaker: Literal["closed", "open", "half-open"]
-    """``open``: no check asks the storage. ``half-open``: the guard is probing it; or it has answered and is being
-    charged for what was admitted during the outage."""
+    """``open``: no check asks the storage. ``half-open``: checks ask it again, while it is charged for what
+    was admitted during the outage."""
     fallback_keys: int
     """Keys that this process is counting by itself."""
     pending: int

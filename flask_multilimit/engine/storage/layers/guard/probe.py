@@ -42,10 +42,6 @@ class Prober:
         self._stopped = Event()
         self._last = 0.0
 
-    @property
-    def is_idle(self) -> bool:
-        return self._thread is None
-
     def ensure(self, lock: Lock) -> None:
         """Start the thread unless it runs."""
         thread = self._thread

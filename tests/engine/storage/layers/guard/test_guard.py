@@ -117,7 +117,7 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        self.until(lambda: all(guard._prober.is_idle for guard in self._guards()))  # all is told and logged
+        self.until(lambda: all(guard._prober._thread is None for guard in self._guards()))  # all is told and logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
