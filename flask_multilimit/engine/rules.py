@@ -256,6 +256,10 @@ NOTHING = Rule.model_construct(time=60, count=0)
 """The rule by which nothing passes. Only code makes it: a count of 0 in a declaration is an error."""
 
 
+CONCURRENCY = "concurrency"
+"""The algorithm that counts what is in progress."""
+
+
 class Concurrent(Rule):
     """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and given back when
     the work is done.
@@ -269,7 +273,7 @@ class Concurrent(Rule):
     """
 
     def __init__(self, count: int, timeout: float | timedelta = 60, *, name: str | None = None) -> None:
-        super().__init__(timeout, count, algorithm="concurrency", name=name)
+        super().__init__(timeout, count, algorithm=CONCURRENCY, name=name)
 
     @staticmethod
     def _call(given: dict[str, Any]) -> str:

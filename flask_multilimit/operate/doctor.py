@@ -41,7 +41,7 @@ from ..plan.views import limited_inside_view
 from ..serve.gate import AppGate
 from ..serve.steer import Steering, steering_of
 from .console import duration, plural
-from .listing import ListedEndpoint, endpoints_of, prefixes_of, stored_keys, unmatched_of
+from .listing import ListedEndpoint, endpoints_of, limiters_of, prefixes_of, stored_keys
 
 PINGS = 8
 MANY_ENDED = 100
@@ -104,8 +104,8 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         yield from _unknown_names(gate)
         yield from _declarations(gate, endpoints)
         yield from _hidden(gate, endpoints)
-        yield from _addresses(gate, endpoints)
-        yield from _users(gate, endpoints)
+        yield from _addresses(gate)
+        yield from _users(gate)
     yield _traffic(gate)
     yield from _control(gate)
     yield from _storage(gate, endpoints)
@@ -161,8 +161,8 @@ def _hidden(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]
     )
 
 
-def _addresses(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
-    if not _limits_by(LimitType.IP, gate, endpoints):
+def _addresses(gate: AppGate) -> Iterator[Finding]:
+    if not _limits_by(LimitType.IP, gate):
         return
     fix = _proxy_fix(gate.app.wsgi_app)
     if fix is not None and fix.x_for:
@@ -198,8 +198,8 @@ def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
     return None
 
 
-def _users(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
-    if not _limits_by(LimitType.USER, gate, endpoints):
+def _users(gate: AppGate) -> Iterator[Finding]:
+    if not _limits_by(LimitType.USER, gate):
         return
     if _saw_only_anonymous(gate):
         yield Finding(
@@ -293,9 +293,8 @@ _LOOK_AT_IT = (
 )
 
 
-def _limits_by(wanted: LimitType, gate: AppGate, endpoints: list[ListedEndpoint]) -> bool:
-    limiters = [each for endpoint in endpoints for each in endpoint.limiters]
-    types = [listed.planned.declaration.type for listed in (*limiters, *unmatched_of(gate))]
+def _limits_by(wanted: LimitType, gate: AppGate) -> bool:
+    types = [listed.planned.declaration.type for listed in limiters_of(gate)]
     return any(wanted in type_ if isinstance(type_, tuple) else wanted is type_ for type_ in types)
 
 

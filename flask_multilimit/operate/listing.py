@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..control.store import is_control
@@ -16,7 +16,7 @@ from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
 from ..plan.endpoint import Plan, PlannedLimiter
-from ..plan.sources import UNMATCHED_SCOPE
+from ..plan.plans import METHODS
 from ..serve.gate import AppGate
 
 SEEN_TOGETHER = 50
@@ -78,47 +78,43 @@ def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
 
 def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
     """What limits requests that match no route."""
-    declarations = gate.plans.sources.for_unmatched()
-    plan = Plan.of(gate.app, UNMATCHED_SCOPE, declarations, prefix=gate.settings.key_prefix, stack=None)
-    return tuple(
-        ListedLimiter(planned, planned.declaration.scope or plan.scope, _declared_methods(planned))
-        for planned in plan.limiters
-    )
+    return _limiters({method: gate.plans.of_unmatched(method) for method in sorted(METHODS)})
+
+
+def limiters_of(gate: AppGate) -> list[ListedLimiter]:
+    """All limiters of endpoints, and those of requests that match no route. Raises :class:`ConfigurationError`."""
+    return [*(limiter for endpoint in endpoints_of(gate) for limiter in endpoint.limiters), *unmatched_of(gate)]
 
 
 def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndpoint:
-    methods = dict.fromkeys(method for route in routes for method in route.methods)
-    plans = {method: gate.plans.of_endpoint(name, method) for method in methods}
-    found: dict[object, PlannedLimiter] = {}
+    plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
+    return ListedEndpoint(name, routes, _limiters(plans), gate.plans.is_exempt(name))
+
+
+def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
+    """The limiters of ``plans``, by method; each limiter once."""
+    found: dict[object, tuple[PlannedLimiter, str]] = {}
     served: dict[object, list[str]] = {}
     for method, plan in plans.items():
         for planned in plan.limiters:
-            found.setdefault(_identity(planned), planned)
+            found.setdefault(_identity(planned), (planned, planned.declaration.scope or plan.scope))
             served.setdefault(_identity(planned), []).append(method)
-    return ListedEndpoint(
-        name,
-        routes,
-        tuple(
-            ListedLimiter(
-                planned,
-                planned.declaration.scope or name,
-                None if len(served[place]) == len(methods) else tuple(served[place]),
-            )
-            for place, planned in found.items()
-        ),
-        gate.plans.is_exempt(name),
+    return tuple(
+        ListedLimiter(planned, scope, _shown(served[identity], plans)) for identity, (planned, scope) in found.items()
     )
+
+
+def _shown(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:
+    """The methods to show of a limiter that serves these of ``methods``; ``None``: all, as without ``methods=``."""
+    if set(served) == set(methods) - {"OPTIONS"}:
+        return None
+    return tuple(each for each in served if each != "HEAD" or "GET" not in served)
 
 
 def _identity(planned: PlannedLimiter) -> object:
     """What limiters of several methods have in common that are one: their declaration, or the override that adds it."""
     declared = planned.declared
     return declared.where if declared.where.startswith("override ") else id(declared)
-
-
-def _declared_methods(planned: PlannedLimiter) -> tuple[str, ...] | None:
-    methods = planned.declaration.methods
-    return None if methods is None else tuple(sorted(methods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +132,7 @@ class ListedKey:
 def prefixes_of(gate: AppGate) -> tuple[str, ...]:
     """What the keys of the app begin with. One that another begins with stands for it."""
     prefixes = {gate.settings.key_prefix}
-    limiters = [each for endpoint in endpoints_of(gate) for each in endpoint.limiters]
-    for listed in (*limiters, *unmatched_of(gate)):
+    for listed in limiters_of(gate):
         prefixes.add(listed.planned.declaration.key or gate.settings.key_prefix)
     return tuple(sorted(each for each in prefixes if not any(each.startswith(other) for other in prefixes - {each})))
 
@@ -171,10 +166,9 @@ def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
 
 
 def _rules_by_counter(gate: AppGate) -> dict[Counter, Rule]:
-    limiters = [each for endpoint in endpoints_of(gate) for each in endpoint.limiters]
     return {
         (listed.planned.stem, type_name, rule.algorithm, str(rule.window_ms)): rule
-        for listed in (*limiters, *unmatched_of(gate))
+        for listed in limiters_of(gate)
         for type_name in _types_in_keys(listed.planned.declaration.type_name)
         for rule in listed.planned.counted
     }

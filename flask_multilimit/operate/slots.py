@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 
+from ..engine.key_parts import parts_of_key
+from ..engine.rules import CONCURRENCY
 from ..engine.storage import Inspectable
 from ..serve.gate import AppGate
-from .listing import ListedLimiter, describe_keys, endpoints_of, stored_keys, subject_of, unmatched_of
+from .listing import describe_keys, limiters_of, stored_keys
 from .top import SlotsInUse
 
-MOST_PLACES = 20
+MOST_LIMITERS = 20
 """Limiters whose keys are looked for, each by a SCAN."""
 MOST_KEYS = 1000
 """Keys that are looked at."""
@@ -19,26 +20,27 @@ MOST_KEYS = 1000
 def slots_in_use(gate: AppGate, most: int = 20) -> list[SlotsInUse]:
     """The subjects that hold most of what they may. None where the storage lists no keys. Raises
     :class:`StorageError`."""
-    places = _places(gate)
-    if not places or not isinstance(gate.limiter.storage, Inspectable):
+    scopes = _scopes(gate)
+    if not scopes or not isinstance(gate.limiter.storage, Inspectable):
         return []
-    stored = stored_keys(gate, list(places)[:MOST_PLACES], MOST_KEYS)
+    stored = stored_keys(gate, list(scopes)[:MOST_LIMITERS], MOST_KEYS)
     found = []
-    for key in describe_keys(gate, [each for each in stored if ":concurrency:" in each.key]):
-        subject, place = subject_of(key.key), next(stem for stem in places if key.key.startswith(stem))
-        if key.rule is not None and key.used and subject is not None:
-            found.append(SlotsInUse(places[place], key.used, key.rule.count, *subject))
+    for key in describe_keys(gate, [each for each in stored if _is_of_slots(each.key)]):
+        parts = parts_of_key(key.key)
+        if key.rule is not None and key.used and parts is not None:
+            found.append(SlotsInUse(scopes[parts.stem], key.used, key.rule.count, parts.type, parts.subject))
     return heapq.nlargest(most, found, key=lambda each: (each.used / each.limit, each.used))
 
 
-def _places(gate: AppGate) -> dict[str, str]:
-    """What the keys of limiters with slots begin with, and where those stand."""
-    limiters: Sequence[ListedLimiter] = (
-        *(limiter for endpoint in endpoints_of(gate) for limiter in endpoint.limiters),
-        *unmatched_of(gate),
-    )
+def _is_of_slots(key: str) -> bool:
+    parts = parts_of_key(key)
+    return parts is not None and parts.algorithm == CONCURRENCY
+
+
+def _scopes(gate: AppGate) -> dict[str, str]:
+    """The scopes of limiters with slots, by what their keys begin with."""
     return {
         limiter.planned.stem: limiter.scope
-        for limiter in limiters
+        for limiter in limiters_of(gate)
         if any(rule.holds_slots for rule in limiter.planned.counted)
     }

@@ -15,13 +15,13 @@ from ..declare.networks import Networks
 from ..declare.subjects import LimitType, Subject
 from ..declare.who import Who
 from ..engine import Concurrent, Rule
+from ..engine.rules import CONCURRENCY
 
 if TYPE_CHECKING:
     from ..control.controls import Override
     from ..declare.data import WrittenRule
 
 NamedRule = tuple[str, Rule]
-CONCURRENCY = "concurrency"
 
 
 class Overrides:

@@ -11,6 +11,8 @@ from operate.cli.conftest import Command
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flask.testing import FlaskClient
+
 SCREEN = """\
     NAME             TYPE     RULE             ALGORITHM       OPTIONS
 
@@ -251,3 +253,14 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
         "top",
         "unset",
     ]
+
+
+def test_what_is_changed_for_requests_without_a_route_is_listed(on_server: Command, shop: FlaskClient) -> None:
+    on_server("set", "unmatched", "ip-60s", "3/minute", "--lasting", "--yes")
+    shop.get("/nothing-here")
+
+    (limit,) = (each for each in on_server("limits", "--json").json["unmatched"] if each["name"] == "ip-60s")
+    (key,) = (each for each in on_server("keys", "--json").json["keys"] if "{unmatched}" in each["key"])
+
+    assert limit["count"] == key["rule"]["count"] == 3
+    assert "ip-60s           ip       3 per minute " in on_server("limits").out.partition("no route  ")[2]

@@ -1,0 +1,146 @@
+"""The list of limits says what requests meet: it asks the plans, also for what is changed while the app runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import request
+from flask.views import MethodView
+from werkzeug.routing import Rule as Route
+
+from flask_multilimit import IP, MultiLimit, RedisStorage, rate_limiter
+from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.operate.doctor import examine
+from flask_multilimit.operate.listing import describe_keys, endpoints_of, prefixes_of, stored_keys, unmatched_of
+from flask_multilimit.operate.slots import slots_in_use
+from flask_multilimit.operate.top import SlotsInUse
+from flask_multilimit.operate.words import rule_text
+from flask_multilimit.serve.gate import AppGate, gate_of
+from flask_multilimit.serve.steer import steering_of
+from support.asking import statuses, view
+
+if TYPE_CHECKING:
+    import redis
+    from flask import Flask
+
+    from flask_multilimit.control.control import Control
+
+
+def control_of(app: Flask) -> Control:
+    with app.app_context():
+        return steering_of(app).control
+
+
+def rules_of(gate: AppGate) -> list[str]:
+    return [f"{name}: {rule_text(rule)}" for each in unmatched_of(gate) for name, rule in each.planned.rules]
+
+
+def methods_of(gate: AppGate, endpoint: str) -> list[tuple[str, ...] | None]:
+    return [each.methods for listed in endpoints_of(gate) if listed.name == endpoint for each in listed.limiters]
+
+
+class TestUnmatchedRequests:
+    """Listed as overrides make them."""
+
+    @pytest.mark.parametrize("endpoint", ["*", "unmatched"])
+    def test_another_count(self, app: Flask, endpoint: str) -> None:
+        MultiLimit(app, unmatched_limits="5/minute")
+
+        control_of(app).override(endpoint, rule="default-60s", rules="3/minute", lasting=True)
+
+        assert statuses(app, "/a", "/b", "/c", "/d") == [404, 404, 404, 429]
+        assert rules_of(gate_of(app)) == ["default-60s: 3 per minute"]
+
+    def test_an_additional_limit_and_a_limiter_that_is_off(self, app: Flask) -> None:
+        limits = [{"type": "ip", "rules": "5/minute"}, "9/hour"]
+        MultiLimit(app, unmatched_limits=limits, user_loader=lambda: request.headers.get("X-User"))
+        control = control_of(app)
+        further = {"type": "user", "rules": "2/minute", "name": "further"}
+
+        entry = control.override("unmatched", limit=further, lasting=True)
+        control.override("unmatched", limiter="ip", off=True, lasting=True)
+
+        gate = gate_of(app)
+        assert statuses(app, "/a", "/b", "/c") == [404, 404, 429]
+        assert rules_of(gate) == ["default-3600s: 9 per hour", "further-60s: 2 per minute"]
+        assert unmatched_of(gate)[-1].planned.declaration.where == f"override {entry.id}"
+        assert "users" in {each.name for each in examine(gate)}
+
+    def test_their_keys_are_known(self, app: Flask, redis_client: redis.Redis) -> None:
+        MultiLimit(app, storage=RedisStorage(redis_client), unmatched_limits="5/minute")
+        control_of(app).override("*", rule="default-60s", rules="3/minute", lasting=True)
+        control_of(app).override("unmatched", limit={"type": "ip", "rules": "7 at once"}, lasting=True)
+        gate = gate_of(app)
+
+        responses = [app.test_client().get(path) for path in ("/a", "/b")]
+
+        listed = describe_keys(gate, stored_keys(gate, prefixes_of(gate)))
+        assert {(rule_text(each.rule), each.used) for each in listed if each.rule} == {
+            ("3 per minute", 2),
+            ("7 at once", 2),
+        }
+        assert all(each.rule for each in listed)
+        assert slots_in_use(gate) == [SlotsInUse("unmatched", 2, 7, "ip", "127.0.0.1")]
+        for response in responses:
+            response.close()
+        gate.limiter.close()
+
+    def test_on_the_dashboard(self, app: Flask) -> None:
+        multilimit = MultiLimit(app, unmatched_limits="5/minute")
+        app.register_blueprint(Dashboard(multilimit, authorize=lambda: "ada"))
+        control_of(app).override("*", rule="default-60s", rules="3/minute", lasting=True)
+
+        shown = app.test_client().get("/multilimit/api/limits?q=unmatched").get_json()
+
+        assert [row["text"] for each in shown["endpoints"] for row in each["limits"]] == ["3 per minute"]
+
+    def test_methods(self, app: Flask) -> None:
+        limits: list[dict[str, Any]] = [
+            {"rules": "1/minute", "methods": ["POST", "PUT"]},
+            {"rules": "2/hour", "methods": ["GET"], "name": "reads"},
+            {"rules": "3/day"},
+        ]
+        MultiLimit(app, unmatched_limits=limits)
+
+        listed = {
+            rule_text(rule): each.methods for each in unmatched_of(gate_of(app)) for _, rule in each.planned.rules
+        }
+
+        assert listed == {"1 per minute": ("POST", "PUT"), "2 per hour": ("GET",), "3 per day": None}
+
+
+class TestEndpoints:
+    """A limiter is listed for every method that it limits."""
+
+    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+    def test_a_method_that_flask_adds(self, app: Flask, method: str) -> None:
+        MultiLimit(app)
+        limited = rate_limiter(type=IP, rules="1/minute", methods=[method])(view())
+        app.add_url_rule("/", "show", limited, provide_automatic_options=False, methods=["GET", "OPTIONS"])
+
+        assert statuses(app, "/", "/", method=method) == [200, 429]
+        assert methods_of(gate_of(app), "show") == [(method,)]
+
+    def test_a_route_without_methods(self, app: Flask) -> None:
+        MultiLimit(app)
+        app.url_map.add(Route("/", endpoint="show"))
+        app.view_functions["show"] = rate_limiter(rules="1/minute")(view())
+
+        assert statuses(app, "/", "/") == [200, 429]
+        assert methods_of(gate_of(app), "show") == [None]
+
+    def test_a_method_of_a_class(self, app: Flask) -> None:
+        class Page(MethodView):
+            @rate_limiter(rules="1/minute")
+            def get(self) -> str:
+                return "got"
+
+            @rate_limiter(rules="2/minute")
+            def post(self) -> str:
+                return "posted"
+
+        MultiLimit(app, application_limits="9/minute")
+        app.add_url_rule("/", view_func=Page.as_view("page"))
+
+        assert methods_of(gate_of(app), "page") == [None, ("GET",), ("POST",)]
