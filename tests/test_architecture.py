@@ -121,7 +121,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"alerts", "keys", "limits", "schema", "simulate", "subjects", "suggest"},
     ),
     "engine": (
-        {"errors", "algorithms", "clock", "forks", "records", "reply"},
+        {"errors", "algorithms", "clock", "forks", "records", "reply", "threads"},
         {"rules", "keys"},
         {"bans", "key_parts"},
         {"hits"},

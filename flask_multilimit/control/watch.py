@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 import random
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock, Thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import tell_child
+from ..engine.threads import threads_run
 from .document import Document
 from .store import NEVER_WRITTEN, Store
 
@@ -25,7 +25,7 @@ SECONDS = (0.4, 0.6)
 LONG = 1 << 20
 """Characters of a document."""
 PAUSE = 20
-"""So many times the time that it took to leave out the entries that have ended passes before it is done again."""
+"""Pause before ended entries are pruned again, as a multiple of the last pruning's duration."""
 
 _dice = random.Random()
 """Of its own: an app may have seeded the one that all share."""
@@ -40,9 +40,9 @@ class InForce(NamedTuple):
     stamp: str = NEVER_WRITTEN
     document: Document = NOTHING
     now: float = 0.0
-    """The clock of the store when it was read, and"""
+    """Store's clock when read."""
     read: float = 0.0
-    """this process's clock at that instant."""
+    """This process's clock when read."""
 
     def time(self) -> float:
         """The clock of the store now: POSIX time."""
@@ -155,7 +155,7 @@ class Watcher:
         self.problem = error
         shown = with_remedy(error) if isinstance(error, StorageError) else error
         self._logger.error(
-            "Rate limits: the last control document stays in force, for the newest cannot be taken: %s", shown
+            "Rate limits: cannot apply the newest control document; the previous one stays in force: %s", shown
         )
         self._report(error)
 
@@ -163,12 +163,15 @@ class Watcher:
         if self._running:
             return
         self._running = True
-        _warn_of_uwsgi(self._logger)
+        if not threads_run():
+            self._logger.warning(
+                "Rate limits: uWSGI runs no threads, so changes are not noticed: set enable-threads = true"
+            )
         try:
             Thread(target=_watch, args=(weakref.ref(self),), name="multilimit-control", daemon=True).start()
         except RuntimeError as error:  # no more threads
             self._running = False
-            self._logger.error("Rate limits: changes are not noticed, for no thread can be started: %s", error)
+            self._logger.error("Rate limits: could not start the thread that follows changes: %s", error)
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
@@ -207,10 +210,3 @@ def _watch(watching: weakref.ref[Watcher]) -> None:
         except Exception:
             watcher._logger.exception("Rate limits: the control document could not be looked at; will try again")
         del watcher
-
-
-def _warn_of_uwsgi(logger: logging.Logger) -> None:
-    uwsgi: Any = sys.modules.get("uwsgi")  # only there inside of uWSGI
-    options: dict[str, Any] = getattr(uwsgi, "opt", {"threads": b"1"})
-    if not options.get("enable-threads") and not options.get("threads"):
-        logger.warning("Rate limits: uWSGI runs no threads, so changes are not noticed: set enable-threads = true")

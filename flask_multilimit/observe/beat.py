@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import sys
 import time
 import weakref
 from threading import Lock, Thread
@@ -62,7 +61,9 @@ class Beat:
             Thread(target=_run, args=(weakref.ref(self), turn), name="multilimit-beat", daemon=True).start()
         except RuntimeError as error:  # no thread left, or the interpreter is ending: the next event tries again
             self.idle = True
-            self._logger.warning("Rate limits: no thread can be started, so traffic is not flushed: %s", error)
+            self._logger.warning(
+                "Rate limits: could not start the background thread, so traffic is not flushed: %s", error
+            )
 
     def once(self, *, ending: bool = False) -> bool:
         """Run every task now; return whether any has more to come."""
@@ -91,15 +92,6 @@ class Beat:
 
 
 _beats: weakref.WeakSet[Beat] = weakref.WeakSet()
-
-
-def threads_run() -> bool:
-    """Whether a thread can run beside requests. uWSGI allows it only with ``enable-threads`` or ``threads``."""
-    uwsgi = sys.modules.get("uwsgi")  # the server provides it; there is no such package
-    if uwsgi is None:
-        return True
-    given = {name.decode() if isinstance(name, bytes) else name for name in uwsgi.opt}
-    return bool(given & {"enable-threads", "threads"})
 
 
 def _run(beating: weakref.ref[Beat], turn: object) -> None:

@@ -36,7 +36,7 @@ from ..engine.storage import KeepsTallies, LocalStorage
 from ..engine.storage.layers.guard.workers import workers_asked_for
 from ..engine.storage.redis.failures import code_of, storage_error
 from ..engine.storage.redis.uri import address_of
-from ..observe.beat import threads_run
+from ..engine.threads import lets_threads_run, threads_run
 from ..plan.views import limited_inside_view
 from ..serve.gate import AppGate
 from ..serve.steer import Steering, steering_of
@@ -231,11 +231,15 @@ def _traffic(gate: AppGate) -> Finding:
     if not isinstance(gate.limiter.storage, KeepsTallies):
         text = f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
         return Finding("traffic", Severity.HINT, text, "`flask multilimit top` shows nothing; the log does.")
-    under_uwsgi = any(name.startswith("UWSGI_") for name in os.environ)
-    if not threads_run() or (under_uwsgi and not os.environ.keys() & {"UWSGI_ENABLE_THREADS", "UWSGI_THREADS"}):
+    uwsgi = {_uwsgi_option(name): value for name, value in os.environ.items() if name.startswith("UWSGI_")}
+    if not threads_run() or (uwsgi and not lets_threads_run(uwsgi)):
         text = "uWSGI seems to run no threads: traffic is flushed only while requests are served."
         return Finding("traffic", Severity.WARNING, text, "Start uWSGI with enable-threads.")
     return Finding("traffic", Severity.OK, "Counted in each process, and kept in the storage for an hour.")
+
+
+def _uwsgi_option(variable: str) -> str:
+    return variable.removeprefix("UWSGI_").lower().replace("_", "-")
 
 
 def _control(gate: AppGate) -> Iterator[Finding]:

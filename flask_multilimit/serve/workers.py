@@ -7,7 +7,7 @@ from flask import Flask, request
 
 from ..config import Settings
 from ..engine import Limiter
-from ..observe.beat import threads_run
+from ..engine.threads import threads_run
 
 
 def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:

@@ -124,7 +124,7 @@ def test_no_thread_to_be_had_is_a_line_in_the_log(
     beat.start()
 
     assert not beat.running
-    assert "no thread can be started" in caplog.text
+    assert "could not start the background thread" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")

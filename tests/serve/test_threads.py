@@ -1,4 +1,4 @@
-"""Where the server lets no thread run, traffic is flushed late, and somebody says so."""
+"""Where the server lets no thread run, traffic is flushed late and changes are not noticed: the log warns of both."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit
+from flask_multilimit.serve.steer import steering_of
 
 
 @pytest.mark.parametrize(
-    ("options", "settings", "warns"),
+    ("options", "settings", "warnings"),
     [
-        ({b"master": True}, {}, True),
-        ({b"enable-threads": True}, {}, False),
-        ({"threads": "4"}, {}, False),
-        ({}, {"MULTILIMIT_TRAFFIC": False}, False),
+        ({b"master": True}, {}, (True, True)),
+        ({b"enable-threads": True}, {}, (False, False)),
+        ({"enable-threads": b"false"}, {}, (True, True)),
+        ({b"threads": b"4"}, {}, (False, False)),
+        ({}, {"MULTILIMIT_TRAFFIC": False}, (False, True)),
     ],
 )
 def test_uwsgi_without_threads_is_warned_of(
     app: Flask,
     options: dict[Any, Any],
     settings: dict[str, Any],
-    warns: bool,
+    warnings: tuple[bool, bool],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -36,5 +38,8 @@ def test_uwsgi_without_threads_is_warned_of(
 
     app.test_client().get("/")
     app.test_client().get("/")
+    with app.app_context():
+        steering_of(app).control.deny("203.0.113.7", for_=60)
 
-    assert caplog.text.count("start it with enable-threads") == int(warns)
+    told = ("so traffic is flushed only while requests are served", "so changes are not noticed")
+    assert tuple(caplog.text.count(each) for each in told) == warnings

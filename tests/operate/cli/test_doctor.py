@@ -82,6 +82,7 @@ def test_json(on_server: Command) -> None:
         ({"FLASK_MULTILIMIT_TRAFFIC": "false"}, "hint     traffic        MULTILIMIT_TRAFFIC is False"),
         ({"UWSGI_PROCESSES": "4"}, "warning  traffic        uWSGI seems to run no threads"),
         ({"UWSGI_PROCESSES": "4", "UWSGI_ENABLE_THREADS": "1"}, "ok       traffic        Counted"),
+        ({"UWSGI_ENABLE_THREADS": "false"}, "warning  traffic        uWSGI seems to run no threads"),
     ],
 )
 def test_whether_traffic_is_counted(on_server: Command, environment: dict[str, str], told: str) -> None:
