@@ -169,16 +169,6 @@ class Report:
             number for endpoint in self.endpoints for status, number in endpoint.statuses.items() if 100 <= status < 400
         )
 
-    @property
-    def idle_rules(self) -> tuple[RuleReport, ...]:
-        """Rules that never refuse."""
-        return tuple(rule for rule in self.rules if rule.never_refuses)
-
-    @property
-    def pre_empted_rules(self) -> tuple[RuleReport, ...]:
-        """Rules that refuse only when another one does."""
-        return tuple(rule for rule in self.rules if rule.pre_empted_by is not None)
-
     def as_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
         plain = asdict(self)

@@ -47,10 +47,6 @@ class Refused:
     def share_of_requests(self) -> float:
         return self.requests / self.of_requests if self.of_requests else 0.0
 
-    @property
-    def share_of_subjects(self) -> float:
-        return self.subjects / self.of_subjects if self.of_subjects else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -28,11 +28,10 @@ from .asking import Given
 from .lists import Lists
 from .logs.logged import LoggedRequest
 from .logs.reading import Logs
-from .page.peaks import Slider, peaks_data
 from .replay import Replay, Verdict
 from .report import Report
 from .routes import Routes
-from .suggest import Suggestion, counts_for_requests, suggest, traffic_of
+from .suggest import Suggestion, suggest
 from .watching import seldom_collected
 from .who import Who, check_fields
 
@@ -205,31 +204,6 @@ def suggest_limits(
     """
     arrivals = arrivals_of(app, requests, type=type, endpoint=endpoint, subjects=subjects, script_name=script_name)
     return suggest(arrivals, type=type, windows=windows, share=share_from(refuse_at_most))
-
-
-def slider_data(
-    app: Flask,
-    requests: Iterable[LoggedRequest],
-    *,
-    type: str = "ip",  # noqa: A002 - the field's word
-    window: float = 60,
-    count: int | None = None,
-    refuse_at_most: float | str | Fraction = "0.1%",
-    endpoint: str | None = None,
-    subjects: Mapping[str, str] | None = None,
-    script_name: str = "",
-) -> Slider:
-    """The data of the slider for ``requests``, for a page other than that of :func:`.page_of`; see :mod:`.page.peaks`.
-
-    :param requests: those of logs (:func:`read_logs`), which may be the files of a :class:`.Recorder`.
-    :param count: where the slider stands at first; by default the smallest count that refuses at most
-        ``refuse_at_most`` of the requests.
-
-    Raises :class:`ConfigurationError` if there are no such requests, as :func:`suggest_limits` does.
-    """
-    arrivals = arrivals_of(app, requests, type=type, endpoint=endpoint, subjects=subjects, script_name=script_name)
-    traffic = traffic_of(arrivals, [window])
-    return peaks_data(traffic, count or counts_for_requests(traffic, share_from(refuse_at_most))[0])
 
 
 def share_from(text: float | str | Fraction) -> Fraction:

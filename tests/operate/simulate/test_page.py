@@ -18,7 +18,6 @@ from flask_multilimit.operate.simulate.page.document import data_element, docume
 from flask_multilimit.operate.simulate.page.peaks import NAMED, page_of, peaks_data, slider_element
 from flask_multilimit.operate.simulate.page.replayed import report_page
 from flask_multilimit.operate.simulate.suggest import Traffic, suggest_for
-from flask_multilimit.operate.simulate.whatif import slider_data
 from flask_multilimit.simulation import LoggedRequest, simulate
 from support.browser import NARROW, WIDE, chromium, tab
 
@@ -97,24 +96,14 @@ def test_each_window_has_its_data() -> None:
     assert (data[0]["requests"], data[0]["clients"], data[0]["chosen"]) == (39, 10, 30)
 
 
-def test_another_page_gets_the_slider_of_its_requests() -> None:
-    app = Flask("small")
-    MultiLimit(app)
-    app.get("/")(lambda: "")
-    app.get("/other", endpoint="other")(lambda: "")
-    requests = [LoggedRequest.of(second, "GET", "/", address="203.0.113.7") for second in range(20)]
-    requests += [LoggedRequest.of(20, "GET", "/other", address="203.0.113.8")]
+def test_another_page_can_hold_a_slider() -> None:
+    data = peaks_data(traffic(busy=30), 3)
 
-    at_first = slider_data(app, requests, window=10, refuse_at_most="50%")
-    chosen = slider_data(app, requests, window=10, count=3, endpoint="other")
+    (element, script) = Elements(slider_element(data)).found
 
-    assert (at_first["chosen"], at_first["requests"], at_first["clients"]) == (5, 21, 2)
-    assert at_first["peaks"] == [[1, 1], [10, 1]]
-    assert (chosen["chosen"], chosen["names"]) == (3, [["203.0.113.8", 1, 1]])
-    (element, script) = Elements(slider_element(at_first)).found
     assert element[:2] == ("div", {"class": "peaks"})
     assert script[:2] == ("script", {"type": "application/json"})
-    assert json.loads(script[2]) == at_first
+    assert json.loads(script[2]) == data
 
 
 def test_what_the_slider_stands_at_is_known_exactly() -> None:

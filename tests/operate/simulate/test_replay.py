@@ -214,9 +214,8 @@ def test_rules_that_never_refuse_and_rules_that_others_pre_empt() -> None:
     ten, minute, long = report.rules
     assert (ten.refused, ten.alone, ten.pre_empted_by) == (6, 0, None)
     assert (minute.refused, minute.alone, minute.pre_empted_by) == (6, 0, "ip-10s"), "of two alike, the first stays"
-    assert (long.never_refuses, long.least_remaining) == (True, 48)
-    assert report.idle_rules == (long,)
-    assert report.pre_empted_rules == (minute,)
+    assert [rule.never_refuses for rule in report.rules] == [False, False, True]
+    assert (long.pre_empted_by, long.least_remaining) == (None, 48)
 
 
 def test_a_rule_that_refuses_alone_is_not_pre_empted() -> None:
