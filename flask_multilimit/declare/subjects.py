@@ -17,7 +17,7 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool, check_mapping
 from .addresses import LONGEST_ADDRESS, network_of
 
-_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 """The request itself: each access to an attribute of the proxy would look it up again."""
 
 
@@ -222,7 +222,7 @@ class Subjects:
 
     def _client(self) -> Subject:
         try:
-            asked = _current_request()
+            asked = current_request()
         except RuntimeError:
             raise RuntimeError(
                 "a limit is by the address of the client, and outside of a request there is none; use another type "

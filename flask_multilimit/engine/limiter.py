@@ -15,7 +15,8 @@ from uuid import UUID
 from .decision import NOTHING, Decision, require_decision
 from .errors import ConfigurationError, brief, check_several, check_text, is_number
 from .forks import tell_child
-from .hits import Hit, Hits, several_hits
+from .hits import PEEKED, Hit, Hits, several_hits
+from .reply import head
 from .rules import LONGEST
 from .storage import (
     GuardedStorage,
@@ -124,7 +125,7 @@ class Limiter:
         if self.revise is not None and hits.revisable:
             revised = self.revise(hits)
             if revised is None:
-                return _unasked(hits)
+                return unasked(hits)
             hits = revised
         if self._may_add_leases and hits.leased:
             self._add_leases()
@@ -134,7 +135,7 @@ class Limiter:
         """What :meth:`check` would answer now, without charging anything."""
         hits = hits if isinstance(hits, Hits) else Hits(hits)
         revised = self._revised(hits)
-        return _unasked(hits) if revised is None else self._storage.peek(revised)
+        return unasked(hits) if revised is None else self._storage.peek(revised)
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
@@ -145,7 +146,7 @@ class Limiter:
         if self._may_add_leases and any(hits.leased for hits in limited):
             self._add_leases()
         decided = iter(self._storage.check_many(limited) if limited else ())
-        return [_unasked(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
+        return [unasked(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
 
     def _revised(self, hits: Hits) -> Hits | None:
         return self.revise(hits) if hits.revisable and self.revise is not None else hits
@@ -289,9 +290,9 @@ class _Block:
         self.limiter._keeper.release(self._decision)  # what this process does not hold, as after a fork, is not its own
 
 
-def _unasked(hits: Hits) -> Decision:
+def unasked(hits: tuple[Hit, ...]) -> Decision:
     """The decision if nothing is limited: everything passes, and no quota was touched."""
-    return MemoryStorage().peek(hits)
+    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")
 
 
 def _pauses() -> Iterator[float]:

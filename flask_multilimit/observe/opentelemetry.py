@@ -13,8 +13,8 @@ from typing import Final
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.forks import mind_forks
-from .events import BREAKER_STATES, OTHERS, ControlState, Event, Watched
-from .tallying import Tallying
+from .events import BREAKER_STATES, ControlState, Event, Watched
+from .tallying import Labels, Tallying
 from .traffic import RuleOutcome
 
 try:
@@ -28,9 +28,6 @@ except ModuleNotFoundError as _missing:
 
 NAME = "flask_multilimit"
 """The name of the instrumentation scope."""
-MOST_NAMES = 5000
-"""The most endpoints, or pairs of endpoint and rule, that are counted separately. Further ones count as ``(others)``.
-"""
 SECONDS = [0.00001, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0]
 """The buckets that this observer advises for the histogram."""
 OF_RULES: Final[tuple[tuple[RuleOutcome, str, str, str], ...]] = (
@@ -68,7 +65,7 @@ class OpenTelemetryObserver:
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider) if spans else None
         self._tallying = Tallying()
         self._apps: list[Watched] = []
-        self._names: set[tuple[str, ...]] = set()
+        self._labels = Labels()
         self._lock = Lock()
         mind_forks(self)
         self._make_counters(meter)
@@ -97,7 +94,7 @@ class OpenTelemetryObserver:
         with self._lock:
             counts = self._tallying.take()
             for check, amount in counts.checks.items():
-                (endpoint,) = self._bounded(check.endpoint)
+                (endpoint,) = self._labels(check.endpoint)
                 where = {"multilimit.endpoint": endpoint}
                 if check.outcome == "refunded":
                     self._refunds.add(amount, where)
@@ -105,7 +102,7 @@ class OpenTelemetryObserver:
                     how = {"multilimit.outcome": check.outcome, "multilimit.decided_by": check.decided_by}
                     self._checks.add(amount, {**where, **how})
             for each, amount in counts.rules.items():
-                endpoint, rule = self._bounded(each.endpoint, each.rule)
+                endpoint, rule = self._labels(each.endpoint, each.rule)
                 self._of_rules[each.did].add(amount, {"multilimit.endpoint": endpoint, "multilimit.rule": rule})
             self._tallying.hand_on_times(
                 lambda decided_by, seconds: self._seconds.record(seconds, {"multilimit.decided_by": decided_by})
@@ -124,14 +121,6 @@ class OpenTelemetryObserver:
             start_time=end - int(event.seconds * 1e9),
         )
         span.end(end)
-
-    def _bounded(self, *names: str) -> tuple[str, ...]:
-        if names in self._names:
-            return names
-        if len(self._names) >= MOST_NAMES:
-            return (OTHERS,) * len(names)
-        self._names.add(names)
-        return names
 
     # The instruments
 
@@ -225,7 +214,7 @@ class OpenTelemetryObserver:
         amounts: dict[tuple[str, ...], int] = {}
         with self._lock:
             for name, amount in (app.bans() or {}).items():
-                bounded = self._bounded(*name)
+                bounded = self._labels(*name)
                 amounts[bounded] = amounts.get(bounded, 0) + amount
         return amounts
 

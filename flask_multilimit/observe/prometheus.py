@@ -16,9 +16,9 @@ from typing import Any, Final
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_several, is_number
 from ..engine.forks import mind_forks
-from .events import BREAKER_STATES, OTHERS, Event, Watched
+from .events import BREAKER_STATES, Event, Watched
 from .namespace import NAMESPACE, check_namespace
-from .tallying import Tallying
+from .tallying import Labels, Tallying
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
@@ -33,9 +33,6 @@ SECONDS: Final[tuple[float, ...]] = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
 """Buckets of the histogram, from a refusal by the deny cache to a check that had to wait for a connection."""
-MOST_NAMES = 5000
-"""The most endpoints, or pairs of endpoint and rule, that have their own series. Further ones count as ``(others)``.
-"""
 
 
 class PrometheusMetrics:
@@ -61,7 +58,7 @@ class PrometheusMetrics:
         self._tallying = Tallying()
         self._note = self._tallying.note
         self._apps: list[Watched] = []
-        self._names: set[tuple[str, ...]] = set()
+        self._labels = Labels()
         self._banning: dict[str, set[tuple[str, ...]]] = {}
         """By app, the endpoints and names of bans that were shown in force."""
         self._lock = Lock()
@@ -89,24 +86,16 @@ class PrometheusMetrics:
         with self._lock:
             counts = self._tallying.take()
             for check, amount in counts.checks.items():
-                endpoint = self._bounded(check.endpoint)
+                endpoint = self._labels(check.endpoint)
                 if check.outcome == "refunded":
                     self._refunds.labels(*endpoint).inc(amount)
                 else:
                     self._checks.labels(*endpoint, check.outcome, check.decided_by).inc(amount)
             for each, amount in counts.rules.items():
-                self._of_rules[each.did].labels(*self._bounded(each.endpoint, each.rule)).inc(amount)
+                self._of_rules[each.did].labels(*self._labels(each.endpoint, each.rule)).inc(amount)
             self._tallying.hand_on_times(lambda decided_by, seconds: self._seconds.labels(decided_by).observe(seconds))
             changing = [self._show(app) for app in self._apps]
             return any(changing)
-
-    def _bounded(self, *names: str) -> tuple[str, ...]:
-        if names in self._names:
-            return names
-        if len(self._names) >= MOST_NAMES:
-            return (OTHERS,) * len(names)
-        self._names.add(names)
-        return names
 
     def _show(self, watched: Watched) -> bool:
         """Set the gauges of an app. Return whether they may change again without an event."""
@@ -129,7 +118,7 @@ class PrometheusMetrics:
         app, found = watched.name, watched.bans()
         amounts = dict.fromkeys(self._banning.setdefault(app, set()), 0)
         for name, amount in (found or {}).items():
-            bounded = self._bounded(*name)
+            bounded = self._labels(*name)
             amounts[bounded] = amounts.get(bounded, 0) + amount
         for (endpoint, rule), amount in amounts.items():
             self._bans_in_force.labels(app, endpoint, rule).set(amount)

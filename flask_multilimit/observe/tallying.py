@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable
 
 from ..engine.forks import tell_child
-from .events import NOT_CHECKED, Event
+from .events import NOT_CHECKED, OTHERS, Event
 from .traffic.counting import Counter
 from .traffic.counts import Counts
 
+MOST_NAMES = 5000
+"""The most endpoints, or pairs of endpoint and rule, that are counted separately."""
 MOST_TIMES = 20_000
 """The most times of checks that wait; the oldest are dropped first. A process makes fewer checks in a second."""
 
@@ -43,3 +45,18 @@ class Tallying:
 
     def _after_fork_in_child(self) -> None:
         self._times = {}
+
+
+class Labels:
+    """The names of endpoints and rules, as metrics show them: after :data:`MOST_NAMES`, new ones are ``(others)``."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, ...]] = set()
+
+    def __call__(self, *names: str) -> tuple[str, ...]:
+        if names in self._known:
+            return names
+        if len(self._known) >= MOST_NAMES:
+            return (OTHERS,) * len(names)
+        self._known.add(names)
+        return names

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from flask import Request
 
-from ..declare.subjects import LimitType, Resolve, Subject
+from ..declare.subjects import LimitType, Resolve, Subject, current_request
 from ..observe.events import Outcome
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import notify, request_denied
 from .audience import tell_of
 from .in_force import InForce
-from .record import NO_PLAN, Record, current_request
+from .record import NO_PLAN, Record
 from .refusal import Refusals
 
 if TYPE_CHECKING:

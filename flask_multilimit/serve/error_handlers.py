@@ -9,7 +9,7 @@ from typing import Any
 
 from flask import Flask
 
-from .record import current_request
+from ..declare.subjects import current_request
 from .refusal import AccessDenied, RateLimitExceeded, StorageUnavailable
 
 _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)

@@ -12,12 +12,13 @@ from flask import Flask, Response
 from ..declare.advice import Stack, gate_of_app
 from ..declare.holding import held_by_this_call
 from ..declare.limiter import Declaration, Reaction
+from ..declare.subjects import current_request
 from ..engine import Decision
 from .access_check import AccessCheck
 from .error_handlers import answer_refusals
 from .headers import describe
 from .in_force import InForce
-from .record import NO_PLAN, Record, Records, current_request, request_if_any
+from .record import NO_PLAN, Record, Records, request_if_any
 from .refusal import Refusals
 from .settle import Settlement
 from .startup import Startup

@@ -9,10 +9,10 @@ from flask import has_request_context
 
 from ..declare.limiter import Declaration
 from ..declare.subjects import SUBJECTS_BY_TYPE, LimitType, Resolve
-from ..engine import ConfigurationError, Decision, MemoryStorage
+from ..engine import ConfigurationError, Decision
 from ..engine.errors import brief, check_mapping
-from ..engine.hits import PEEKED, Hits
-from ..engine.reply import head
+from ..engine.hits import Hits
+from ..engine.limiter import unasked
 from ..plan.endpoint import AppliedLimits
 from .gate import AppGate
 
@@ -24,7 +24,7 @@ def check_here(
     gate.startup.keep_up()
     plan = gate.plans.declared_here(scope, dict(options))
     applied = plan.apply(_resolver(gate, plan.limiters[0].declaration, subject))
-    return gate.verdicts.check_here(scope, applied) or _unasked(applied), applied
+    return gate.verdicts.check_here(scope, applied) or unasked(applied.hits), applied
 
 
 def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str]) -> Decision:
@@ -37,8 +37,8 @@ def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str
     revised = revise(hits) if hits.revisable and revise is not None else hits
     applied = AppliedLimits.of_hits(revised or hits, subjects, scope)
     if revised is None:
-        return _unasked(applied)
-    return gate.verdicts.check_here(scope, applied) or _unasked(applied)
+        return unasked(applied.hits)
+    return gate.verdicts.check_here(scope, applied) or unasked(applied.hits)
 
 
 def _require_name(scope: object) -> None:
@@ -55,9 +55,3 @@ def _resolver(gate: AppGate, declaration: Declaration, subject: str | None) -> R
             "pass subject="
         )
     return gate.subjects.resolve
-
-
-def _unasked(applied: AppliedLimits) -> Decision:
-    """The decision if nothing is limited: everything passes, and no quota was touched."""
-    hits = applied.hits
-    return MemoryStorage().peek(hits) if hits else Decision(PEEKED, (), head(0), "memory")

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal, cast
 
-from flask import Flask, Request, Response, current_app, g, request
+from flask import Flask, Request, Response, current_app, g
 from werkzeug.local import LocalProxy
 
 from ..declare.limiter import Declaration
+from ..declare.subjects import current_request
 from ..engine import Decision, Hit
 from ..plan.endpoint import Applied, Plan
-
-current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
-"""The request itself: each access to an attribute of the proxy would look it up again."""
 
 Access = Literal["unknown", "limited", "allowed"]
 """What the allow and deny lists say about a request; ``unknown`` until they are asked."""

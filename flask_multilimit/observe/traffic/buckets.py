@@ -15,7 +15,7 @@ MOST_NAMES_KEPT = 8192
 MOST_SUBJECTS_KEPT = 200
 """The most subjects in a bucket."""
 BANS_LAST = (3600, 86_400, 31 * 86_400, 401 * 86_400)
-"""Seconds. The bans that last at most so long have one key, which expires so long after the last one was added."""
+"""Seconds. Each key holds the bans that last up to this long, and expires this long after the last one was added."""
 
 
 class Places:

@@ -14,6 +14,8 @@ from ..events import Outcome
 from .buckets import BUCKET_SECONDS, Places, bucket_at
 from .counts import Counts, Refused, RuleOutcome, read, read_bans
 
+PAUSE_BUCKETS = 60 // BUCKET_SECONDS
+"""The longest pause in a series of refusals."""
 LONGEST_SECONDS = 3600
 TOGETHER = 10
 """The number of buckets that one command reads."""
@@ -93,11 +95,7 @@ class RecentTraffic(NamedTuple):
         return [TopSubject(*who, amount, *self._times(seen[who])) for who, amount in first]
 
     def _times(self, places: Sequence[int]) -> tuple[float, float]:
-        since = places[-1]
-        for place in reversed(places):
-            if (since - place) * BUCKET_SECONDS > 60:
-                break
-            since = place
+        since = begin_of_last_series(places)
         return self.start + since * BUCKET_SECONDS, min(self.start + (places[-1] + 1) * BUCKET_SECONDS, self.at)
 
     def _series(
@@ -106,6 +104,17 @@ class RecentTraffic(NamedTuple):
         return tuple(
             sum(amount for each, amount in amounts_of(counts).items() if is_wanted(each)) for counts in self.slices
         )
+
+
+def begin_of_last_series(buckets: Sequence[int]) -> int:
+    """The bucket in which the last series of refusals began: one without a pause of more than a minute. ``buckets`` are
+    those with refusals, in order."""
+    begin = buckets[-1]
+    for bucket in reversed(buckets):
+        if begin - bucket > PAUSE_BUCKETS:
+            break
+        begin = bucket
+    return begin
 
 
 class BansBegun(NamedTuple):

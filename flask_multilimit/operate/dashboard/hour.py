@@ -15,15 +15,13 @@ from ...engine.forks import tell_child
 from ...observe.events import PASSED, TURNED_AWAY
 from ...observe.traffic import Counts, Refused, TrafficReader
 from ...observe.traffic.buckets import BUCKET_SECONDS, bucket_at
-from ...observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, TopSubject
+from ...observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, TopSubject, begin_of_last_series
 
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS
 BUDGET_SECONDS = 0.05
 """The time to read slices that are new to this process. The next look reads the rest."""
 FRESH_SECONDS = 1.0
 """Looks within this time see the same."""
-PAUSE_SLICES = 6
-"""The longest pause in a series of refusals."""
 
 Kind = Literal["passed", "refused", "other", "near", "shadowed", "bans"]
 """What is drawn: ``other`` is banned, denied and unanswered; ``near``, ``shadowed`` and ``bans``, those that began, are
@@ -162,11 +160,7 @@ class Hour:
 
     def _described(self, who: Refused, amount: int) -> TopSubject:
         buckets = sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects)
-        since = buckets[-1]
-        for bucket in reversed(buckets):
-            if since - bucket > PAUSE_SLICES:
-                break
-            since = bucket
+        since = begin_of_last_series(buckets)
         until = min((buckets[-1] + 1) * BUCKET_SECONDS, self.at)
         return TopSubject(*who, amount, float(since * BUCKET_SECONDS), until)
 
