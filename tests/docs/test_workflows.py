@@ -1,13 +1,19 @@
-"""Workflows and `.ci/run` run what `nox` and README name, on the versions of Python that the package names."""
+"""Workflows and `.ci/run` run what `nox` and README name, on the versions of Python that the package names, beside the
+programs that tests run."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
 
 from support.folders import ROOT
 from support.folders import TESTS as TESTS_FOLDER
 
-TESTS = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+WORKFLOWS = ROOT / ".github" / "workflows"
+TESTS = (WORKFLOWS / "tests.yml").read_text()
 NOXFILE = (ROOT / "noxfile.py").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
 
@@ -44,10 +50,38 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert command[1] in CI
 
 
-def test_ci_installs_every_program_that_a_test_asks_for() -> None:
-    asked = {
-        name for file in TESTS_FOLDER.rglob("*.py") for name in re.findall(r"\bprogram\(\"([\w-]+)\"", file.read_text())
-    }
-    installed = set(re.findall(r"^    ([\w-]+):[\w-]+$", CI, re.MULTILINE))
+PACKAGES = dict(re.findall(r"^    ([\w-]+):([\w-]+)$", CI, re.MULTILINE))
+"""Each program that `.ci/run` installs, and the Debian package that has it."""
 
-    assert asked <= installed
+ASKED = {
+    name for file in TESTS_FOLDER.rglob("*.py") for name in re.findall(r"\bprogram\(\"([\w-]+)\"", file.read_text())
+}
+"""The programs whose absence fails a test in CI."""
+
+
+def _jobs(workflow: str) -> dict[str, dict[str, Any]]:
+    jobs: dict[str, dict[str, Any]] = yaml.safe_load((WORKFLOWS / workflow).read_text())["jobs"]
+    return jobs
+
+
+def test_ci_installs_every_program_that_a_test_asks_for() -> None:
+    assert ASKED
+    assert set(PACKAGES) >= ASKED
+
+
+@pytest.mark.parametrize(
+    ("job", "condition"), [("tests", None), ("slow", None), ("checks", "matrix.session == 'oldest'")]
+)
+def test_every_job_that_runs_the_tests_installs_the_programs_that_they_ask_for(job: str, condition: str | None) -> None:
+    (step,) = (step for step in _jobs("tests.yml")[job]["steps"] if "apt-get install" in step.get("run", ""))
+
+    assert step.get("if") == condition
+    packages = {word for word in step["run"].rpartition("apt-get install")[2].split() if not word.startswith("-")}
+    assert packages == {PACKAGES[name] for name in ASKED}
+
+
+def test_only_what_has_passed_the_tests_is_released() -> None:
+    jobs = _jobs("release.yml")
+
+    assert jobs["tests"]["uses"] == "$/.github/workflows/tests.yml"
+    assert set(jobs["publish"]["needs"]) == {"tests", "build"}
