@@ -1,4 +1,4 @@
-"""The six algorithms a second time, from their definitions, in exact rationals, slow and plain.
+"""The algorithms a second time, from their definitions, in exact rationals, slow and plain.
 
 Nothing here is taken from the package. An oracle answers only what its definition says: whether units conform at an
 instant, and what charging them does. All else follows from that by search: ``remaining`` is how many single units in
@@ -24,11 +24,11 @@ FOR_EVER = -1
 
 @dataclass(frozen=True)
 class Terms:
-    """A rule, with what was left out filled in as the documentation of its algorithm says."""
+    """A rule. Each oracle fills in what was left out as the documentation of its algorithm says."""
 
     window: int
     count: int
-    burst: int
+    burst: int | None = None
     max_delay: int | None = None
 
     @property
@@ -134,11 +134,11 @@ class TokenBucket(WithoutQueue):
     and every unit that passes takes one out."""
 
     def __init__(self, terms: Terms) -> None:
-        self.terms, self.most = terms, terms.burst
-        self.tokens, self.last = Fraction(terms.burst), 0
+        self.terms, self.most = terms, terms.burst or terms.count
+        self.tokens, self.last = Fraction(self.most), 0
 
     def _tokens(self, now: int) -> Fraction:
-        return min(Fraction(self.terms.burst), self.tokens + (now - self.last) * self.terms.rate)
+        return min(Fraction(self.most), self.tokens + (now - self.last) * self.terms.rate)
 
     def conforms(self, now: int, cost: int) -> bool:
         return cost <= self._tokens(now)
@@ -147,7 +147,7 @@ class TokenBucket(WithoutQueue):
         self.tokens, self.last = self._tokens(now) - cost, now
 
     def is_whole(self, now: int) -> bool:
-        return self._tokens(now) == self.terms.burst
+        return self._tokens(now) == self.most
 
 
 class LeakyMeter(WithoutQueue):
@@ -155,14 +155,14 @@ class LeakyMeter(WithoutQueue):
     fixed rate until it is empty, and what would overflow it is refused."""
 
     def __init__(self, terms: Terms) -> None:
-        self.terms, self.most = terms, terms.burst
+        self.terms, self.most = terms, terms.burst or terms.count
         self.water, self.last = Fraction(0), 0
 
     def _water(self, now: int) -> Fraction:
         return max(Fraction(0), self.water - (now - self.last) * self.terms.rate)
 
     def conforms(self, now: int, cost: int) -> bool:
-        return cost == 0 or self._water(now) + cost <= self.terms.burst
+        return cost == 0 or self._water(now) + cost <= self.most
 
     def charge(self, now: int, cost: int) -> None:
         self.water, self.last = self._water(now) + cost, now
@@ -176,16 +176,17 @@ class LeakyQueue:
     it is done, and is refused when that is more than ``max_delay`` away or ``burst`` units would be in the house."""
 
     def __init__(self, terms: Terms) -> None:
-        self.terms, self.most = terms, terms.burst
+        assert terms.max_delay is not None
+        roomy = floor(terms.max_delay * terms.rate) + terms.count
+        self.terms, self.most, self.longest = terms, terms.burst or roomy, terms.max_delay
         self.done = Fraction(0)
 
     def delay(self, now: int) -> Fraction:
         return max(self.done - now, Fraction(0))
 
     def _waits_conform(self, now: int, wait: Fraction, units: int) -> bool:
-        assert self.terms.max_delay is not None
         inside = self.delay(now) * self.terms.rate
-        return wait <= self.terms.max_delay and inside + units <= self.terms.burst
+        return wait <= self.longest and inside + units <= self.most
 
     def conforms(self, now: int, cost: int) -> bool:
         return cost == 0 or self._waits_conform(now, self.delay(now), cost)
@@ -206,8 +207,8 @@ class Gcra(WithoutQueue):
     conforms unless ``now < TAT - limit``; then ``TAT = max(now, TAT) + T``. A cost is so many cells at once."""
 
     def __init__(self, terms: Terms) -> None:
-        self.terms, self.most = terms, terms.burst
-        self.limit = (terms.burst - 1) * terms.interval
+        self.terms, self.most = terms, terms.burst or 1
+        self.limit = (self.most - 1) * terms.interval
         self.tat = Fraction(0)
 
     def conforms(self, now: int, cost: int) -> bool:
@@ -221,22 +222,25 @@ class Gcra(WithoutQueue):
         return now >= self.tat
 
 
+ORACLES: dict[str, Callable[[Terms], Oracle]] = {
+    "sliding_window": SlidingWindow,
+    "fixed_window": FixedWindow,
+    "sliding_window_counter": SlidingWindowCounter,
+    "token_bucket": TokenBucket,
+    "leaky_bucket": LeakyMeter,
+    "leaky_queue": LeakyQueue,
+    "gcra": Gcra,
+}
+"""By the name of the algorithm. The leaky bucket is two: a meter, and with ``max_delay`` a queue."""
+
+DEFINED = [name for name in ORACLES if name != "leaky_queue"]
+"""The algorithms that are held to an oracle."""
+
+
 def oracle_for(algorithm: str, window: int, count: int, burst: int | None, max_delay: int | None) -> Oracle:
-    """``window`` and ``max_delay`` in microseconds; the defaults are those of the documentation."""
-    if algorithm == "gcra":
-        return Gcra(Terms(window, count, burst or 1))
-    if algorithm == "token_bucket":
-        return TokenBucket(Terms(window, count, burst or count))
-    if algorithm == "leaky_bucket" and max_delay is None:
-        return LeakyMeter(Terms(window, count, burst or count))
-    if algorithm == "leaky_bucket":
-        assert max_delay is not None
-        roomy = floor(Fraction(max_delay * count, window)) + count
-        return LeakyQueue(Terms(window, count, burst or roomy, max_delay))
-    plain = Terms(window, count, count)
-    if algorithm == "sliding_window":
-        return SlidingWindow(plain)
-    return FixedWindow(plain) if algorithm == "fixed_window" else SlidingWindowCounter(plain)
+    """``window`` and ``max_delay`` in microseconds."""
+    name = algorithm if max_delay is None else "leaky_queue"
+    return ORACLES[name](Terms(window, count, burst, max_delay))
 
 
 @dataclass(frozen=True)

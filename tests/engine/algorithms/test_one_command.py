@@ -99,7 +99,7 @@ def test_under_processes_of_several_threads_a_mixed_check_is_all_or_nothing(
     assert len(allowed) == PROCESSES * THREADS * TIMES >= 2 * workers.TIGHTEST
     assert sum(allowed) == workers.TIGHTEST
     left = {status.hit.rule.algorithm: status.remaining for status in bare(redis_client).peek(workers.mixed).statuses}
-    assert left == {rule.algorithm: rule.count - workers.TIGHTEST for _, rule in workers.LEVELS}
+    assert left == {rule.algorithm: rule.count - workers.TIGHTEST for rule in workers.LEVELS}
 
 
 def test_on_one_connection_each_after_the_other_the_tightest_of_all_decides(redis_client: redis.Redis) -> None:
@@ -110,5 +110,5 @@ def test_on_one_connection_each_after_the_other_the_tightest_of_all_decides(redi
 
     assert allowed == [True] * 5 + [False] * 2
     assert [status.remaining for status in limiter.peek(workers.mixed).statuses] == [
-        rule.count - 5 for _, rule in workers.LEVELS
+        rule.count - 5 for rule in workers.LEVELS
     ]

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.algorithms.oracles import FOR_EVER, Answer, Oracle, answer, oracle_for
+from engine.algorithms.oracles import FOR_EVER, ORACLES, Answer, Oracle, answer, oracle_for
 from flask_multilimit.engine import Decision, Hit, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY, RESET_AFTER, RETRY_AFTER, standings_of
-from support.rates import RATES
 
 if TYPE_CHECKING:
     from engine.algorithms.conftest import Fresh
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 LONGEST = 400 * 86_400
-SHAPES = [*RATES, "leaky_queue"]
-"""The leaky bucket is two: a meter, and with ``max_delay`` a queue."""
+SHAPES = list(ORACLES)
 
 properties = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True
@@ -41,10 +39,18 @@ windows = st.one_of(
 counts = st.one_of(st.integers(1, 12), st.sampled_from([1, 7, 999_999_937, 10**9]), st.integers(1, 10**9))
 
 
+def algorithm_of(shape: str) -> str:
+    return "leaky_bucket" if shape == "leaky_queue" else shape
+
+
+def takes_burst(shape: str) -> bool:
+    return "burst" in ALGORITHMS[algorithm_of(shape)].PARAMETERS
+
+
 @st.composite
 def rules(draw: st.DrawFn, shape: str) -> Rule:
     window, count = draw(windows), draw(counts)
-    if shape in {"sliding_window", "fixed_window", "sliding_window_counter"}:
+    if not takes_burst(shape):
         return Rule(window, count, algorithm=shape)
     most = min(int(LONGEST * count / window), 10**9)
     bursts = st.one_of(st.integers(1, min(12, most)), st.integers(1, most))
@@ -153,21 +159,19 @@ def test_an_algorithm_answers_as_its_definition_in_rationals(fresh: Fresh, shape
 
 def small_rules(shape: str) -> st.SearchStrategy[Rule]:
     """Rules that a few requests exhaust, of windows that overlap."""
-    algorithm = shape.replace("queue", "bucket")
-    takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
     return st.builds(
         Rule,
         st.sampled_from([0.007, 0.01, 0.03]),
         st.integers(1, 9),
-        algorithm=st.just(algorithm),
-        burst=st.integers(2, 9) if takes_burst else st.none(),
+        algorithm=st.just(algorithm_of(shape)),
+        burst=st.integers(2, 9) if takes_burst(shape) else st.none(),
         max_delay=st.sampled_from([0.004, 0.02]) if shape == "leaky_queue" else st.none(),
     )
 
 
 @properties
 @given(data=st.data())
-def test_random_mixes_of_all_six_are_charged_all_or_nothing_each_by_its_own_definition(
+def test_random_mixes_of_all_are_charged_all_or_nothing_each_by_its_own_definition(
     fresh: Fresh, data: st.DataObject
 ) -> None:
     bench, model = fresh(), Model()

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
+from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import DELAY
+from support.rates import RATES
 
 QUEUE = Rule(1, 1000, algorithm="leaky_bucket", max_delay=60)
 
 DAY = 86_400
-LEVELS = [
-    ("user", Rule(DAY, 400, algorithm="token_bucket")),
-    ("ip", Rule(DAY, 300)),
-    ("default", Rule(DAY, 350, algorithm="sliding_window_counter")),
-    ("project", Rule(DAY, 500, algorithm="fixed_window")),
-    ("region", Rule(DAY, 450, algorithm="gcra", burst=450)),
-    ("tenant", Rule(DAY, 320, algorithm="leaky_bucket")),
-]
-"""Every algorithm, each for a subject of another type; none gives a unit back while a test lasts."""
 
-TIGHTEST = min(rule.count for _, rule in LEVELS)
 
-mixed = tuple(hit for type_, rule in LEVELS for hit in hits_for(rule, scope="mixed", subject="ada", type=type_))
+def _level(algorithm: str, count: int) -> Rule:
+    takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
+    return Rule(DAY, count, algorithm=algorithm, burst=count if takes_burst else None)
+
+
+LEVELS = [_level(name, count) for name, count in zip(RATES, itertools.count(300, 20), strict=False)]
+"""Every algorithm, each with another count; none gives a unit back while a test lasts."""
+
+TIGHTEST = min(rule.count for rule in LEVELS)
+
+mixed = tuple(
+    hit
+    for number, rule in enumerate(LEVELS)
+    for hit in hits_for(rule, scope="mixed", subject="ada", type=f"type-{number}")
+)
+"""Each for a subject of another type."""
 
 
 def patient(url: str) -> Limiter:

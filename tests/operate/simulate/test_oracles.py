@@ -10,10 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask
 
-from engine.algorithms.oracles import Oracle, oracle_for
+from engine.algorithms.oracles import DEFINED, Oracle, oracle_for
 from flask_multilimit import IP, Decision, MultiLimit, Rule, rate_limiter
 from flask_multilimit.simulation import LoggedRequest, read_logs, simulate
-from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -151,7 +150,7 @@ def clock_stepped_back(path: Path, algorithm: str, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("check", [tidy, unsorted, cut_out, clocks_put_back, clock_stepped_back])
-@pytest.mark.parametrize("algorithm", RATES)
+@pytest.mark.parametrize("algorithm", DEFINED)
 def test_each_verdict_is_that_of_the_definition(
     algorithm: str, check: Callable[[Path, str, random.Random], None], tmp_path: Path
 ) -> None:
