@@ -30,8 +30,7 @@ class Settings(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     storage_uri: str = "memory://"
-    """Where quotas are kept: ``memory://``, ``local://``, ``redis://``, ``rediss://``, ``unix://``, ``valkey://``,
-    ``valkeys://``, ``redis+sentinel://``, ``rediss+sentinel://``, ``redis+cluster://``, ``rediss+cluster://``."""
+    """Where quotas are kept: ``memory://``, or the URI of another of the ``SCHEMES`` of storages."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
     """Seconds to connect, and then seconds for an answer; above 0, at most 60. A check without an answer is repeated

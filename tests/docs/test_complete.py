@@ -11,7 +11,9 @@ from blinker import NamedSignal
 import flask_multilimit
 from docs.snippets import blocks_of
 from flask_multilimit.config import PREFIX, Settings
+from flask_multilimit.engine.storage import SCHEMES
 from support.folders import ROOT
+from support.rates import RATES
 
 REFERENCE = ROOT / "docs" / "reference"
 SETTINGS = {PREFIX + name.upper(): field for name, field in Settings.model_fields.items()}
@@ -56,6 +58,18 @@ def test_the_choices_of_a_setting_are_all_documented(name: str) -> None:
     choices = getattr(SETTINGS[name].annotation, "__args__", ())
     section = _sections().get(name, "")
     assert not [choice for choice in choices if isinstance(choice, str) and f'`"{choice}"`' not in section]
+
+
+def test_every_scheme_of_a_storage_is_documented() -> None:
+    section = _sections()["MULTILIMIT_STORAGE_URI"]
+
+    assert [name for name in SCHEMES if f"`{name}://`" not in section] == []
+
+
+def test_every_algorithm_is_documented() -> None:
+    page = (ROOT / "docs" / "explanation" / "algorithms.md").read_text()
+
+    assert [name for name in RATES if f"| `{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", flask_multilimit.__all__)

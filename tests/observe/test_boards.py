@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from flask_multilimit import ConfigurationError
 from flask_multilimit.observe.boards import PANELS, alerts, dashboard
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from support.folders import DOCS
 from support.programs import program
 
 if TYPE_CHECKING:
@@ -115,10 +116,20 @@ def promtool(*arguments: object) -> str:
     return run.stdout + run.stderr
 
 
-def test_the_alert_rules_are_valid(tmp_path: Path) -> None:
-    (tmp_path / "alerts.yml").write_text(alerts())
+def rules_in(text: str) -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(text)["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
 
-    assert "6 rules found" in promtool("check", "rules", tmp_path / "alerts.yml")
+
+def expect_valid(text: str, folder: Path) -> None:
+    (folder / "alerts.yml").write_text(text, encoding="utf-8")
+
+    assert f" {len(rules_in(alerts()))} rules found" in promtool("check", "rules", folder / "alerts.yml")
+
+
+def test_the_alert_rules_are_valid(tmp_path: Path) -> None:
+    expect_valid(alerts(), tmp_path)
 
 
 def test_the_alerts_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
@@ -136,23 +147,30 @@ def test_every_metric_that_is_asked_for_is_there(text: str) -> None:
     assert asked <= NAMES
 
 
-def test_the_dashboard_asks_for_every_metric() -> None:
-    text = dashboard()
-    made = {
-        family.name for metric in PrometheusMetrics(registry=CollectorRegistry())._made for family in metric.describe()
-    }
+MADE = {family.name for metric in PrometheusMetrics(registry=CollectorRegistry())._made for family in metric.describe()}
 
-    assert {name for name in made if name not in text} == {"multilimit_refunds"}
+
+def test_the_dashboard_asks_for_every_metric() -> None:
+    assert {name for name in MADE if name not in dashboard()} == {"multilimit_refunds"}
+
+
+def test_every_metric_is_documented() -> None:
+    page = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^\| `(multilimit_\w+?)(?:_total)?` ", page, re.MULTILINE)) == MADE
+
+
+def test_every_alert_is_documented() -> None:
+    page = (DOCS / "how-to" / "prometheus.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^\| `(MultiLimit\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in rules_in(alerts())]
 
 
 def test_alerts_for_some_endpoints_are_valid_and_for_no_others(tmp_path: Path) -> None:
     text = alerts(endpoints=["search", "api.login", "(unmatched)"])
-    (tmp_path / "alerts.yml").write_text(text)
-    (tmp_path / "test.yml").write_text(RULES)
 
-    assert "6 rules found" in promtool("check", "rules", tmp_path / "alerts.yml")
-    expressions = [rule["expr"] for rule in yaml.safe_load(text)["groups"][0]["rules"]]
-    asked = re.findall(r"(?:checks|bans)_total\S*", "".join(expressions))
+    expect_valid(text, tmp_path)
+    asked = re.findall(r"(?:checks|bans)_total\S*", "".join(rule["expr"] for rule in rules_in(text)))
     assert len(asked) > 5
     assert all(r'endpoint=~"search|api\\.login|\\(unmatched\\)"' in each for each in asked)
 
@@ -171,10 +189,9 @@ def test_endpoints_may_have_any_name(tmp_path: Path) -> None:
         "{}[]",
     ]
     text = alerts("shop", names)
-    (tmp_path / "alerts.yml").write_text(text, encoding="utf-8")
 
-    assert "6 rules found" in promtool("check", "rules", tmp_path / "alerts.yml")
-    expressions = "".join(rule["expr"] for rule in yaml.safe_load(text)["groups"][0]["rules"])
+    expect_valid(text, tmp_path)
+    expressions = "".join(rule["expr"] for rule in rules_in(text))
     matchers = {json.loads(found) for found in re.findall(r'endpoint=~("(?:[^"\\]|\\.)*")', expressions)}
     (matcher,) = matchers
     assert all(re.fullmatch(matcher, name) for name in names)

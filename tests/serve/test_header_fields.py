@@ -16,7 +16,7 @@ from flask_multilimit import Decision, Hit, LimitType, MemoryStorage, MultiLimit
 from flask_multilimit.config import Settings
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
-from flask_multilimit.serve.headers import describe
+from flask_multilimit.serve.headers import DIALECTS, describe
 from support.clock import Clock
 from support.doubles import limited_service
 from support.structured import Item, read_list
@@ -95,6 +95,23 @@ def test_which_fields_are_sent_is_a_setting(app: Flask, clock: Clock, setting: s
     for response in (allowed, refused):
         assert {name for name in response.headers.keys() if "ratelimit" in name.lower()} == expected  # noqa: SIM118
     assert ("Retry-After" in allowed.headers, refused.headers["Retry-After"]) == (False, "60")
+
+
+@pytest.mark.parametrize("setting", DIALECTS)
+def test_every_field_of_a_dialect_takes_the_place_of_one_that_the_view_has_set(app: Flask, setting: str) -> None:
+    app.config["MULTILIMIT_HEADERS"] = setting
+    MultiLimit(app)
+    of_the_view: dict[str, str] = {}
+    app.add_url_rule("/", "view", rate_limiter(rules="9/minute")(lambda: ("ok", of_the_view)))
+    app.add_url_rule("/free", "free", lambda: "ok")
+    client = app.test_client()
+    sent = set(client.get("/").headers.keys()) - set(client.get("/free").headers.keys())
+    of_the_view.update(dict.fromkeys(sent, "of the view"))
+
+    headers = client.get("/").headers
+
+    assert "of the view" not in headers.values()
+    assert all(len(headers.getlist(name)) == 1 for name in sent)
 
 
 def test_legacy_fields_tell_of_the_tightest_rule(app: Flask, clock: Clock) -> None:

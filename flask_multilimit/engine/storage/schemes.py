@@ -66,8 +66,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
-    """The storage at ``uri``: ``memory://``; ``local://``; ``redis://``, ``rediss://``, ``unix://``, ``valkey://`` or
-    ``valkeys://``; ``redis+sentinel://`` or ``rediss+sentinel://``; ``redis+cluster://`` or ``rediss+cluster://``.
+    """The storage at ``uri``, such as ``redis://localhost:6379/0``, of any scheme in :data:`SCHEMES`.
 
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """

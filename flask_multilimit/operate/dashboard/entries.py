@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ...config import PREFIX
 from ...control.controls import Listing, Override
 from ...control.document import Document
 from ...engine import ConfigurationError, StorageError
@@ -83,13 +82,9 @@ def _idle(gate: AppGate, overrides: list[Override]) -> set[str]:
 
 
 def declared_lists(gate: AppGate) -> list[dict[str, str]]:
-    """Who is allowed and denied by settings, as long as the app runs."""
-    settings = gate.settings
-    return [
-        {"kind": kind, "text": f"{kind} {who}", "from": f"{PREFIX}{kind.upper()}"}
-        for kind, listed in (("deny", settings.deny), ("allow", settings.allow))
-        for who in listed
-    ]
+    """Who is allowed and denied as long as the app runs."""
+    listed = () if gate.access is None else gate.access.declared
+    return [{"kind": each.action, "text": f"{each.action} {each.who}", "from": each.where} for each in listed]
 
 
 def history_facts(gate: AppGate, *, q: str = "", page: int = 1) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from .conftest import ROOT, browser_of, made
 from .forms import forms_of, send
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flask.testing import FlaskClient
     from werkzeug.test import TestResponse
 
@@ -202,11 +204,22 @@ def test_empty_lists_and_histories_say_so(ada: FlaskClient) -> None:
     assert "No entry matches." in ada.get(f"{ROOT}lists?q=x").text
 
 
-def test_lists_of_the_settings_are_shown() -> None:
-    page = browser_of("ada", made(MULTILIMIT_DENY=["192.0.2.0/24"])).get(f"{ROOT}lists").text
+def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "limits.json"
+    file.write_text('{"allow": ["user:ann"]}', encoding="utf-8")
+    app = made(MULTILIMIT_DENY=["192.0.2.0/24"], MULTILIMIT_FILE=str(file))
+    ada = browser_of("ada", app)
+    with app.app_context():
+        steering_of(app).control.deny("192.0.2.9", lasting=True)
 
-    assert "deny 192.0.2.0/24" in page
-    assert "MULTILIMIT_DENY" in page
+    declared = ada.get(f"{ROOT}api/lists").get_json()["declared"]
+    page = ada.get(f"{ROOT}lists").text
+
+    assert declared == [
+        {"kind": "allow", "text": "allow user:ann", "from": f"{file}: allow"},
+        {"kind": "deny", "text": "deny 192.0.2.0/24", "from": "MULTILIMIT_DENY"},
+    ]
+    assert all(each["text"] in page and each["from"] in page for each in declared)
 
 
 # Who may not
