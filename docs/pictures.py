@@ -23,7 +23,7 @@ LAST = """most => Math.max(...[...document.querySelectorAll('footer, tr, p, form
 """The end of the last thing that is shown as a whole."""
 CHANGES = (
     {"endpoint": "search", "part": "rule:ip-60s", "what": "rules", "rules": "40/minute", "for": "2h", "reason": "sale"},
-    {"endpoint": "item", "part": "limiter:ip", "what": "shadow", "for": "1d", "reason": "too strict? we shall see"},
+    {"endpoint": "item", "part": "limiter:ip", "what": "shadow", "for": "1d", "reason": "too strict? watch it first"},
     {"kind": "ban", "who": "203.0.113.66", "for": "15m", "reason": "copies the catalogue"},
     {"kind": "allow", "who": "user:partner-2", "lasting": "1", "reason": "contract of March"},
 )

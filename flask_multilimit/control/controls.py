@@ -33,7 +33,7 @@ Client = Annotated[
 
 class _Entry(Written):
     id: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
-    """What :meth:`Control.undo` goes by."""
+    """The id that :meth:`Control.undo` takes."""
     author: Note = ""
     """Who has made it."""
     reason: Note = ""
@@ -44,7 +44,7 @@ class _Entry(Written):
 
 
 class Override(_Entry):
-    """A change of limits: of a rule, of a limiter, of all limits of an endpoint, of a subject; or a limit more."""
+    """A change of limits: of a rule, a limiter, all limits of an endpoint, a subject; or an additional limit."""
 
     kind: Literal["override"]
     endpoint: Text | None = None
@@ -58,11 +58,11 @@ class Override(_Entry):
     rules: WrittenRules | None = None
     """What holds instead."""
     times: float | None = Field(None, gt=0, le=MOST_TIMES)
-    """So many times the count, and the burst."""
+    """Factor for the count and the burst."""
     shadow: bool | None = None
     off: bool = False
     limit: WrittenLimiter | None = None
-    """A limiter more."""
+    """An additional limiter."""
 
     @model_validator(mode="after")
     def _check_override(self) -> Override:
@@ -81,7 +81,7 @@ class Override(_Entry):
         if named and what[0] not in takers[named[0]]:
             raise ValueError(f"{what[0]} does not apply to a {named[0]}: give {' or '.join(sorted(takers[named[0]]))}")
         if not named and what == ["rules"]:
-            raise ValueError("rules of what? give rule, limiter or who; for a limit more, give limit")
+            raise ValueError("rules: name what they replace: rule, limiter or who; to add a limit, use limit")
         if self.endpoint is None and "who" not in named:
             raise ValueError('endpoint: give one, or a pattern ("*" for all)')
         return self
@@ -126,7 +126,7 @@ class Listing(_Entry):
     @model_validator(mode="after")
     def _check_listing(self) -> Listing:
         if self.kind == "ban" and self.until is None:
-            raise ValueError("a ban ends: give for_; to refuse somebody for good, deny")
+            raise ValueError("a ban needs an end: give for_; to refuse permanently, use deny")
         if self.kind != "deny" and self.status is not None:
             raise ValueError("status is for deny")
         return self

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from .algorithms import BAN, Algorithm, Quota
-from .algorithms import ban as twin
+from .algorithms import ban as ban_algorithm
 from .algorithms.ban import BanQuota
 from .errors import ConfigurationError
 from .rules import Rule, called_with, duration_of, reason_of
@@ -124,7 +124,7 @@ class BanRule(Rule):
 
     @property
     def implementation(self) -> Algorithm:
-        return cast("Algorithm", twin)
+        return cast("Algorithm", ban_algorithm)
 
     def __str__(self) -> str:
         return str(self.ban)

@@ -36,7 +36,7 @@ all (:class:`StorageError` is raised)."""
 
 
 class Origin(NamedTuple):
-    """What :func:`hits_for` has made hits for: who revises them goes by it."""
+    """Scope, type and subject given to :func:`hits_for`, by which overrides find the hits."""
 
     scope: str
     type: str
@@ -293,7 +293,7 @@ def check_ban(ban: object) -> None:
 def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
     """That of ``ban`` behind the hits of its limiter, which are ``watched``, one at least.
 
-    Nobody is to blame for a refusal by a rule that lets nothing pass.
+    Refusals by a rule with count 0 are not strikes.
     """
     first, rule = watched[0], ban.rule
     keys = tuple([hit.key for hit in watched if hit.rule.count])

@@ -216,7 +216,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "names a callable, which only settings and files can",
     ),
     ({"endpoint": "show", "limit": {"typ": "ip"}}, "limit.typ: is not an option; did you mean 'type'"),
-    ({"endpoint": "show", "rules": "9/minute"}, "rules of what"),
+    ({"endpoint": "show", "rules": "9/minute"}, "rules: name what they replace"),
     ({"endpoint": "show", "rule": "ip-60s"}, "nothing given"),
     ({"endpoint": "show", "rule": "ip-60s", "limiter": "ip", "off": True}, "rule and limiter: give one of them"),
     ({"endpoint": "show", "rule": "ip-60s", "shadow": True}, "shadow does not apply to a rule"),

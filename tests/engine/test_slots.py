@@ -150,7 +150,7 @@ def test_a_release_waits_for_no_answer(
         redis_client.client_pause(60_000, all=False)
     try:
         (line,) = storage._wire._idle
-        assert line.owed == 1
+        assert line.unread == 1
     finally:
         redis_client.client_unpause()
 

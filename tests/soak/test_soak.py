@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.storage.layers import deny_cache as denials
+from flask_multilimit.engine.storage.layers import deny_cache
 from flask_multilimit.engine.storage.layers.guard import fallback
 from soak.soak import CLIENTS, MEGABYTE, THREADS, Soaked, soak
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from support.servers import Binary
 
 SECONDS = float(os.environ.get("MULTILIMIT_SOAK_SECONDS", "10"))
-REMEMBERED = 2 * fallback.REMEMBERED + denials.REMEMBERED
+REMEMBERED = 2 * fallback.REMEMBERED + deny_cache.REMEMBERED
 BYTES_OF_A_SUBJECT = 3200
 """Its last answer, and its last refusal."""
 PROBER = 1

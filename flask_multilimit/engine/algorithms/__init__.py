@@ -23,7 +23,7 @@ BAN = "ban"
 """The name of the algorithm of bans in keys and scripts. No rule can have it."""
 
 
-def twin_of(name: str) -> Algorithm:
+def algorithm_of(name: str) -> Algorithm:
     """The algorithm of a rule or of a ban."""
     if name != BAN:
         return ALGORITHMS[name]
@@ -32,4 +32,4 @@ def twin_of(name: str) -> Algorithm:
     return cast("Algorithm", ban)
 
 
-__all__ = ["ALGORITHMS", "BAN", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota", "twin_of"]
+__all__ = ["ALGORITHMS", "BAN", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota", "algorithm_of"]

@@ -4,7 +4,7 @@
 -- Members are as in sliding_window.lua: the id of the check, and for further units the id and their number. Each charge
 -- and each renewal renews the key's TTL: unlike the units of a window, slots may be in use without end.
 local UNKNOWN = -2 -- a retry_after that nobody can know
-local TRIM = 128 -- at most so many expired slots, and so many of the future, are dropped by one check
+local TRIM = 128 -- the most expired slots that one check drops, and the most of the future
 
 algorithms.concurrency = {
   -- Seen: the number of entries that do not count, because they lie outside the window.

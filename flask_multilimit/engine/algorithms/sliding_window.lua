@@ -10,7 +10,7 @@
 --
 -- A short ZSET is a list, in which the server counts entry by entry. Where it has more than a few, the script counts what
 -- lies outside of the window instead: nearly always nothing, which it sees at the ends of the list.
-local TRIM = 128 -- at most so many entries of each kind (expired, future) are dropped by one check, and one a unit
+local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, and one a unit
 local FEW = 24 -- entries that are counted as fast as it is seen that none lies outside
 local LONGEST_LIST = 128 -- entries; in longer ZSETs the server has an index (zset-max-listpack-entries)
 

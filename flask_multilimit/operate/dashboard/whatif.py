@@ -91,7 +91,7 @@ class Answer:
     declaration: str
     """The decorator to paste."""
     chosen: int
-    """The count that was asked for, or else the smallest that refuses at most so many requests."""
+    """The count that was asked for, or else the smallest that refuses at most the given share of requests."""
     left_out: list[LeftOut]
 
     def slider(self) -> Slider:
@@ -119,7 +119,7 @@ class Question:
     refuse_at_most: str = "0.1%"
     """Of requests, and of clients."""
     count: str = ""
-    """Empty: the smallest that refuses at most so many."""
+    """Empty: the smallest that refuses at most the given share."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Question:

@@ -98,7 +98,7 @@ def test_asks_twice_before_it_locks_everyone_out_and_scripts_force_it(on_server:
         (["set", "update", "ip-20s", "50/mnute", "--lasting", "--yes"], "did you mean 'minute'"),
         (["set", "update", "ip-20s", "50/minute", "--yes"], "--for 2h, or --lasting"),
         (["set", "nowhere", "ip-20s", "50/minute", "--lasting", "--yes"], "no endpoint has that"),
-        (["ban", "203.0.113.9", "--lasting", "--yes"], "a ban ends"),
+        (["ban", "203.0.113.9", "--lasting", "--yes"], "a ban needs an end"),
         (["deny", "nobody", "--lasting", "--yes"], "give a network"),
         (["unset", "12345678", "--yes"], "no entry has the id"),
     ],

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ... import algorithms
-from ...algorithms import BAN, twin_of
+from ...algorithms import BAN, algorithm_of
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable  # from Python 3.11 on
@@ -57,7 +57,7 @@ def library(names: Iterable[str]) -> list[str]:
     """The Lua of the algorithms ``names``, each in its own block, so that no two share a local. First come the files
     that several of them include."""
     names = sorted(set(names))
-    includes = dict.fromkeys(include for name in names for include in twin_of(name).INCLUDES)
+    includes = dict.fromkeys(include for name in names for include in algorithm_of(name).INCLUDES)
     return [*map(source_of_include, includes), *(f"do\n{source_of_algorithm(name)}end\n" for name in names)]
 
 
@@ -76,7 +76,7 @@ def source_of_include(name: str) -> str:
 
 def source_of_algorithm(name: str) -> str:
     """The file beside the algorithm's Python module."""
-    return _read(Path(inspect.getfile(cast("ModuleType", twin_of(name)))).with_name(f"{name}.lua"))
+    return _read(Path(inspect.getfile(cast("ModuleType", algorithm_of(name)))).with_name(f"{name}.lua"))
 
 
 def _read(file: Traversable) -> str:

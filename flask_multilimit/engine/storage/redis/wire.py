@@ -61,8 +61,8 @@ _LONG_CHUNK = 65_536
 _SECONDS_BETWEEN_LOOKS = 1.0
 """Seconds between two looks at the timers of this process."""
 _FRESH_SECONDS = 0.5
-"""For so many seconds after its last question, a command that can be repeated trusts a connection to be open."""
-_MOST_OWED = 128
+"""Seconds after its last use during which a connection is trusted to be open, for repeatable commands."""
+_MOST_UNREAD = 128
 """The most replies to :meth:`Wire.tell` that one connection leaves unread."""
 _DONE_AND_A_LIST = b":1\r\n*"
 """The answer to a release, and the beginning of a reply."""
@@ -97,7 +97,7 @@ class _Line(Protocol):
         """Send ``command``. Its reply is read before the next one, or by :meth:`settle`."""
 
     @property
-    def owed(self) -> int:
+    def unread(self) -> int:
         """The number of replies to :meth:`tell` that are still to be read."""
 
     def settle(self, started: float | None, /) -> None:
@@ -190,7 +190,7 @@ class Wire:
 
     def confirm(self) -> None:
         """Read the replies to :meth:`tell` on idle connections."""
-        for line in [line for line in self._idle if line.owed]:
+        for line in [line for line in self._idle if line.unread]:
             try:
                 self._idle.remove(line)
             except ValueError:  # in use by now, which is as good
@@ -285,7 +285,7 @@ def _is_fit(line: _Line) -> bool:
     try:
         line.settle(None)
         while line.has_news():
-            if not line.owed:
+            if not line.unread:
                 return False
             line.settle(None)  # these replies came after the last look
         return True
@@ -336,7 +336,7 @@ class _RedisLine:
     """Uses the methods of redis-py's connection."""
 
     waits = True
-    owed = 0
+    unread = 0
     used = 0.0
 
     def __init__(self, connection: Any, deadline: Deadline, explain: Explain) -> None:
@@ -415,7 +415,7 @@ class _SocketLine:
         self._polls: bool = is_local
         self._look_at: float = math.inf if is_local else 0.0
         """When to look again for a timer that ticks."""
-        self._owed: deque[Lost] = deque()
+        self._unread: deque[Lost] = deque()
         self.used = 0.0
         self.has_news = functools.partial(poll.poll, 0)
         plain.setblocking(True)
@@ -431,10 +431,10 @@ class _SocketLine:
         if self._polls and not self._poll(self._milliseconds):
             raise TimeoutError("timed out")
         received = self._receive(_CHUNK)
-        if self._owed:
-            if len(self._owed) > 1 or received[:5] != _DONE_AND_A_LIST:
-                return self._reply_after_owed(started, received)
-            self._owed.popleft()  # usually
+        if self._unread:
+            if len(self._unread) > 1 or received[:5] != _DONE_AND_A_LIST:
+                return self._reply_after_unread(started, received)
+            self._unread.popleft()  # usually
             received = received[4:]
         is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
         if not is_short:
@@ -465,39 +465,39 @@ class _SocketLine:
     def tell(self, command: bytes, started: float, lost: Lost) -> None:
         if self._hurried:  # by the question before; sending alone takes no time
             self._hurry(started)
-        if len(self._owed) >= _MOST_OWED:
+        if len(self._unread) >= _MOST_UNREAD:
             self._settle_all(started, Announcements())
         self._send(command)
-        self._owed.append(lost)
+        self._unread.append(lost)
 
     @property
-    def owed(self) -> int:
-        return len(self._owed)
+    def unread(self) -> int:
+        return len(self._unread)
 
     def settle(self, started: float | None) -> None:
         announcements = Announcements()
         if started is not None:
             self._settle_all(started, announcements)
-        while self._owed and self._poll(0):
+        while self._unread and self._poll(0):
             self._read_more(announcements)
-            while self._owed and (reply := self._gets()) is not _MORE:
+            while self._unread and (reply := self._gets()) is not _MORE:
                 self._settle_one(reply)
 
     def forsake(self, error: Exception) -> None:
-        while self._owed:
-            self._owed.popleft()(self._explain(error))
+        while self._unread:
+            self._unread.popleft()(self._explain(error))
 
     def _settle_all(self, started: float, announcements: Announcements) -> None:
         """Read the replies to :meth:`tell`, of which nothing has arrived yet."""
-        while self._owed:
+        while self._unread:
             self._settle_one(self._rest(started, announcements) if (reply := self._gets()) is _MORE else reply)
 
     def _settle_one(self, reply: Any) -> None:
-        lost = self._owed.popleft()
+        lost = self._unread.popleft()
         if isinstance(reply, Exception):
             lost(self._explain(reply))
 
-    def _reply_after_owed(self, started: float, received: bytes) -> Any:
+    def _reply_after_unread(self, started: float, received: bytes) -> Any:
         """The reply that follows those to :meth:`tell`, if ``received`` is what has arrived so far."""
         announcements, is_read = Announcements(), not _is_numbers_and_a_list(received)
         if is_read:
@@ -510,7 +510,7 @@ class _SocketLine:
                     announcements.read(received)
                     is_read = True
                 reply = self._rest(started, announcements)
-            if not self._owed:
+            if not self._unread:
                 return reply
             self._settle_one(reply)
 

@@ -24,7 +24,7 @@ from flask_multilimit.engine import (
     hits_for,
 )
 from flask_multilimit.engine.decision import FALLBACKS
-from flask_multilimit.engine.storage.layers import deny_cache as denials
+from flask_multilimit.engine.storage.layers import deny_cache
 from support.bench import hits, rule
 from support.clock import SECOND, Clock
 from support.rates import RATES
@@ -219,7 +219,7 @@ def test_the_time_of_the_question_counts_not_that_of_the_answer(bench: Bench) ->
     bench.clock.advance(2.999999)
     told = bench.limiter.check(wanted)
     assert not told.allowed
-    assert told.retry_after == 5 - 2.999999, "from the answer on: who waits so long shall not come too early"
+    assert told.retry_after == 5 - 2.999999, "from the answer on: a client that waits this long must not come too early"
     bench.clock.advance(0.000001)
     assert bench.limiter.check(wanted).allowed
 
@@ -464,7 +464,7 @@ def test_waiting_for_a_turn_is_never_refused_by_what_is_remembered(bench: Bench)
 
 
 def test_the_oldest_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "REMEMBERED", 10)
+    monkeypatch.setattr(deny_cache, "REMEMBERED", 10)
     everybody = [hits("1/minute", subject=str(number)) for number in range(15)]
     for wanted in everybody:
         bench.refused(wanted)
@@ -476,7 +476,7 @@ def test_the_oldest_are_forgotten_beyond_the_bound(bench: Bench, monkeypatch: py
 
 
 def test_one_that_is_asked_anew_is_the_newest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "REMEMBERED", 2)
+    monkeypatch.setattr(deny_cache, "REMEMBERED", 2)
     ada, bo, cy = (hits("1/minute", subject=name) for name in ("ada", "bo", "cy"))
     bench.refused(ada)
     bench.clock.advance(5)

@@ -88,16 +88,16 @@ def survive(limiter: Limiter, times: int) -> tuple[int, str]:
     """Check behind a guard of its own, until the storage has decided again; how often not."""
     guarded = GuardedStorage(limiter.storage, workers=1)
     mine = Limiter(guarded)
-    degraded = 0
+    decided_here = 0
     deadline = time.monotonic() + 15
     for _ in range(times):
         mine.check(MANY)
     while (decision := mine.check(MANY)).decided_by == "local" or guarded.health().state == "failed":
-        degraded += 1
+        decided_here += 1
         if time.monotonic() > deadline:
             raise StorageError(f"not back: {guarded.health()}")
         time.sleep(0.005)
-    return degraded, str(decision.decided_by)
+    return decided_here, str(decision.decided_by)
 
 
 TOLD = (check, server_id, close, fork, fork_at_the_start, fork_and_check, visit, survive)

@@ -294,7 +294,7 @@ def test_an_answer_that_comes_with_the_next_reply_is_stepped_over(wire: Wire) ->
         read_all_at_once(wire, len(b":1\r\n*1\r\n$4\r\nmine\r\n"))
 
         assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
-        assert wire._idle[0].owed == 0
+        assert wire._idle[0].unread == 0
     assert lost == []
 
 
@@ -327,7 +327,7 @@ def test_who_looks_first_does_not_take_the_answer_to_what_was_told_for_bad_news(
 
     assert ask(wire, b"ECHO", b"mine") == b"mine"
     assert wire._idle == [line]
-    assert line.owed == 0
+    assert line.unread == 0
 
 
 def test_an_error_in_answer_to_what_was_told_is_told_and_the_next_reply_is_ones_own(wire: Wire) -> None:
@@ -348,7 +348,7 @@ def test_to_confirm_is_to_read_the_answers_that_nobody_has_waited_for(wire: Wire
     wire.confirm()
 
     (line,) = wire._idle
-    assert line.owed == 0
+    assert line.unread == 0
     assert len(lost) == 1
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
@@ -385,19 +385,19 @@ def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(ser
 
 
 def test_who_only_tells_reads_now_and_then(wire: Wire, server: Server) -> None:
-    lost, owed = Losses(), []
+    lost, unread = Losses(), []
     with server.client() as other:
         other.client_pause(60_000, all=False)
         for _ in range(100):
             tell(wire, b"INCR", b"told", lost=lost)
-        owed_while_paused = [line.owed for line in wire._idle]
+        unread_while_paused = [line.unread for line in wire._idle]
         other.client_unpause()
     for _ in range(1000):
         tell(wire, b"INCR", b"told", lost=lost)
-        owed += [line.owed for line in wire._idle]
+        unread += [line.unread for line in wire._idle]
 
-    assert owed_while_paused == [100]
-    assert max(owed) <= wire_module._MOST_OWED
+    assert unread_while_paused == [100]
+    assert max(unread) <= wire_module._MOST_UNREAD
     assert ask(wire, b"GET", b"told") == b"1100"
     assert lost == []
 
@@ -417,7 +417,7 @@ def test_replies_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
     line.settle = settle_but_not_first  # type: ignore[method-assign]
 
     assert wire_module._is_fit(line)
-    assert (line.owed, lost) == (0, [])
+    assert (line.unread, lost) == (0, [])
 
 
 def test_where_the_socket_is_not_the_systems_own_what_is_told_is_asked(
