@@ -34,7 +34,16 @@ from ..engine.bans import MOST_FACTOR, MOST_STRIKES
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN, HashTag
-from ..engine.rules import LONGEST, MAX_COUNT, NAME, SHORTEST
+from ..engine.rules import (
+    CONCURRENCY,
+    LONGEST,
+    LONGEST_TIMEOUT,
+    MAX_COUNT,
+    NAME,
+    SHORTEST,
+    SHORTEST_TIMEOUT,
+    rule_of,
+)
 from .file import OFF, FileLimits
 from .limiter import LONGEST_WAIT, OPTIONS, Declaration, reject_unknown_options
 from .networks import Networks, network_from
@@ -181,8 +190,17 @@ class Written(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
+_WITH_TIMEOUT: dict[str, Any] = {
+    "if": {"required": ["timeout"], "properties": {"timeout": {"type": "number"}}},
+    "then": {"properties": {"time": False, "algorithm": {"const": CONCURRENCY}}},
+}
+"""What JSON Schema says of a rule with a timeout."""
+
+
 class WrittenRule(Written):
-    """At most ``count`` units in any ``time`` seconds."""
+    """At most ``count`` units in any ``time`` seconds; with a ``timeout``, at most ``count`` at once."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=_WITH_TIMEOUT)
 
     time: float = Field(60, ge=SHORTEST, le=LONGEST)
     """Seconds."""
@@ -196,17 +214,37 @@ class WrittenRule(Written):
     """Seconds that a request may wait in the queue of a leaky_bucket."""
     lease: int | None = Field(None, ge=2)
     """Units that a process may take at once and spend without asking the storage."""
+    timeout: float | None = Field(None, ge=SHORTEST_TIMEOUT, le=LONGEST_TIMEOUT)
+    """In place of time: at most count run at once, and slots of a worker that died are free after so many seconds."""
     name: str | None = Field(None, pattern=f"^{NAME}$")
     """Its name in header fields and errors."""
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The fields of the rule that are given."""
+        given = self.model_dump(exclude_unset=True)
+        timeout = given.pop("timeout", None)
+        return given if timeout is None else {**given, "time": timeout, "algorithm": CONCURRENCY}
+
+    @property
     def rule(self) -> Rule:
-        return Rule(**self.model_dump(exclude_unset=True))
+        return rule_of(self.given)
 
     @model_validator(mode="after")
     def _check_rule(self) -> WrittenRule:
+        if self.timeout is not None:
+            self._check_timeout()
         self.rule  # noqa: B018 - raises if anything is wrong in it
         return self
+
+    def _check_timeout(self) -> None:
+        """It says by itself that the rule is about what runs at once."""
+        if "time" in self.model_fields_set:
+            raise ValueError(
+                "time and timeout: give one of them: time for a rate, or timeout for a limit of what runs at once"
+            )
+        if "algorithm" in self.model_fields_set and self.algorithm != CONCURRENCY:
+            raise ValueError(f"timeout is for what runs at once, not for {self.algorithm}; leave one of them out")
 
 
 class WrittenBan(Written):

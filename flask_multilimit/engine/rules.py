@@ -289,6 +289,12 @@ class Concurrent(Rule):
         return f"Concurrent({self.count}, timeout={self.time}{name})"
 
 
+def rule_of(fields: Mapping[str, Any]) -> Rule:
+    """The rule with these fields, which may be a :class:`Concurrent`. Raises :class:`ConfigurationError`."""
+    rule = Rule(**fields)  # fields that do not belong together are an error
+    return Concurrent(rule.count, rule.time, name=rule.name) if rule.algorithm == CONCURRENCY else rule
+
+
 Rules = Rule | str | Iterable[Rule | str]
 """One rule or several, as objects or as text; in text, several are joined by ``;`` or ``,``."""
 

@@ -14,8 +14,8 @@ from ..declare.limiter import Declaration
 from ..declare.networks import Networks
 from ..declare.subjects import LimitType, Subject
 from ..declare.who import Who
-from ..engine import Concurrent, Rule
-from ..engine.rules import CONCURRENCY
+from ..engine import ConfigurationError, Rule
+from ..engine.rules import rule_of
 
 if TYPE_CHECKING:
     from ..control.controls import Override
@@ -191,12 +191,14 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
     if isinstance(written, str):
         parsed = Rule.parse(written)
         given: dict[str, Any] = {"count": parsed.count}
-        if isinstance(parsed, Concurrent) != isinstance(rule, Concurrent):
+        if parsed.holds_slots != rule.holds_slots:
             given |= {"time": parsed.time, "algorithm": parsed.algorithm}
-        elif not isinstance(parsed, Concurrent):  # "5 at once" does not set a timeout
+        elif not parsed.holds_slots:  # "5 at once" does not set a timeout
             given["time"] = parsed.time
     else:
-        given = written.model_dump(exclude_unset=True)
+        given = written.given
+        if written.timeout is not None and "count" not in given and not rule.holds_slots:
+            raise ConfigurationError(f"timeout is for what runs at once, and {rule} is a rate; give a count, too")
     return _replaced(rule, given)
 
 
@@ -204,10 +206,7 @@ def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
     kept = {name: value for name, value in _fields(rule).items() if name not in given}
     if given.get("algorithm", rule.algorithm) != rule.algorithm:
         kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
-    fields = {**kept, **given}
-    if fields["algorithm"] == CONCURRENCY:
-        return Concurrent(fields["count"], fields["time"], name=fields["name"])
-    return Rule(**fields)
+    return rule_of({**kept, **given})
 
 
 def _fields(rule: Rule) -> dict[str, Any]:

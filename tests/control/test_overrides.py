@@ -9,6 +9,7 @@ from flask import Flask
 
 from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
 from flask_multilimit.control.control import NeedsForce
+from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.plan.overrides import merged
 from support.asking import ask, policy, view
 
@@ -353,7 +354,34 @@ class TestConcurrency:
         changed = merged(Concurrent(5, 30, name="slots"), "9 at once")
 
         assert changed == Concurrent(9, 30, name="slots")
-        assert isinstance(changed, Concurrent)
+
+    def test_a_rule_holds_slots_by_its_algorithm_whoever_made_it(self) -> None:
+        slots = Rule(30, 5, algorithm="concurrency")
+
+        assert merged(slots, "9 at once") == Concurrent(9, 30)
+        assert merged(slots, "9/minute") == Rule(60, 9)
+
+    def test_text_leaves_the_slots_in_use_of_a_limit_as_data(self, app: Flask) -> None:
+        app.config["MULTILIMIT_LIMITS"] = {"show": {"rules": {"count": 2, "timeout": 30, "name": "slots"}}}
+        multilimit = MultiLimit(app)
+        app.add_url_rule("/", "show", lambda: iter("abc"))
+        client = app.test_client()
+        held = [client.get("/") for _ in range(2)]
+
+        with app.app_context():
+            multilimit.control.override("show", rule="slots", rules="1 at once", lasting=True)
+
+        assert [client.get("/").status_code for _ in range(2)] == [429, 429]
+        for response in held:
+            response.close()
+
+    def test_a_table_changes_the_timeout(self) -> None:
+        assert merged(Concurrent(5, 30), WrittenRule(timeout=90)) == Concurrent(5, 90)
+        assert merged(Rule(60, 9), WrittenRule(count=5, timeout=90)) == Concurrent(5, 90)
+
+    def test_a_timeout_does_not_make_slots_of_the_count_of_a_rate(self, shop: Shop) -> None:
+        with pytest.raises(ConfigurationError, match=r"timeout is for .*, and 2 per 60s is a rate; give a count"):
+            shop.control.override("show", rule="ip-60s", rules={"timeout": 30}, lasting=True)
 
     def test_so_many_times_as_many_slots(self, app: Flask) -> None:
         multilimit = MultiLimit(app)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from flask_multilimit import Ban, ConfigurationError, LimitType, Rule
+from flask_multilimit import Ban, Concurrent, ConfigurationError, LimitType, Rule
 from flask_multilimit.config import Settings
 from flask_multilimit.declare.data import (
     LimitsFile,
@@ -46,7 +46,13 @@ RULES: list[tuple[Any, list[Rule]]] = [
     ),
     ({"count": 9, "algorithm": "leaky_bucket", "max_delay": 2}, [Rule(60, 9, algorithm="leaky_bucket", max_delay=2)]),
     ({"count": 90, "lease": 5, "name": "much"}, [Rule(60, 90, lease=5, name="much")]),
-    *[({"count": 9, "algorithm": name}, [Rule(60, 9, algorithm=name)]) for name in ALGORITHMS],
+    *[({"count": 9, "algorithm": name}, [Rule(60, 9, algorithm=name)]) for name in ALGORITHMS if name != "concurrency"],
+    ("5 at once", [Concurrent(5)]),
+    ({"count": 5, "timeout": 30}, [Concurrent(5, timeout=30)]),
+    (["5/minute", {"count": 5, "timeout": 1.5, "name": "slots"}], [Rule(60, 5), Concurrent(5, 1.5, name="slots")]),
+    ({"count": 5, "timeout": 30, "algorithm": "concurrency"}, [Concurrent(5, timeout=30)]),
+    ({"count": 5, "time": 30, "algorithm": "concurrency"}, [Concurrent(5, timeout=30)]),
+    ({"count": 5, "time": 30, "timeout": None}, [Rule(30, 5)]),
 ]
 
 
@@ -81,12 +87,13 @@ def test_every_type_can_be_written(
 
 def test_data_has_every_option_of_a_decorator_and_the_fields_of_a_rule() -> None:
     assert set(WrittenLimiter.model_fields) == {*OPTIONS, "exempt"}
-    assert set(WrittenRule.model_fields) == set(Rule.model_fields)
+    assert set(WrittenRule.model_fields) == {*Rule.model_fields, "timeout"}
     assert {name: field.default for name, field in WrittenBan.model_fields.items()} == {
         name: field.default for name, field in Ban.model_fields.items()
     }
     assert {name: field.default for name, field in WrittenRule.model_fields.items()} == {
-        name: field.default for name, field in Rule.model_fields.items()
+        **{name: field.default for name, field in Rule.model_fields.items()},
+        "timeout": None,
     }
 
 
@@ -127,6 +134,18 @@ WRONG: list[tuple[Any, str]] = [
         r"limits.a\[1\].rules\[0\].cont: .*did you mean 'count'",
     ),
     ({"limits": {"a": {"rules": {"count": 0}}}}, r"limits.a.rules.count=0: .*greater than or equal to 1"),
+    (
+        {"limits": {"a": {"rules": {"count": 5, "time": 60, "timeout": 30}}}},
+        r"limits.a.rules={.*}: time and timeout: give one of them: time for a rate, or timeout",
+    ),
+    (
+        {"limits": {"a": {"rules": [{"count": 5, "timeout": 30, "algorithm": "gcra"}]}}},
+        r"limits.a.rules\[0\]={.*}: timeout is for what runs at once, not for gcra; leave one of them out",
+    ),
+    ({"limits": {"a": {"rules": {"count": 5, "timeout": 30, "burst": 2}}}}, "rules=.*burst is taken by .*leave it out"),
+    ({"limits": {"a": {"rules": {"count": 5, "timeout": 0.5}}}}, "limits.a.rules.timeout=0.5: .*greater than or equal"),
+    ({"limits": {"a": {"rules": {"count": 5, "timeout": "30"}}}}, "limits.a.rules.timeout='30': give a number$"),
+    ({"limits": {"a": {"timeout": 30}}}, 'limits.a.timeout: .*it is one of a rule: "rules": {"timeout": ...}'),
     ({"limits": {"a": {"typ": "ip"}}}, "limits.a.typ: is not an option; did you mean 'type'"),
     (
         {"limits": {"a": {"algorithm": "gcra"}}},
@@ -247,6 +266,9 @@ class TestSchema:
             {"limits": {"a": {"typ": "ip"}}},
             {"limits": {"a": {"rules": [{"count": 0}]}}},
             {"limits": {"a": {"rules": {"algorithm": "bucket"}}}},
+            {"limits": {"a": {"rules": {"timeout": 30, "time": 60}}}},
+            {"limits": {"a": {"rules": {"timeout": 30, "algorithm": "gcra"}}}},
+            {"limits": {"a": {"rules": {"timeout": 0.5}}}},
             {"limits": {"a": []}},
             {"limits": {"a": {"charge_when": [99]}}},
             {"nonsense": 1},
