@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from flask import Flask, current_app, has_request_context, request
+from flask import Flask, has_request_context, request
 from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
@@ -34,7 +34,7 @@ from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
 from .serve.audience import audience_of
-from .serve.gate import AppGate, gate_of
+from .serve.gate import AppGate, gate_in_force, gate_of
 from .serve.here import check_here, check_hits
 from .serve.steer import STEERING, Steering, steering_of
 from .signals import notify, storage_failed, storage_recovered
@@ -221,7 +221,7 @@ class MultiLimit:
             "name": name,
             "key": key,
         }
-        return check_here(_gate(), scope, options, subject)[0]
+        return check_here(gate_in_force(), scope, options, subject)[0]
 
     @contextmanager
     def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
@@ -231,7 +231,7 @@ class MultiLimit:
         :exc:`RateLimitExceeded`, which outside of a request is an exception like any other and carries the
         ``decision``. Slots of :class:`.Concurrent` rules are held until the end of the block.
         """
-        gate, subject = _gate(), options.pop("subject", None)
+        gate, subject = gate_in_force(), options.pop("subject", None)
         held: list[Decision] = []
         with holding(held):
             decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
@@ -253,7 +253,7 @@ class MultiLimit:
         Returns the :class:`Decision`, whether or not it is ``allowed``. If you make the same check again, keep
         ``hits``: a storage keeps in them what it works out from them.
         """
-        return check_hits(_gate(), hits, scope, subjects)
+        return check_hits(gate_in_force(), hits, scope, subjects)
 
     def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
         """Where a subject stands at ``endpoint``, without charging; by default those of the current request.
@@ -261,7 +261,7 @@ class MultiLimit:
         ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
         of the given types answer. ``None`` when none does. ``method`` narrows it to one request method.
         """
-        gate = _gate()
+        gate = gate_in_force()
         hits = hits_of(_standing(gate, endpoint, method, subjects_given(**subject)))
         return gate.limiter.peek(hits) if hits else None
 
@@ -271,7 +271,7 @@ class MultiLimit:
         Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``. Raises
         :class:`ConfigurationError` when no limiter there counts the subject that is given.
         """
-        gate = _gate()
+        gate = gate_in_force()
         given = subjects_given(**subject)
         applied = _standing(gate, endpoint, method, given)
         hits = hits_of(each for each in applied if given or each.subject != EVERYONE)
@@ -291,7 +291,7 @@ class MultiLimit:
         """
         from .operate.everywhere import forget, keys_of  # noqa: PLC0415 - no process that serves requests needs it
 
-        gate = _gate()
+        gate = gate_in_force()
         keys = keys_of(gate, subjects_given(**subject))
         forget(gate, keys)
         return len(keys)
@@ -301,7 +301,7 @@ class MultiLimit:
         changed stays."""
         from .operate.everywhere import all_keys, forget  # noqa: PLC0415 - no process that serves requests needs it
 
-        gate = _gate()
+        gate = gate_in_force()
         keys = all_keys(gate)
         forget(gate, keys)
         return len(keys)
@@ -313,13 +313,13 @@ class MultiLimit:
         Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
         """
         require_decision(decision)
-        return _gate().settlement.refund(decision, hits)
+        return gate_in_force().settlement.refund(decision, hits)
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
         :meth:`Limiter.release`."""
         require_decision(decision)
-        _gate().release([decision])
+        gate_in_force().release([decision])
 
     def close(self) -> None:
         """End what runs in the background of every app that this object serves, and close its limiter: traffic is sent
@@ -342,17 +342,17 @@ class MultiLimit:
         """
         if app is not None:
             _require_flask(app)
-        (_gate() if app is None else gate_of(app)).startup.validate()
+        (gate_in_force() if app is None else gate_of(app)).startup.validate()
 
     @property
     def control(self) -> Control:
         """Limits and lists of the current app, changed while it runs."""
-        return steering_of(current_app).control
+        return steering_of(app_in_force()).control
 
     @property
     def limiter(self) -> Limiter:
         """The engine's limiter of the current app."""
-        return _gate().limiter
+        return gate_in_force().limiter
 
 
 def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
@@ -383,11 +383,6 @@ _INSTEAD = {
     "quart": f"for Quart there is quart-rate-limiter, {_ENGINE}",
     "starlette": f"for Starlette and FastAPI there is slowapi, {_ENGINE}",
 }
-
-
-def _gate() -> AppGate:
-    """Of the current app."""
-    return gate_of(app_in_force())
 
 
 def _layers(app: Flask, settings: Settings) -> Layers:

@@ -107,7 +107,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     own clock again, and the quotas that were charged meanwhile are reset, because the frozen times never happened. The
     clock holds for every request to this app in this process, in all threads.
     """
-    gate = _gate_of(app)
+    gate = gate_of(app)
     limiter = gate.limiter
     storage = limiter.storage
     if not isinstance(storage, Clocked):
@@ -159,7 +159,7 @@ def exhaust(
     time goes on, and an algorithm that gives units back one by one (a token bucket) may soon admit a request.
     """
     app, address = _target(target)
-    gate = _gate_of(app)
+    gate = gate_of(app)
     if not gate.settings.enabled:
         raise ConfigurationError(
             "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass anyway; "
@@ -188,7 +188,7 @@ def reset(
     limiters). Tests that share a server and run at the same time need a prefix each.
     """
     app, address = _target(target)
-    gate = _gate_of(app)
+    gate = gate_of(app)
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     if endpoint is None:
         if given:
@@ -205,19 +205,13 @@ def reset(
 def enabled(app: Flask, value: bool = True) -> Iterator[None]:
     """Switch the limits of ``app`` on (or off) inside the ``with`` block, whatever ``MULTILIMIT_ENABLED`` says."""
     check_bool("enabled: value", value)
-    gate = _gate_of(app)
+    gate = gate_of(app)
     before = gate.settings
     gate.settings = before.model_copy(update={"enabled": value})
     try:
         yield
     finally:
         gate.settings = before
-
-
-def _gate_of(app: Flask) -> AppGate:
-    if not isinstance(app, Flask):
-        raise ConfigurationError(f"{app!r:.80} is no Flask app: pass the app, not the MultiLimit object or a proxy")
-    return gate_of(app)
 
 
 def _target(target: Flask | FlaskClient) -> tuple[Flask, str]:

@@ -144,7 +144,7 @@ async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[D
 def gate_of_app(app: Flask, *, needed_by: str = "") -> Gate:
     """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
     if not isinstance(app, Flask):
-        raise ConfigurationError(f"app={brief(app)}: give the Flask app")
+        raise ConfigurationError(f"app={brief(app)}: give the Flask app itself")
     gate: Gate | None = app.extensions.get(GATE)
     if gate is None:
         raise ConfigurationError(

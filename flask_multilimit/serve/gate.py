@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from flask import Flask, Response
 
-from ..declare.advice import Stack, gate_of_app
+from ..declare.advice import Stack, app_in_force, gate_of_app
 from ..declare.holding import held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import current_request
@@ -152,3 +152,8 @@ class AppGate(InForce):
 def gate_of(app: Flask) -> AppGate:
     """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
     return cast("AppGate", gate_of_app(app))
+
+
+def gate_in_force() -> AppGate:
+    """The gate of the current app. Raises as :func:`gate_of`, and RuntimeError where no app is in force."""
+    return gate_of(app_in_force())

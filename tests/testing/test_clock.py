@@ -139,7 +139,7 @@ def test_an_app_without_limits_is_an_error() -> None:
 
 
 def test_what_is_no_app_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="is no Flask app"), freeze(MultiLimit()):  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="give the Flask app"), freeze(MultiLimit()):  # type: ignore[arg-type]
         pass
 
 

@@ -12,9 +12,10 @@ from werkzeug.exceptions import Forbidden, HTTPException
 
 from ...declare.limiter import check_callable
 from ...engine import ConfigurationError
+from ...serve.gate import gate_in_force
 from .messages import language_of
 from .security import can_sign, note_refusal, require_few_refusals
-from .visit import Visit, begin, gate
+from .visit import Visit, begin
 
 Authorize = Callable[[], "str | None"]
 """Returns the name of the visitor; ``None`` to let nobody in."""
@@ -53,7 +54,7 @@ class Desk:
     def receive(self) -> None:
         """Find out who makes the current request. Raises :exc:`Forbidden` for nobody, and what ``authorize`` raises."""
         self._serves(current_app._get_current_object())  # type: ignore[attr-defined]
-        language = language_of(request, gate().settings.locale)
+        language = language_of(request, gate_in_force().settings.locale)
         begin(Visit("", may_change=False, language=language))
         author = self._here() if self._authorize is None else self._asked(self._authorize)
         may_change = can_sign() and (self._may_change is None or bool(self._may_change(author)))

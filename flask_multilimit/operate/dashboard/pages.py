@@ -10,6 +10,7 @@ from werkzeug.exceptions import Forbidden
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...observe.traffic.buckets import BUCKET_SECONDS
+from ...serve.gate import gate_in_force
 from ...serve.steer import steering_of
 from . import changes, entries, limits, now, subject
 from .drawing import PLANE, SPARK, Drawing, drawn, grouped
@@ -17,7 +18,7 @@ from .numbers import share
 from .paging import page_asked
 from .security import require_few_changes, require_own_form
 from .shell import render, url
-from .visit import gate, visit
+from .visit import visit
 
 MAY_NOT = "You may look, but not change anything."
 SWITCHED_OFF = "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False: nothing can be changed."
@@ -27,7 +28,7 @@ GONE = "This entry is not in force any more."
 def now_facts() -> dict[str, Any]:
     asked = request.args
     return now.facts(
-        gate(),
+        gate_in_force(),
         endpoint=asked.get("endpoint"),
         q=asked.get("q", ""),
         sort=asked.get("sort", ""),
@@ -64,9 +65,9 @@ def _drawing(series: dict[str, Any], last: int, *, slices: int, size: tuple[int,
 def limits_facts() -> dict[str, Any]:
     _keep_up()
     asked = request.args
-    with now.looking(gate()) as hour:
+    with now.looking(gate_in_force()) as hour:
         return limits.facts(
-            gate(), hour, q=asked.get("q", ""), show=asked.get("show", ""), page=page_asked(asked)
+            gate_in_force(), hour, q=asked.get("q", ""), show=asked.get("show", ""), page=page_asked(asked)
         )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def limits_page() -> Response:
 
 def _keep_up() -> None:
     """Read what is in force now, because another process may have changed it a moment ago."""
-    steering_of(gate().app).look()
+    steering_of(gate_in_force().app).look()
 
 
 # Changes
@@ -84,13 +85,13 @@ def _keep_up() -> None:
 
 def change_page() -> Response:
     """The form, and below it what the change would do."""
-    return _change(changes.proposed(gate(), changes.read(request.args)))
+    return _change(changes.proposed(gate_in_force(), changes.read(request.args)))
 
 
 def make_change() -> Response:
     """Make the change that the form proposes."""
     _require_may_change()
-    found = changes.made(gate(), changes.read(request.form), force="force" in request.form)
+    found = changes.made(gate_in_force(), changes.read(request.form), force="force" in request.form)
     if found.mistakes or found.preview is None:
         return _change(found)
     return _to(url("lists", done=found.preview.entry.id))
@@ -100,7 +101,7 @@ def undo() -> Response:
     """Undo an entry."""
     _require_may_change()
     try:
-        entry = steering_of(gate().app).control.undo(
+        entry = steering_of(gate_in_force().app).control.undo(
             request.form.get("id", ""), reason=request.form.get("reason", "").strip()[:500], author=visit().author
         )
     except StorageError as error:
@@ -116,7 +117,7 @@ def _require_may_change(*, changes_limits: bool = True) -> None:
         raise Forbidden(MAY_NOT)
     require_own_form()
     require_few_changes()
-    if changes_limits and not steering_of(gate().app).enabled:
+    if changes_limits and not steering_of(gate_in_force().app).enabled:
         raise Forbidden(SWITCHED_OFF)
 
 
@@ -126,25 +127,25 @@ def _to(address: str) -> Response:
 
 
 def change_facts(found: changes.Proposal) -> dict[str, Any]:
-    with now.looking(gate()) as hour:
-        return changes.facts(gate(), hour, found)
+    with now.looking(gate_in_force()) as hour:
+        return changes.facts(gate_in_force(), hour, found)
 
 
 def proposed_facts() -> dict[str, Any]:
-    return change_facts(changes.proposed(gate(), changes.read(request.args)))
+    return change_facts(changes.proposed(gate_in_force(), changes.read(request.args)))
 
 
 def _change(found: changes.Proposal) -> Response:
-    gate().plans.ensure()
+    gate_in_force().plans.ensure()
     shown = change_facts(found)
     endpoint = found.given.get("endpoint", "")
     return render(
         "change.html",
         status=found.status,
-        parts_at=changes.parts_at(gate().plans, endpoint),
-        types=sorted({"default", *gate().plans.types}),
-        enabled=steering_of(gate().app).enabled,
-        shared=steering_of(gate().app).control.shared,
+        parts_at=changes.parts_at(gate_in_force().plans, endpoint),
+        types=sorted({"default", *gate_in_force().plans.types}),
+        enabled=steering_of(gate_in_force().app).enabled,
+        shared=steering_of(gate_in_force().app).control.shared,
         fields=changes.FIELDS,
         **shown,
     )
@@ -157,21 +158,21 @@ def subject_facts() -> dict[str, Any]:
     """What the page shows, as JSON. ``found`` is ``None`` if no subject was given, or an impossible one."""
     _keep_up()
     try:
-        somebody = subject.Somebody.asked(gate(), request.args)
+        somebody = subject.Somebody.asked(gate_in_force(), request.args)
     except ConfigurationError as error:
         return {"found": None, "mistake": str(error)}
     if somebody is None:
         return {"found": None, "mistake": ""}
-    with now.looking(gate()) as hour:
-        return {"found": subject.facts(gate(), hour, somebody, page=page_asked(request.args)), "mistake": ""}
+    with now.looking(gate_in_force()) as hour:
+        return {"found": subject.facts(gate_in_force(), hour, somebody, page=page_asked(request.args)), "mistake": ""}
 
 
 def subject_page() -> Response:
     shown = subject_facts()
     found = shown["found"]
-    with now.looking(gate()) as hour:
+    with now.looking(gate_in_force()) as hour:
         top = [] if hour is None or found is not None else hour.top_subjects(now.MOST_SUBJECTS)
-        most = [now.subject_facts(gate(), each) for each in top]
+        most = [now.subject_facts(gate_in_force(), each) for each in top]
     return render(
         "subject.html",
         status=400 if shown["mistake"] else 200,
@@ -180,7 +181,7 @@ def subject_page() -> Response:
         found=found,
         mistake=shown["mistake"],
         most=most,
-        plain=gate().settings.traffic_subjects == "plain",
+        plain=gate_in_force().settings.traffic_subjects == "plain",
     )
 
 
@@ -193,9 +194,9 @@ def reset() -> Response:
     _require_may_change(changes_limits=False)
     form = request.form
     endpoint = form.get("endpoint") or None
-    somebody = subject.Somebody.of(gate(), form.get("type", ""), form.get("value", ""))
+    somebody = subject.Somebody.of(gate_in_force(), form.get("type", ""), form.get("value", ""))
     try:
-        number = subject.reset(gate(), somebody, endpoint)
+        number = subject.reset(gate_in_force(), somebody, endpoint)
     except (ConfigurationError, StorageError) as error:
         shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
         return render("refused.html", status=409, title="", why=shown)
@@ -205,7 +206,7 @@ def reset() -> Response:
 
 def _note_reset(what: str) -> None:
     """Put a line into the history. The quotas are reset already, so an error does not change the answer."""
-    app = gate().app
+    app = gate_in_force().app
     try:
         steering_of(app).control.note("reset", what, author=visit().author)
     except (ConfigurationError, StorageError) as error:
@@ -217,7 +218,7 @@ def _note_reset(what: str) -> None:
 
 def lists_facts() -> dict[str, Any]:
     asked = request.args
-    return entries.facts(gate(), kind=asked.get("kind", ""), q=asked.get("q", ""), page=page_asked(asked))
+    return entries.facts(gate_in_force(), kind=asked.get("kind", ""), q=asked.get("q", ""), page=page_asked(asked))
 
 
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
@@ -228,16 +229,16 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         status=status,
         kinds=entries.KINDS,
         failed=problem,
-        done=next((each for each in entries.all_facts(gate()) if each["id"] == done), None) if done else None,
+        done=next((each for each in entries.all_facts(gate_in_force()) if each["id"] == done), None) if done else None,
         undone=request.args.get("undone", ""),
-        shared=steering_of(gate().app).control.shared,
+        shared=steering_of(gate_in_force().app).control.shared,
         **found,
     )
 
 
 def history_facts() -> dict[str, Any]:
     asked = request.args
-    return entries.history_facts(gate(), q=asked.get("q", ""), page=page_asked(asked))
+    return entries.history_facts(gate_in_force(), q=asked.get("q", ""), page=page_asked(asked))
 
 
 def history_page() -> Response:

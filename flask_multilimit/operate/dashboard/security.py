@@ -12,7 +12,8 @@ from werkzeug.exceptions import Forbidden, TooManyRequests
 from ...declare.subjects import LimitType
 from ...engine import Decision, hits_for
 from ...engine.hits import Hits
-from .visit import gate, visit
+from ...serve.gate import gate_in_force
+from .visit import visit
 
 COOKIE = "multilimit_form"
 """The cookie that binds the token of a form to the browser that opened it."""
@@ -81,17 +82,17 @@ def _serializer() -> URLSafeTimedSerializer:
 
 def require_few_refusals() -> None:
     """Raise :exc:`TooManyRequests` for an address with too many rejected visits, before ``authorize`` is called."""
-    _require(gate().limiter.peek(_hits_of_address()), "")
+    _require(gate_in_force().limiter.peek(_hits_of_address()), "")
 
 
 def note_refusal() -> None:
     """Count a visit that is rejected."""
-    gate().limiter.check(_hits_of_address())
+    gate_in_force().limiter.check(_hits_of_address())
 
 
 def require_few_changes() -> None:
     """Count a change of this person. Raises :exc:`TooManyRequests`."""
-    _require(gate().limiter.check(_hits(CHANGES, "author", visit().author)), TOO_MANY)
+    _require(gate_in_force().limiter.check(_hits(CHANGES, "author", visit().author)), TOO_MANY)
 
 
 def _require(decision: Decision, why: str) -> None:
@@ -100,10 +101,10 @@ def _require(decision: Decision, why: str) -> None:
 
 
 def _hits_of_address() -> Hits:
-    subject = gate().subjects.resolve(LimitType.IP, None)
+    subject = gate_in_force().subjects.resolve(LimitType.IP, None)
     return _hits(REFUSED_VISITS, "ip", "" if subject is None else subject.value)
 
 
 def _hits(rules: str, type_name: str, subject: str) -> Hits:
-    prefix = gate().settings.key_prefix
+    prefix = gate_in_force().settings.key_prefix
     return hits_for(rules, scope=SCOPE, type=type_name, subject=subject, prefix=prefix, on_storage_error="local")

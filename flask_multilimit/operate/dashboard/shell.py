@@ -14,12 +14,13 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
+from ...serve.gate import gate_in_force
 from .. import console
 from ..simulate.page.document import part
 from .messages import COOKIE, LANGUAGES, Language, told
 from .numbers import axis, iso, number, rate, share, utc
 from .security import FIELD, can_sign, form_token, keep_nonce
-from .visit import gate, visit
+from .visit import visit
 
 PAGES = {
     "now": "Now",
@@ -176,7 +177,7 @@ def _foreign_token() -> Markup:
 
 def _banners() -> list[str]:
     """Warnings that every page shows."""
-    settings, found = gate().settings, []
+    settings, found = gate_in_force().settings, []
     if visit().unprotected:
         found.append("Debug mode: anyone on this machine may see and change this. Give Dashboard authorize=.")
     if not settings.enabled:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from flask import current_app, g
+from flask import g
 
-from ...serve.gate import AppGate, gate_of
 from .messages import Language
 
 
@@ -31,8 +30,3 @@ def begin(visit: Visit) -> None:
 def visit() -> Visit:
     """The visit of the current request."""
     return cast("Visit", g.multilimit_visit)
-
-
-def gate() -> AppGate:
-    """The gate of the current app."""
-    return gate_of(current_app)

@@ -11,6 +11,7 @@ from werkzeug.datastructures import FileStorage
 
 from ...declare.subjects import LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
+from ...serve.gate import gate_in_force
 from ..simulate.logs.logged import MICROSECONDS
 from ..simulate.logs.reading import LogFile, Logs
 from ..simulate.logs.recorded import folders_of
@@ -18,7 +19,6 @@ from ..simulate.newest import newest_requests
 from ..simulate.page.peaks import Slider, peaks_data
 from ..simulate.suggest import Peaks, Suggestion, Traffic, declaration, suggest_for, traffic_of
 from ..simulate.whatif import arrivals_of, share_from
-from .visit import gate
 
 MOST_UPLOADED = 5_000_000
 """The most bytes of an uploaded log."""
@@ -138,12 +138,12 @@ class Question:
 
 def records() -> bool:
     """Whether this process records requests."""
-    return bool(folders_of(gate().app))
+    return bool(folders_of(gate_in_force().app))
 
 
 def of_recorded(question: Question) -> Answer | None:
     """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`."""
-    folders = folders_of(gate().app)
+    folders = folders_of(gate_in_force().app)
     if not folders:
         return None
     with TemporaryDirectory(prefix="multilimit-") as place:
@@ -162,7 +162,7 @@ def _answer(question: Question, logs: Logs, source: str) -> Answer:
     if question.type not in TYPES:
         raise ConfigurationError(f"type={question.type!r}: give one of {', '.join(TYPES)}")
     share, rule = share_from(question.refuse_at_most), question.rule()
-    arrivals = arrivals_of(gate().app, logs, type=question.type, endpoint=question.endpoint or None)
+    arrivals = arrivals_of(gate_in_force().app, logs, type=question.type, endpoint=question.endpoint or None)
     traffic = traffic_of(arrivals, [rule.time])
     found = suggest_for(traffic, type=question.type, share=share)
     chosen = rule.count if question.count else found.for_requests[0].rules[0].count
@@ -199,7 +199,7 @@ def _marked(question: Question, rule: Rule, found: Suggestion) -> dict[int, list
 
 def _in_force(question: Question, asked: Rule) -> set[int]:
     """The counts of rules of this type and window that apply to the endpoint now."""
-    plans = gate().plans
+    plans = gate_in_force().plans
     methods = plans.methods_of(question.endpoint) if question.endpoint else ()
     return {
         rule.count

@@ -11,13 +11,13 @@ from markupsafe import Markup
 from werkzeug.exceptions import BadRequest
 
 from ...engine import ConfigurationError
+from ...serve.gate import gate_in_force
 from ..simulate.page.document import part
 from ..simulate.page.peaks import slider_element
 from . import whatif
 from .limits import listing_of
 from .security import require_own_form
 from .shell import render
-from .visit import gate
 
 
 def what_if_page() -> Response:
@@ -31,7 +31,7 @@ def what_if_page() -> Response:
         "whatif.html",
         status=status,
         answer=answer,
-        endpoints=[each.name for each in listing_of(gate())],
+        endpoints=[each.name for each in listing_of(gate_in_force())],
         most_bytes=whatif.MOST_UPLOADED,
         problem=problem,
         question=question,
