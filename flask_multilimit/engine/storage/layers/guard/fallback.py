@@ -168,8 +168,15 @@ class Fallback:
         """A slot that the storage had charged for ``hit`` before it failed is free now: another request may have it."""
         self._freed[hit.key] += hit.cost
 
+    def take_over(self, hits: Sequence[Hit]) -> Decision:
+        """Slots that the storage had charged for ``hits`` before it failed are still in use. They count here from now
+        on, and no longer as a part of its last answer."""
+        for hit in hits:
+            self.slot_is_free(hit)
+        return self._memory.check(tuple(map(unlimited, hits)))
+
     def renew(self, local: Decision) -> Decision:
-        """Restart the time of the slots that :meth:`decide` has taken. Return the decision that holds them now."""
+        """Restart the time of the slots that ``local`` has taken. Return the decision that holds them now."""
         slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
         self._memory.renew(slots)
         return local._replace(reply=at_instant(local.reply, self.now()))
@@ -196,7 +203,8 @@ class Fallback:
 
     def _slots_left(self, hit: Hit) -> int:
         """This process's share of the slots that were left in the storage's last answer, and those that became free
-        here since. Slots that become free elsewhere are not known until all that were in use then have expired."""
+        here since. Slots that become free elsewhere are not known until all that were in use then have expired, but
+        for those that :meth:`take_over` has been told of."""
         since, whole = self._away_since, hit.rule.count
         if since is None or self.now() >= since + hit.rule.quota.window:
             return whole // self.workers

@@ -193,17 +193,29 @@ class GuardedStorage:
         return True
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        """While the storage is away, only what was admitted meanwhile can be renewed."""
-        elsewhere = []
+        """While the storage is away, slots count here. It is charged for them when it is back, because they may have
+        expired there meanwhile."""
+        hits_of: dict[bytes, list[Hit]] = {}
+        for check_id, hit in slots:
+            hits_of.setdefault(check_id, []).append(hit)
+        failures, elsewhere = self._breaker.failures, list[Slot]()
         with self._lock:
-            for slot in slots:
-                admitted = self._pending.find(UUID(bytes=slot.check_id))
-                if admitted is None:
-                    elsewhere.append(slot)
-                else:
+            for check_id, hits in hits_of.items():
+                admitted = self._pending.find(UUID(bytes=check_id))
+                if admitted is not None:
                     admitted.local = self._fallback.renew(admitted.local)
-        if elsewhere and self._breaker.state is not _OPEN:
+                elif self._breaker.state is _OPEN:
+                    local = self._fallback.take_over(hits)
+                    self._pending.keep(check_id, Admitted(tuple(hits), local, carried=True, before=True))
+                else:
+                    elsewhere += [Slot(check_id, hit) for hit in hits]
+        if not elsewhere:
+            return
+        try:
             cast("KeepsSlots", self.wrapped).renew(elsewhere)
+        except StorageError as error:
+            self._fail(tuple([slot.hit for slot in elsewhere]), error, failures)
+            raise
 
     def reset(self, keys: Sequence[str]) -> None:
         """Raises :class:`StorageError` while the storage is away: the caller must know."""

@@ -1,17 +1,19 @@
-"""What the storage must be told after an outage: charges of checks that were admitted without it, and refunds."""
+"""What the storage must be told after an outage: charges of checks that were admitted without it, slots that are still
+in use, and refunds."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 from uuid import UUID
 
 from ....decision import Charge, Decision
 from ....errors import StorageError
 from ....hits import Hit, Hits, memoized
 from ....reply import reset_afters, retry_afters
-from ...base import Storage
+from ...base import KeepsSlots, Slot, Storage
 from .fallback import unlimited
 
 MOST_PENDING = 20_000
@@ -22,13 +24,15 @@ BATCH = 100
 
 @dataclass(slots=True, eq=False, repr=False)
 class Admitted:
-    """A check that was admitted without the storage and must be charged to it."""
+    """A check that was admitted without the storage, or whose slots it may have let expire: it must be charged."""
 
     hits: tuple[Hit, ...]
     local: Decision
     """The decision on the shares."""
     carried: bool = False
-    """Whether it is being sent to the storage."""
+    """Whether the storage may know of it: it is being sent, or was charged before the outage."""
+    before: bool = False
+    """Whether its slots were taken before the outage."""
 
     def lasting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
@@ -147,8 +151,12 @@ class PendingCharges:
         if not many:
             return
         decisions = self._storage.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
+        from_before = {check_id for check_id, admitted in batch if admitted.before}
+        self.charged += len(many.keys() - from_before)
+        if slots := [Slot(check_id, hit) for check_id, hits in lasting if check_id in from_before for hit in hits]:
+            # Those that have not expired there were recognised, and are as old as before.
+            cast("KeepsSlots", self._storage).renew(slots)
         for decision in decisions:
-            self.charged += 1
             self._fill_up(decision)
 
     def _charge_each(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:

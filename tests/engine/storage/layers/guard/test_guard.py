@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from flask_multilimit.engine import (
+    Concurrent,
     ConfigurationError,
     Decision,
     GuardedStorage,
@@ -32,6 +33,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.decision import FALLBACKS
 from flask_multilimit.engine.hits import Hits
+from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
 from flask_multilimit.engine.storage.layers.guard.workers import count_workers
 from support.bench import hits, rule
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from flask_multilimit.engine.decision import Charge
     from flask_multilimit.engine.hits import OnStorageError
+    from flask_multilimit.engine.storage import Lost, Slot
 
 Policy = Literal["local", "allow", "deny", "raise"]
 
@@ -87,6 +90,14 @@ class Shared(MemoryStorage):
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._may_fail()
         super().refund(check_id, charges)
+
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        self._may_fail()
+        super().release(slots, lost)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        self._may_fail()
+        super().renew(slots)
 
     def _may_fail(self) -> None:
         if self.error is not None:
@@ -1172,3 +1183,119 @@ def test_a_wrong_bound_is_told(most: Any) -> None:
         GuardedStorage(Shared(Clock()), outage_keys=most)
     with pytest.raises(ConfigurationError, match="outage_keys="):
         Layers(outage_keys=most)
+
+
+# Slots that were taken before an outage
+
+FOUR = hits(Concurrent(4, 60))
+
+
+class Work:
+    """Slots of ``FOUR`` that the first worker holds, as its keeper does."""
+
+    def __init__(self, workers: Workers, many: int) -> None:
+        self.workers, self.limiter = workers, workers.limiters[0]
+        self.storage: Any = self.limiter.outermost
+        self.held = [self.limiter.check(FOUR) for _ in range(many)]
+
+    def goes_on(self, seconds: int) -> None:
+        """Each slot is renewed every 20 seconds."""
+        for _ in range(seconds // 20):
+            self.workers.clock.advance(20)
+            self.storage.renew([slot for decision in self.held for slot in slots_of(decision)])
+
+    def ends(self) -> None:
+        self.storage.release(slots_of(self.held.pop()))
+
+    def in_use(self) -> int:
+        """By the storage itself."""
+        return 4 - self.workers.storage.peek(FOUR).remaining
+
+
+def fails(workers: Workers) -> None:
+    """The storage, as all workers notice."""
+    workers.break_down()
+    for limiter in workers.limiters:
+        limiter.check(hits("100000/minute", subject="bob"))
+
+
+@pytest.mark.parametrize("outage", [0, 20, 40, 60, 80, 400])
+def test_slots_from_before_an_outage_count_in_it_for_as_long_as_their_work_goes_on(
+    make: Callable[..., Workers], outage: int
+) -> None:
+    workers = make()
+    work = Work(workers, 3)
+    fails(workers)
+
+    work.goes_on(outage)
+
+    assert workers.admitted(FOUR, 5) == [1]
+    work.ends()
+    assert workers.admitted(FOUR, 5) == [1]
+
+
+def test_slots_from_before_an_outage_count_in_the_share_of_the_worker_that_holds_them(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make(2)
+    work = Work(workers, 2)
+    fails(workers)
+
+    work.goes_on(80)
+
+    assert workers.admitted(FOUR, 5) == [0, 2]
+
+
+@pytest.mark.parametrize("on_error", ["local", "allow", "deny"])
+@pytest.mark.parametrize("outage", [20, 40, 80, 400])
+def test_slots_from_before_an_outage_are_in_use_when_it_is_over_until_their_work_ends(
+    make: Callable[..., Workers], outage: int, on_error: OnStorageError
+) -> None:
+    workers = make(on_error=on_error)
+    work = Work(workers, 3)
+    workers.break_down()
+    with contextlib.suppress(StorageDenied):
+        work.limiter.check(hits("100000/minute", subject="bob"))
+    work.goes_on(outage)
+    work.ends()
+
+    workers.mend()
+
+    assert work.in_use() == 2
+    workers.clock.advance(59)
+    assert work.in_use() == 2, "they are as new"
+    work.storage.renew([slot for decision in work.held for slot in slots_of(decision)])
+    work.goes_on(80)
+    assert work.in_use() == 2
+    work.ends()
+    work.ends()
+    assert work.in_use() == 0
+
+
+def test_a_renewal_without_an_answer_begins_an_outage(make: Callable[..., Workers]) -> None:
+    workers = make()
+    work = Work(workers, 2)
+    workers.break_down()
+
+    with pytest.raises(StorageError):
+        work.goes_on(20)
+    assert work.limiter.health().state == "failed"
+    work.goes_on(80)
+    workers.mend()
+
+    assert work.in_use() == 2
+    assert work.limiter.health().given_up == 0
+
+
+def test_what_is_refunded_of_a_check_from_before_an_outage_is_refunded_after_it(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], (*FOUR, *hits("9/hour"))
+    storage: Any = limiter.outermost
+    taken = limiter.check(plan)
+    fails(workers)
+    storage.renew(slots_of(taken))
+
+    limiter.refund(taken)
+    workers.mend()
+
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [4, 9]
