@@ -205,7 +205,8 @@ class Limiter:
     def slot(self, hits: Iterable[Hit]) -> AbstractContextManager[Decision]:
         """:meth:`check` at the beginning of a block, :meth:`hold`, and :meth:`release` at its end.
 
-        The block runs in any case: check whether the decision is ``allowed``.
+        The block runs in any case: check whether the decision is ``allowed``. Call this for each block: entering a
+        block twice raises :class:`ConfigurationError`.
         """
         block = _Block()  # its __init__ would be a call more
         block.limiter, block.hits = self, hits
@@ -279,7 +280,12 @@ class _Block:
 
     def __enter__(self) -> Decision:
         limiter = self.limiter
-        self._decision = decision = limiter.check(self.hits)
+        try:
+            hits = self.hits
+            del self.hits  # of threads that enter together, one succeeds
+        except AttributeError:
+            raise ConfigurationError("limiter.slot(hits) is for one block: call slot() again for the next") from None
+        self._decision = decision = limiter.check(hits)
         if limiter._holding is limiter._storage:  # as usual: what hold() does, in a call less
             limiter._keeper.hold(limiter._keeps_slots, decision)
         else:

@@ -10,6 +10,7 @@ import pytest
 
 from flask_multilimit.engine import (
     Concurrent,
+    ConfigurationError,
     Decision,
     Limiter,
     MemoryStorage,
@@ -48,6 +49,40 @@ def test_a_slot_that_is_given_back_is_free_for_the_next_check(limiter: Limiter) 
         with limiter.slot(THREE) as first, limiter.slot(THREE) as second, limiter.slot(THREE) as third:
             assert [first.remaining, second.remaining, third.remaining] == [2, 1, 0]
     assert limiter.peek(THREE).remaining == 3
+
+
+def test_a_block_cannot_be_entered_again(limiter: Limiter) -> None:
+    block = limiter.slot(THREE)
+
+    with block, pytest.raises(ConfigurationError, match=r"limiter\.slot\(hits\) is for one block"), block:
+        pass
+    with pytest.raises(ConfigurationError, match=r"call slot\(\) again"), block:
+        pass
+
+    assert limiter.peek(THREE).remaining == 3
+    assert len(KEEPER) == 0
+
+
+def test_of_threads_that_share_a_block_one_enters_it(limiter: Limiter) -> None:
+    block = limiter.slot(THREE)
+    ready, told = threading.Barrier(3), list[str]()
+
+    def work() -> None:
+        ready.wait(SECONDS)
+        try:
+            with block:
+                told.append("entered")
+        except ConfigurationError:
+            told.append("refused")
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+
+    assert sorted(told) == ["entered", "refused", "refused"]
+    until(lambda: limiter.peek(THREE).remaining == 3)
 
 
 def test_slots_that_many_threads_give_back_at_once_are_all_free(limiter: Limiter) -> None:
