@@ -198,8 +198,8 @@ class Limiter:
         before, after = self._refunds.add(decision.check_id, [charge.hit.key for charge in charges])
         if charges := [charge for charge in charges if charge.hit.key not in before]:
             self._storage.refund(decision.id, charges)
-            if any(charge.hit.rule.holds_slots for charge in charges):
-                self._find_keeper().forget(decision)
+            if slots := {charge.hit.key for charge in charges if charge.hit.rule.holds_slots}:
+                self._find_keeper().forget(decision, slots)
         return decision.after_refund(after)
 
     def slot(self, hits: Iterable[Hit]) -> AbstractContextManager[Decision]:

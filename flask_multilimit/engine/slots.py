@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -138,9 +138,15 @@ class Keeper:
         if slots := slots_of(decision):
             that_keeps_slots(storage).release(slots)
 
-    def forget(self, decision: Decision) -> None:
-        """Its slots were refunded."""
-        self._held.pop(decision.check_id, None)
+    def forget(self, decision: Decision, keys: Collection[str]) -> None:
+        """Its slots of ``keys`` were refunded. Others are still held."""
+        held = self._held.get(decision.check_id)
+        if held is None:
+            return
+        if still_held := tuple(slot for slot in held.slots if slot.hit.key not in keys):
+            held.slots = still_held
+        else:
+            self._held.pop(decision.check_id, None)
 
     def forget_all(self, storage: Storage) -> None:
         """``storage`` is no longer used."""

@@ -212,6 +212,28 @@ def test_releases_that_are_lost_together_are_one_line_in_the_log(
     assert caplog.text.count("could not be released") == 1
 
 
+def test_after_a_refund_of_one_slot_of_two_the_other_is_held_and_given_back_at_the_end(limiter: Limiter) -> None:
+    first, second = hits_for(Concurrent(1), scope="reports"), hits_for(Concurrent(1), scope="exports")
+
+    with limiter.slot([*first, *second]) as decision:
+        limiter.refund(decision, first)
+        assert [limiter.peek(first).remaining, limiter.peek(second).remaining] == [1, 0]
+        assert len(KEEPER) == 1
+
+    assert limiter.peek(second).remaining == 1
+    assert len(KEEPER) == 0
+
+
+def test_after_a_refund_of_all_slots_nothing_is_held(limiter: Limiter) -> None:
+    first, second = hits_for(Concurrent(1), scope="reports"), hits_for(Concurrent(1), scope="exports")
+
+    with limiter.slot([*first, *second]) as decision:
+        for hits in (first, second):
+            decision = limiter.refund(decision, hits)  # noqa: PLW2901 - as an app does
+        assert len(KEEPER) == 0
+        assert limiter.check([*first, *second]).allowed
+
+
 class _InTheChild(Exception):  # noqa: N818 - nothing is wrong
     pass
 
@@ -275,6 +297,16 @@ def test_a_slot_is_renewed_in_each_third_of_its_timeout_until_it_is_released(hel
     held.keeper.release(held.decision)
     assert held.renewals_at(100) == 3
     assert set(held.storage.renewed) == {held.decision.check_id}
+
+
+def test_after_a_refund_of_one_slot_of_two_the_other_is_renewed(held: Held) -> None:
+    two = held.storage.check((*hits_for(Concurrent(1), scope="a"), *hits_for(Concurrent(1), scope="b")))
+    held.keeper.release(held.decision)
+    held.keeper.hold(held.storage, two)
+
+    held.keeper.forget(two, {two.hits[0].key})
+
+    assert held.renewals_at(20) == 1
 
 
 def test_a_renewal_that_fails_is_tried_again_after_a_second_and_is_one_line_in_the_log(
