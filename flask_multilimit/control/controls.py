@@ -166,9 +166,9 @@ def _is_counted(network: Network, version: int) -> bool:
 def _in_words(limit: WrittenLimiter) -> str:
     """``ip limit 10/second``; with more options, all of them."""
     options = limit.model_dump(exclude_unset=True)
-    kind, rules = options.pop("type", "default"), options.pop("rules", None)
-    if isinstance(kind, str) and isinstance(rules, str) and not options:
-        return f"{kind} limit {rules}"
+    type_, rules = options.pop("type", "default"), options.pop("rules", None)
+    if isinstance(type_, str) and isinstance(rules, str) and not options:
+        return f"{type_} limit {rules}"
     return f"limit {_as_json(limit)}"
 
 

@@ -59,7 +59,7 @@ _CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
 """Options that text names a callable for."""
 _COST = 'give a whole number, 0 or more, or "module:function"'
 _STATUSES = 'give a list of statuses such as [401, 403] or ["4xx"], or "module:function"'
-_TYPES = {name.lower(): kind for name, kind in LimitType.__members__.items()}
+_TYPES = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

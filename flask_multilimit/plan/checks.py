@@ -46,8 +46,8 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
     found: dict[tuple[object, ...], tuple[str, Rule]] = {}
     for plan in plans:
         for planned, rule in ((limiter, rule) for limiter in plan.limiters for _, rule in limiter.rules):
-            place = (planned.stem, planned.declaration.type_name, rule.algorithm, rule.window_ms)
-            where, other = found.setdefault(place, (plan.scope, rule))
+            counted = (planned.stem, planned.declaration.type_name, rule.algorithm, rule.window_ms)
+            where, other = found.setdefault(counted, (plan.scope, rule))
             if other.quota.window != rule.quota.window:
                 raise ConfigurationError(
                     f'limiter on "{plan.scope}": Rule({rule}) shares a key with Rule({other}) on "{where}", but only '
@@ -63,8 +63,8 @@ def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
         for planned in plan.limiters:
             declared = planned.declaration
             for _, rule in planned.rules:
-                place = (endpoint, planned.stem, declared.type_name, rule.algorithm, rule.window_ms)
-                other_method, other, other_rule = found.setdefault(place, (method, declared, rule))
+                counted = (endpoint, planned.stem, declared.type_name, rule.algorithm, rule.window_ms)
+                other_method, other, other_rule = found.setdefault(counted, (method, declared, rule))
                 if other is not declared and not (declared.scope_is_given and other.scope_is_given):
                     raise ConfigurationError(
                         f'limiter on "{endpoint}": Rule({rule}) of the {declared} (on {declared.where}) applies to '

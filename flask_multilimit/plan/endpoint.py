@@ -315,10 +315,10 @@ class Plan:
             declared = limiter.declaration
             if conditions and declared.exempt_when is not None and ask(declared.exempt_when, False):
                 continue
-            place = (id(declared.type), declared.name)
-            if place not in resolved:
-                resolved[place] = resolve(declared.type, declared.name)
-            subject = resolved[place]
+            who = (id(declared.type), declared.name)
+            if who not in resolved:
+                resolved[who] = resolve(declared.type, declared.name)
+            subject = resolved[who]
             if subject is not None:
                 cost = declared.cost if not callable(declared.cost) else ask(declared.cost, 1) if conditions else 1
                 priority = ask(declared.priority, None) if conditions and declared.priority is not None else None
@@ -384,8 +384,8 @@ def _planned(
     ban_name = "" if declaration.ban is None else _unique(declaration.name_of(declaration.ban.rule), taken)
     if callable(declaration.rules):
         rules_by_request = DynamicRules(app, declaration.where, declaration.rules, declaration.check_rules)
-        place = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
-        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(place, rules_by_request), ban_name=ban_name)
+        identity = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
+        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(identity, rules_by_request), ban_name=ban_name)
     rules = tuple((_unique(declaration.name_of(rule), taken), rule) for rule in declaration.rules)
     return PlannedLimiter(declaration, stem, rules, None, ban_name=ban_name)
 

@@ -68,7 +68,7 @@ class RuntimeLimit:
     cost: Cost = 1
     shared: bool = False
     meta_limits: tuple[MetaLimit, ...] = ()
-    kind: str = "limit"
+    type_name: str = "limit"
     """What tells its quotas in storage from those of other limits with the same scope, window and key."""
 
     @property
@@ -241,15 +241,15 @@ class Limit:
             cost=self.cost or 1,
             shared=self.shared,
             meta_limits=tuple(each for each in self.meta_limits or () if isinstance(each, MetaLimit)),
-            kind=self._kind(item),
+            type_name=self._type_name(item),
         )
 
-    def _kind(self, item: RateLimitItem) -> str:
+    def _type_name(self, item: RateLimitItem) -> str:
         key = None if self.limit_by is self.limiter.key_func else self.limit_by
         if self.shared:  # by its name: each place that uses it says what counts
-            return kind_of("shared", item.amount, key)
+            return type_name_of("shared", item.amount, key)
         cost = None if self.cost == 1 else self.cost
-        return kind_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
+        return type_name_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
 
 
 @dataclass(kw_only=True, unsafe_hash=True)
@@ -304,7 +304,7 @@ class MetaLimit(Limit):
     deduct_when: Callable[[Response], bool] | None = field(init=False, default=None)
     key_function: Callable[[], str] | None = None
 
-    def _kind(self, item: RateLimitItem) -> str:
+    def _type_name(self, item: RateLimitItem) -> str:
         """Strikes against one meta limit do not count for another."""
         return f"meta-{item.amount}"
 
@@ -312,7 +312,7 @@ class MetaLimit(Limit):
         item.ban(1)
 
 
-def kind_of(role: str, amount: int, *parts: object) -> str:
+def type_name_of(role: str, amount: int, *parts: object) -> str:
     """Two limits of one scope, window and key share a quota when they have the same ``role`` and count the same
     requests, which ``parts`` say: functions, methods, units. The count is no part of it.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flask_multilimit import Decision, Hit, Hits, RuleStatus, hits_for
 
-from .declared import Binding, RouteLimit, RuntimeLimit, kind_of
+from .declared import Binding, RouteLimit, RuntimeLimit, type_name_of
 from .items import RateLimitItem
 from .storage import Strategy, WindowStats
 
@@ -83,7 +83,7 @@ class Question(NamedTuple):
             asked=asked,
             metas=tuple(each for each, _ in metas),
             hits=Hits(hits.values()) if hits else None,
-            subjects={each.limit.kind: each.identifiers[-2] for each in (*asked, *(meta for meta, _ in metas))},
+            subjects={each.limit.type_name: each.identifiers[-2] for each in (*asked, *(meta for meta, _ in metas))},
             keys=keys,
             bans=bans,
             more=tuple(each.limit.limit.amount - hits[key].rule.count for each, key in zip(asked, keys, strict=True)),
@@ -112,7 +112,7 @@ def _hit(asked: Asked, terms: Terms) -> Hit:
         limit.limit.rule(terms.algorithm),
         scope=scope,
         subject="/".join(subject),
-        type=kind_of(RouteLimit.role, 0, limit.kind, asked.owner) if asked.owner else limit.kind,
+        type=type_name_of(RouteLimit.role, 0, limit.type_name, asked.owner) if asked.owner else limit.type_name,
         cost=asked.cost,
         prefix=terms.prefix,
         on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
@@ -130,7 +130,7 @@ def _ban(asked: Asked, spared: bool, terms: Terms) -> Hit:
         NOT_ASKED,
         scope=scope,
         subject=key,
-        type=asked.limit.kind,
+        type=asked.limit.type_name,
         prefix=terms.prefix,
         on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
         ban=ban,

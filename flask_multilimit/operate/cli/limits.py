@@ -67,7 +67,7 @@ def _spelled(type_name: str | None) -> str | None:
     return "+".join(_TYPES.get(part.upper(), part) for part in type_name.split("+"))
 
 
-_TYPES = {name: kind.value for name, kind in LimitType.__members__.items()}
+_TYPES = {name: type_.value for name, type_ in LimitType.__members__.items()}
 
 
 def _types_of(listed: ListedLimiter) -> set[str]:

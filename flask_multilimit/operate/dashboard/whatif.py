@@ -146,14 +146,14 @@ def of_recorded(question: Question) -> Answer | None:
     folders = folders_of(gate_in_force().app)
     if not folders:
         return None
-    with TemporaryDirectory(prefix="multilimit-") as place:
-        return _answer(question, newest_requests(folders, Path(place), MOST_RECORDED), "recorded")
+    with TemporaryDirectory(prefix="multilimit-") as folder:
+        return _answer(question, newest_requests(folders, Path(folder), MOST_RECORDED), "recorded")
 
 
 def of_upload(question: Question, log: FileStorage) -> Answer:
     """The answer for a log in any format that is recognised, packed or not. Raises :class:`ConfigurationError`."""
-    with TemporaryDirectory(prefix="multilimit-") as place:
-        path = Path(place) / "log"
+    with TemporaryDirectory(prefix="multilimit-") as folder:
+        path = Path(folder) / "log"
         log.save(path)
         return _answer(question, Logs([path], most_bytes=MOST_UNPACKED), log.filename or "")
 

@@ -19,7 +19,7 @@ from ...plan.endpoint import Applied, AppliedLimits, Plan, PlannedLimiter
 from ...serve.access import Action
 from .lists import Lists
 from .logs.logged import LoggedRequest
-from .routes import Place
+from .routes import Destination
 from .who import USER, Who, client_of
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class About(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """The outcomes of the requests to one place."""
+    """The outcomes of the requests to one destination."""
 
     requests: int = 0
     unlimited: int = 0
@@ -72,9 +72,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What is the same for all clients that are checked against the same rules at one place."""
+    """What is the same for all clients that are checked against the same rules at one destination."""
 
-    place: Place
+    destination: Destination
     rules: tuple[RuleKey, ...]
     """The rules of the hits, in the same order."""
     bans: tuple[int, ...]
@@ -86,7 +86,7 @@ class Shape:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """What is asked for one client at one place."""
+    """What is asked for one client at one destination."""
 
     client: str
     shape: Shape
@@ -105,12 +105,18 @@ class Asked:
 
 
 class Asking:
-    """The limiters of one place, with values in place of their callables."""
+    """The limiters of one destination, with values in place of their callables."""
 
     def __init__(
-        self, place: Place, plan: Plan | None, subjects: Subjects, who: Who, given: Given, lists: Lists | None = None
+        self,
+        destination: Destination,
+        plan: Plan | None,
+        subjects: Subjects,
+        who: Who,
+        given: Given,
+        lists: Lists | None = None,
     ) -> None:
-        self.place = place
+        self.destination = destination
         self.notes: list[str] = []
         """What the replay does differently for every request here."""
         self._subjects = subjects
@@ -180,7 +186,7 @@ class Asking:
     def _shape(
         self, like: object, rules: tuple[RuleKey, ...], *, bans: tuple[int, ...] = (), is_plain: bool = True
     ) -> Shape:
-        made = Shape(self.place, rules, bans, is_plain, Tally(least=[NO_LEAST] * len(rules)))
+        made = Shape(self.destination, rules, bans, is_plain, Tally(least=[NO_LEAST] * len(rules)))
         return self._shapes.setdefault(like, made)
 
     @property
@@ -199,19 +205,19 @@ class Asking:
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
         if limiter.dynamic is not None:
-            rules = _said(self._given.rules, self.place, declared)
+            rules = _said(self._given.rules, self.destination, declared)
             if rules is None:
                 self.notes.append(f"rules by request of {declared.where}: not replayed; give them (--rules)")
                 return None
-            kind = declared.name or declared.type_name
-            named = tuple((rule.name or f"{kind}-{rule.window}", rule) for rule in rules_from(rules))
+            name = declared.name or declared.type_name
+            named = tuple((rule.name or f"{name}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
-        priority = _said(self._given.priorities, self.place, declared)
+        priority = _said(self._given.priorities, self.destination, declared)
         if declared.reserve is not None and priority is None:
             self.notes.append(f"priorities of {declared.where}: taken as requests without one; give it (--priority)")
         if not callable(declared.cost):
             return limiter, declared.cost, priority
-        cost = _said(self._given.costs, self.place, declared)
+        cost = _said(self._given.costs, self.destination, declared)
         if cost is None:
             self.notes.append(f"cost by request of {declared.where}: taken as 1; give it (--cost)")
         return limiter, 1 if cost is None else cost, priority
@@ -286,8 +292,8 @@ def _where(limits: AppliedLimits, key: str) -> str:
     return next(each.declaration.where for each in limits for hit in each.hits if hit.key == key)
 
 
-def _said(given: Mapping[str, T], place: Place, declared: Declaration) -> T | None:
-    names = (place.endpoint, declared.name or "")
+def _said(given: Mapping[str, T], destination: Destination, declared: Declaration) -> T | None:
+    names = (destination.endpoint, declared.name or "")
     return next((given[name] for name in names if name in given), None)
 
 
@@ -299,10 +305,10 @@ class Charging:
 
     def stands(self, declared: Declaration, status: int) -> bool | None:
         """Whether the charge stays; ``None`` if the status is not enough to tell."""
-        place = (declared, status)
-        if place not in self._known:
-            self._known[place] = self._ask(declared, status)
-        return self._known[place]
+        question = (declared, status)
+        if question not in self._known:
+            self._known[question] = self._ask(declared, status)
+        return self._known[question]
 
     @staticmethod
     def _ask(declared: Declaration, status: int) -> bool | None:

@@ -17,7 +17,7 @@ def endpoint_reports(shapes: Sequence[Shape]) -> tuple[EndpointReport, ...]:
     """A report of each endpoint, those that refuse most first."""
     tallies: dict[str, list[Tally]] = {}
     for shape in shapes:
-        tallies.setdefault(shape.place.name, []).append(shape.tally)
+        tallies.setdefault(shape.destination.name, []).append(shape.tally)
     found = [_endpoint_report(name, some) for name, some in tallies.items()]
     return tuple(sorted(found, key=lambda each: (-each.refused, -each.requests, each.name)))
 
@@ -51,9 +51,9 @@ def rule_reports(
         for rule, left in zip(shape.rules, shape.tally.least, strict=True):
             asked[rule] += shape.tally.requests
             least[rule] = min(least.get(rule, NO_LEAST), left)
-        found.add(shape.place.name, shape.rules, 0)
+        found.add(shape.destination.name, shape.rules, 0)
     for (shape, refusing), number in refusals.items():
-        found.add(shape.place.name, [shape.rules[place] for place in refusing], number)
+        found.add(shape.destination.name, [shape.rules[place] for place in refusing], number)
     return tuple(found.report(rule, asked[rule], least.get(rule, NO_LEAST)) for rule in known)
 
 

@@ -20,7 +20,7 @@ from .logs.logged import MICROSECONDS, LoggedRequest
 from .logs.reading import LogFile
 from .remembered import Remembered
 from .report import WORST, ClientReport, Note, Report, StorageReport
-from .routes import Place, Routes
+from .routes import Destination, Routes
 from .timeline import Timeline
 from .usage import Usage
 from .who import Who
@@ -57,7 +57,7 @@ class Replay:
         self._limiter = Limiter(self._storage)
         self._slots = HeldSlots(self._storage, time)
         self._charging = Charging()
-        self._places: dict[Place, Asking] = {}
+        self._askings: dict[Destination, Asking] = {}
         self._remembered = Remembered(self._forget)
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
@@ -107,7 +107,7 @@ class Replay:
                 if left < least[number]:  # noqa: PLR1730 - min() takes longer, at every request
                     least[number] = left
             if self._clients.refused:
-                self._clients.admit(asked.client, shape.place.endpoint)
+                self._clients.admit(asked.client, shape.destination.endpoint)
             self._settle(request, decision)
         elif not self._may_sleep(asked, decision, request):
             self._refuse(asked, decision, request)
@@ -119,10 +119,10 @@ class Replay:
     # One request
 
     def _asked(self, request: LoggedRequest) -> Asked | None:
-        place = self._routes.place_of(request)
-        if place.kind == "outside":
+        destination = self._routes.destination_of(request)
+        if destination.kind == "outside":
             return None
-        who: object = (id(place), request[3], request[5])
+        who: object = (id(destination), request[3], request[5])
         if request[7] or request[8]:
             recorded = request.recorded
             who = (who, *request.fields.items(), *(recorded.subjects.items() if recorded else ()))
@@ -130,7 +130,7 @@ class Replay:
         if asked is None:
             asked = self._remembered.find(who)
             if asked is None:
-                asked = self._asking(place).of(request)
+                asked = self._asking(destination).of(request)
                 self._remembered.put(who, asked)
         if asked.without_slots is not None and request.took is None:
             return asked.without_slots
@@ -145,21 +145,22 @@ class Replay:
                     self._notes[note] += each.requests
                 each.requests = 0
 
-    def _asking(self, place: Place) -> Asking:
-        asking = self._places.get(place)
+    def _asking(self, destination: Destination) -> Asking:
+        asking = self._askings.get(destination)
         if asking is None:
-            asking = Asking(place, self._plan(place), self._subjects, self._who, self._given, self._lists)
-            if place.endpoint and place.endpoint not in self._plans.app.view_functions:
-                asking.notes.append(f'no endpoint is called "{place.endpoint}" any more: not limited')
-            self._places[place] = asking
+            asking = Asking(destination, self._plan(destination), self._subjects, self._who, self._given, self._lists)
+            if destination.endpoint and destination.endpoint not in self._plans.app.view_functions:
+                asking.notes.append(f'no endpoint is called "{destination.endpoint}" any more: not limited')
+            self._askings[destination] = asking
         return asking
 
-    def _plan(self, place: Place) -> Plan | None:
-        if place.kind == "unmatched":
-            return self._plans.of_unmatched(place.method)
-        if place.endpoint not in self._plans.app.view_functions:  # recorded, but the endpoint does not exist any more
+    def _plan(self, destination: Destination) -> Plan | None:
+        endpoint, method = destination.endpoint, destination.method
+        if destination.kind == "unmatched":
+            return self._plans.of_unmatched(method)
+        if endpoint not in self._plans.app.view_functions:  # recorded, but the endpoint does not exist any more
             return None
-        return self._plans.of_endpoint(place.endpoint, place.method)
+        return self._plans.of_endpoint(endpoint, method)
 
     def _pass_by(self, asked: Asked, request: LoggedRequest) -> None:
         """Count a request for which no limit is checked."""
@@ -188,7 +189,7 @@ class Replay:
             if limits.holds_slots:
                 self._slots.hold(decision, request.took or 0)
             decision = self._given_back(limits, decision, request)
-        self._clients.admit(asked.client, asked.shape.place.endpoint)
+        self._clients.admit(asked.client, asked.shape.destination.endpoint)
         self._settle(request, decision)
 
     def _given_back(self, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> Decision:
@@ -204,7 +205,7 @@ class Replay:
         return decision
 
     def _refuse(self, asked: Asked, decision: Decision, request: LoggedRequest) -> None:
-        tally, endpoint = asked.shape.tally, asked.shape.place.endpoint
+        tally, endpoint = asked.shape.tally, asked.shape.destination.endpoint
         tally.refused += 1
         tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
         self._refusals[asked.shape, _refusing(decision)] += 1
@@ -273,7 +274,7 @@ class Replay:
         for each in self._remembered:
             self._forget(each)
         self._usage.weigh(self._checks)
-        askings = list(self._places.values())
+        askings = list(self._askings.values())
         shapes = [shape for asking in askings for shape in asking.shapes]
         known = {rule: about for asking in askings for rule, about in asking.rules.items()}
         endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known, self._refusals)

@@ -23,7 +23,7 @@ Kind = Literal["endpoint", "unmatched", "outside"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where a request goes."""
 
     kind: Kind
@@ -37,7 +37,7 @@ class Place:
 
 
 class Routes:
-    """Finds the places of requests.
+    """Finds the destinations of requests.
 
     :param script_name: the path at which the app is mounted. Requests to other paths are not for this app.
     """
@@ -46,41 +46,41 @@ class Routes:
         check_text("script_name", script_name)
         self._app = app
         self._script_name = script_name.rstrip("/")
-        self._places: dict[tuple[str, str, str], Place] = {}
+        self._destinations: dict[tuple[str, str, str], Destination] = {}
         self._adapters: dict[str, MapAdapter | None] = {}
-        self._same: dict[Place, Place] = {}
+        self._same: dict[Destination, Destination] = {}
 
-    def place_of(self, request: LoggedRequest) -> Place:
+    def destination_of(self, request: LoggedRequest) -> Destination:
         if request.recorded is not None:
             endpoint = request.recorded.endpoint
-            return self._one(Place("endpoint" if endpoint else "unmatched", endpoint or "", request.method))
+            return self._one(Destination("endpoint" if endpoint else "unmatched", endpoint or "", request.method))
         path = request.target.partition("?")[0]
         known = (request.host, request.method, path)
-        place = self._places.get(known)
-        if place is None:
-            if len(self._places) >= REMEMBERED:
-                self._places.clear()
-            place = self._places[known] = self._one(self._found(request.host, request.method, path))
-        return place
+        destination = self._destinations.get(known)
+        if destination is None:
+            if len(self._destinations) >= REMEMBERED:
+                self._destinations.clear()
+            destination = self._destinations[known] = self._one(self._found(request.host, request.method, path))
+        return destination
 
-    def _one(self, place: Place) -> Place:
-        """The same object for equal places, so they can be compared by identity."""
-        return self._same.setdefault(place, place)
+    def _one(self, destination: Destination) -> Destination:
+        """The same object for equal destinations, so they can be compared by identity."""
+        return self._same.setdefault(destination, destination)
 
-    def _found(self, host: str, method: str, target: str) -> Place:
+    def _found(self, host: str, method: str, target: str) -> Destination:
         if "://" in target:
             parts = urlsplit(target)
             host, target = parts.netloc or host, parts.path or "/"
         path, adapter = self._path_info(target), self._adapter(host)
         if adapter is None or path is None:
-            return Place("outside", "", method)
+            return Destination("outside", "", method)
         try:
             endpoint, _ = adapter.match(path, method)
         except (NotFound, MethodNotAllowed):
-            return Place("unmatched", "", method)
+            return Destination("unmatched", "", method)
         except HTTPException:  # a redirect of the router
-            return Place("outside", "", method)
-        return Place("endpoint", str(endpoint), method)
+            return Destination("outside", "", method)
+        return Destination("endpoint", str(endpoint), method)
 
     def _path_info(self, target: str) -> str | None:
         """The path within the app; ``None`` if it lies outside."""

@@ -173,12 +173,12 @@ class Traffic:
         )
 
     def _refused_of(self, name: str, counts: Counts, most: int | None) -> int:
-        place = (name, counts)
-        refused = self._refused.get(place)
+        choice = (name, counts)
+        refused = self._refused.get(choice)
         if refused is None:
             refused = refused_of(self.arrivals[name], self.rules(counts), most)
             if most is None or refused <= most:
-                self._refused[place] = refused
+                self._refused[choice] = refused
         return refused
 
 

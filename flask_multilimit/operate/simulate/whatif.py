@@ -176,8 +176,8 @@ def arrivals_of(
     routes, who, arrivals = Routes(app, script_name), Who(subjects or {}), Arrivals()
     subject_of = _finder(gate, type, who)
     for request in logged_requests(requests):
-        place = routes.place_of(request)
-        if place.kind == "outside" or (endpoint is not None and place.endpoint != endpoint):
+        destination = routes.destination_of(request)
+        if destination.kind == "outside" or (endpoint is not None and destination.endpoint != endpoint):
             continue
         subject = subject_of(request)
         if subject is not None:
@@ -230,14 +230,14 @@ def _finder(gate: AppGate, type_: str, who: Who) -> Callable[[LoggedRequest], Su
     """A function that finds the subject of a request, for a type by its name."""
     check_text("type", type_)
     known = {each.value: each for each in LimitType}
-    kinds = tuple(known[part] for part in type_.split("+") if part in known)
+    types = tuple(known[part] for part in type_.split("+") if part in known)
     if type_ in who.fields and type_ not in known:
         return lambda request: _own(type_, request.fields.get(who.fields[type_]))
-    if len(kinds) != len(type_.split("+")):
+    if len(types) != len(type_.split("+")):
         raise ConfigurationError(
             f"type={type_!r}: give {', '.join(known)}, several joined by +, or name its field (--subject {type_}=FIELD)"
         )
-    resolve = kinds[0] if len(kinds) == 1 else kinds
+    resolve = types[0] if len(types) == 1 else types
     given = gate.subjects.given
     return lambda request: given(who.subjects_of(request))(resolve, None)
 

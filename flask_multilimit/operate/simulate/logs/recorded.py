@@ -52,5 +52,5 @@ def read(line: str) -> LoggedRequest | None:
     if not (well and (endpoint is None or isinstance(endpoint, str))):
         return None
     lasted = took if isinstance(took, int) and took >= 0 else None
-    recorded = Recorded(endpoint, {str(kind): str(value) for kind, value in subjects.items()}, admitted)
+    recorded = Recorded(endpoint, {str(type_): str(value) for type_, value in subjects.items()}, admitted)
     return LoggedRequest(at, checked_method(method), "", status=status, recorded=recorded, took=lasted)

@@ -56,28 +56,28 @@ class Times:
         return at
 
     def _minute(self, text: str, offset: str | None) -> int:
-        place = (text, offset)
-        at = self._minutes.get(place)
+        minute = (text, offset)
+        at = self._minutes.get(minute)
         if at is None:
             naive = _minute_of(text)
             if offset is None:
-                return self._local(naive, place)
+                return self._local(naive, minute)
             at = _microseconds(naive.replace(tzinfo=timezone(_offset(offset))))
-            self._remember(place, at)
+            self._remember(minute, at)
         return at
 
-    def _local(self, naive: datetime, place: tuple[str, str | None]) -> int:
+    def _local(self, naive: datetime, minute: tuple[str, str | None]) -> int:
         first = _microseconds(naive.replace(tzinfo=self._zone))
         second = _microseconds(naive.replace(tzinfo=self._zone, fold=1))
         if first >= second:  # a time that occurs once, or was skipped
-            self._remember(place, first)
+            self._remember(minute, first)
             return first
         return second if self._last - first > (second - first) // 2 else first
 
-    def _remember(self, place: tuple[str, str | None], at: int) -> None:
+    def _remember(self, minute: tuple[str, str | None], at: int) -> None:
         if len(self._minutes) >= MINUTES_REMEMBERED:
             self._minutes.clear()
-        self._minutes[place] = at
+        self._minutes[minute] = at
 
 
 def from_number(text: str) -> int:
