@@ -19,6 +19,7 @@ from flask_multilimit.operate.simulate.suggest import (
     refused_of,
     suggest,
 )
+from support.oracle import Charge, Window
 
 SECOND = 1_000_000
 
@@ -36,16 +37,19 @@ def arrivals_of(*subjects: list[int]) -> Arrivals:
 
 def oracle(instants: list[int], limits: tuple[tuple[int, int], ...]) -> int:
     """Refused, when each request is admitted that leaves every window with no more than its count."""
-    admitted: list[int] = []
+    refused, windows = 0, [(Window(length), count) for length, count in limits]
     for at in instants:
-        if all(sum(at - window < other for other in admitted) < count for window, count in limits):
-            admitted.append(at)
-    return len(instants) - len(admitted)
+        if all(window.used(at) < count for window, count in windows):
+            windows = [(window.charged(Charge(at, 1)), count) for window, count in windows]
+        else:
+            refused += 1
+    return refused
 
 
 @given(instants, st.integers(1, 25))
 def test_the_peak_is_the_most_in_any_window(times: list[int], window: int) -> None:
-    most = max(sum(at - window * SECOND < other <= at for other in times) for at in times)
+    all_of_them = Window(window * SECOND, tuple(Charge(at, 1) for at in times))
+    most = max(map(all_of_them.used, times))
 
     assert peak(times, window * SECOND) == most
 
