@@ -16,7 +16,6 @@ from ..engine.rules import MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
 from ..plan.endpoint import Plan, PlannedLimiter
-from ..plan.plans import METHODS
 from ..serve.gate import AppGate
 
 SEEN_TOGETHER = 50
@@ -78,7 +77,7 @@ def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
 
 def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
     """What limits requests that match no route."""
-    return _limiters({method: gate.plans.of_unmatched(method) for method in sorted(METHODS)})
+    return _limiters({method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)})
 
 
 def limiters_of(gate: AppGate) -> list[ListedLimiter]:

@@ -8,7 +8,7 @@ from ..control.preview import Difference
 from ..engine import Rule
 from .endpoint import Plan, PlannedLimiter
 from .overrides import NamedRule
-from .plans import METHODS, Plans
+from .plans import Plans
 from .sources import UNMATCHED_SCOPE
 
 
@@ -30,7 +30,7 @@ def smallest_share(before: Plans, after: Plans) -> float:
 def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]:
     for (endpoint, method), plan in sorted(after.planned.items()):
         yield endpoint, method, before.of_endpoint(endpoint, method), plan
-    for method in sorted(METHODS):
+    for method in sorted(before.unmatched_methods | after.unmatched_methods):
         yield UNMATCHED_SCOPE, method, before.of_unmatched(method), after.of_unmatched(method)
 
 

@@ -93,7 +93,7 @@ class Plans:
         for rule in self.app.url_map.iter_rules():
             for method in rule.methods or METHODS:
                 self.of_endpoint(rule.endpoint, method)
-        for method in METHODS:
+        for method in self.unmatched_methods:
             self.of_unmatched(method)
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))
@@ -127,7 +127,7 @@ class Plans:
         for rule in self.app.url_map.iter_rules():
             for method in rule.methods or METHODS:
                 self.of_endpoint(rule.endpoint, method)
-        for method in METHODS:
+        for method in self.unmatched_methods:
             self.of_unmatched(method)
 
     # Look up
@@ -159,15 +159,25 @@ class Plans:
 
     def of_unmatched(self, method: str) -> Plan:
         """What applies to a request that matches no route."""
-        known = known_method(method)
+        known = method if method in self.unmatched_methods else ""
         plan = self._unmatched.get(known)
         if plan is None:
             plan = self._unmatched[known] = self._made(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, None)
         return plan
 
+    @cached_property
+    def unmatched_methods(self) -> frozenset[str]:
+        """The methods that have plans of their own where no route matches: also those that a limiter names. All others
+        have one together."""
+        declared = self._declared(UNMATCHED_SCOPE, self.sources.for_unmatched())
+        return METHODS.union(*(each.methods or () for each in declared))
+
     def of_service(self, stack: Stack, method: str | None) -> Plan:
         """What applies to a function that is not the view of the request. ``method`` is that of the request, if any."""
-        known = known_method(method) if method and any(each.methods for each in stack.declarations) else None
+        known = None
+        if method and any(each.methods for each in stack.declarations):
+            is_known = method in METHODS or any(method in (each.methods or ()) for each in stack.declarations)
+            known = method if is_known else ""  # one plan for all that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
             plans[known] = self._made(stack.where, stack.declarations, known, None)
@@ -291,8 +301,7 @@ class Plans:
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
-        declared = (*declarations, *self.overrides.limits_at(scope)) if self.entries else declarations
-        serving = [each for each in declared if method is None or each.serves(method)]
+        serving = [each for each in self._declared(scope, declarations) if method is None or each.serves(method)]
         return Plan.of(
             self.app,
             scope,
@@ -304,6 +313,10 @@ class Plans:
             methods=methods,
             overrides=self.overrides if self.entries else None,
         )
+
+    def _declared(self, scope: str, declarations: Iterable[Declaration]) -> Iterable[Declaration]:
+        """``declarations``, and the limiters that only an override declares."""
+        return (*declarations, *self.overrides.limits_at(scope)) if self.entries else declarations
 
     def _answers_options(self, endpoint: str) -> bool:
         """Whether Flask answers OPTIONS, so that the view is never called."""
@@ -320,11 +333,6 @@ class Plans:
 def _names_in(types: Iterable[Mapping[str, tuple[str, ...]]]) -> set[str]:
     """The names of types and of their parts."""
     return {name for each in types for called, parts in each.items() for name in (called, *parts)}
-
-
-def known_method(method: str) -> str:
-    """``method``, or ``""`` for all that clients invent."""
-    return method if method in METHODS else ""
 
 
 def _declared_here(scope: str | None, options: dict[str, Any]) -> Declaration:

@@ -97,7 +97,7 @@ class TestUnmatchedRequests:
 
     def test_methods(self, app: Flask) -> None:
         limits: list[dict[str, Any]] = [
-            {"rules": "1/minute", "methods": ["POST", "PUT"]},
+            {"rules": "1/minute", "methods": ["POST", "PROPFIND"]},
             {"rules": "2/hour", "methods": ["GET"], "name": "reads"},
             {"rules": "3/day"},
         ]
@@ -107,7 +107,7 @@ class TestUnmatchedRequests:
             rule_text(rule): each.methods for each in unmatched_of(gate_of(app)) for _, rule in each.planned.rules
         }
 
-        assert listed == {"1 per minute": ("POST", "PUT"), "2 per hour": ("GET",), "3 per day": None}
+        assert listed == {"1 per minute": ("POST", "PROPFIND"), "2 per hour": ("GET",), "3 per day": None}
 
 
 class TestEndpoints:

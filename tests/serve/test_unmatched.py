@@ -9,6 +9,7 @@ from flask import Flask, Response
 from werkzeug.test import TestResponse
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
+from flask_multilimit.serve.steer import steering_of
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:
@@ -144,3 +145,24 @@ class TestMethods:
 
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
         assert statuses(app, "/", "/", method="POST") == [200, 429]
+
+    @pytest.mark.parametrize("method", ["PROPFIND", "MADE-UP"])
+    def test_that_are_rare_count_where_a_limiter_names_them(
+        self, app: Flask, storage: RecordingStorage, method: str
+    ) -> None:
+        named = ["GET", "PROPFIND", "MADE-UP"]
+        MultiLimit(app, storage=storage, unmatched_limits={"rules": "1/minute", "methods": named})
+        service = rate_limiter(rules="1/minute", methods=named)(view())
+        app.add_url_rule("/", "view", lambda: f"{service()}!", methods=named)
+
+        assert statuses(app, "/", "/", method=method) == [200, 429]
+        assert statuses(app, "/no", "/no", method=method) == [404, 429]
+        assert statuses(app, "/no", "/no", method="OTHER") == [404, 404]
+
+    def test_that_an_override_names_count_too(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, unmatched_limits={"rules": "9/minute", "methods": ["POST"]})
+        limit = {"type": "ip", "rules": "1/minute", "methods": ["PROPFIND"]}
+        with app.app_context():
+            steering_of(app).control.override("unmatched", limit=limit, lasting=True)
+
+        assert statuses(app, "/no", "/no", method="PROPFIND") == [404, 429]
