@@ -146,10 +146,16 @@ class _Answer:
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds for which requests are refused; infinity if waiting does not help; ``None`` as for ``allowed``."""
+        """Seconds for which requests are refused; infinity if waiting does not help, or :attr:`waits_for_slot`;
+        ``None`` as for ``allowed``."""
         if self.listed is not None:
             return 0 if self.allowed else math.inf if self.listed.ends_in is None else self.listed.ends_in
         return None if self.decision is None else self.decision.retry_after
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether requests are refused until other work ends, at a time that is not known."""
+        return self.listed is None and self.decision is not None and self.decision.waits_for_slot
 
     @property
     def by_request(self) -> list[str]:
@@ -195,12 +201,17 @@ def _lines(endpoint: str, answers: list[_Answer]) -> list[str]:
                 _row_of_ban(ban, _subject_of(ban.hit, answer.applied)) for ban in answer.decision.bans if not ban.holds
             ]
             lines += ["", *console.columns(rows, headings=headings)]
+        if answer.waits_for_slot:
+            lines += ["", *console.paragraph(_WAITS_FOR_SLOT)]
         if answer.not_asked:
             options = ", ".join(f"{name} ({_options_for(parts)})" for name, parts in answer.not_asked.items())
             lines += ["", *console.paragraph(f"Not checked, because no subject is given: {options}.")]
         if answer.by_request:
             lines += ["", *console.paragraph(_BY_REQUEST.format(names=", ".join(answer.by_request)))]
     return lines[1:]
+
+
+_WAITS_FOR_SLOT = "It is not known when: a slot is free as soon as a request that holds one ends."
 
 
 _BY_REQUEST = (
@@ -229,8 +240,17 @@ def _verdict(answer: _Answer) -> str:
         reservation = ", as far as checked" if answer.listed is None and (answer.not_asked or answer.by_request) else ""
         return click.style(f"a request would pass{reservation}", fg="green")
     status = "" if answer.listed is None else f" with {answer.listed.status}"
-    text = "and waiting does not help" if math.isinf(wait) else f"for {console.duration(wait)}"
-    return click.style(f"a request would be refused{status}, {text}", fg="red")
+    return click.style(f"a request would be refused{status}, {_how_long(answer, wait)}", fg="red")
+
+
+def _how_long(answer: _Answer, wait: float) -> str:
+    if math.isfinite(wait):
+        return f"for {console.duration(wait)}"
+    if answer.decision is None or not answer.waits_for_slot:
+        return "and waiting does not help"
+    certain = answer.decision.refused_for
+    at_least = f"for at least {console.duration(certain)}, and " if certain else ""
+    return f"{at_least}until a slot is free"
 
 
 def _why_nothing_decides(answer: _Answer) -> str:
@@ -240,7 +260,7 @@ def _why_nothing_decides(answer: _Answer) -> str:
 
 
 def _row(status: RuleStatus, subject: str) -> tuple[str, ...]:
-    refused = "" if status.allowed else console.duration(status.retry_after)
+    refused = "" if status.allowed else "not known" if status.waits_for_slot else console.duration(status.retry_after)
     shadow = " (shadow)" if status.hit.shadow and refused else ""
     resets = console.duration(status.reset_after) if status.reset_after else "-"
     return (status.name, subject, rule_text(status.rule), str(status.remaining), refused + shadow or "-", resets)
@@ -276,11 +296,13 @@ def _options_for(parts: Sequence[str]) -> str:
 def _print_answers_as_json(endpoint: str, method: str | None, answers: list[_Answer], listed: Listed | None) -> None:
     decided = [answer.allowed for answer in answers if answer.allowed is not None]
     waits = [answer.retry_after for answer in answers if answer.retry_after is not None]
+    endless = [answer for answer in answers if answer.retry_after == math.inf]
     write_json(
         endpoint=endpoint,
         method=method,
         allowed=all(decided) if decided else None,
         retry_after=_finite(max(waits)) if waits else None,
+        waits_for_slot=bool(endless) and all(answer.waits_for_slot for answer in endless),
         listed=None if listed is None else _listed_as_json(listed),
         requests=[_answer_as_json(answer) for answer in answers],
     )
@@ -302,6 +324,7 @@ def _answer_as_json(answer: _Answer) -> dict[str, Any]:
         "methods": list(answer.methods),
         "allowed": answer.allowed,
         "retry_after": None if wait is None else _finite(wait),
+        "waits_for_slot": answer.waits_for_slot,
         "rules": [] if decision is None else [_status_as_json(each, answer.applied) for each in _of_rules(decision)],
         "bans": [] if decision is None else [_ban_as_json(each, answer.applied) for each in decision.bans],
         "not_asked": list(answer.not_asked),
@@ -321,6 +344,7 @@ def _status_as_json(status: RuleStatus, applied: Iterable[Applied]) -> dict[str,
         "allowed": status.allowed,
         "remaining": status.remaining,
         "retry_after": _finite(status.retry_after),
+        "waits_for_slot": status.waits_for_slot,
         "reset_after": status.reset_after,
         "key": status.hit.key,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.operate.cli.base import user_name
 from operate.cli.conftest import Command
 
@@ -26,6 +28,15 @@ app = Flask("free")
 app.config.from_prefixed_env()
 MultiLimit(app)
 app.get("/", endpoint="view")(rate_limiter(type=IP, rules=lambda: None)(lambda: "ok"))
+"""
+REPORTS = """
+from flask import Flask
+from flask_multilimit import IP, MultiLimit, rate_limiter
+
+app = Flask("reports")
+app.config.from_prefixed_env()
+MultiLimit(app)
+app.get("/", endpoint="report")(rate_limiter(type=IP, rules=["2/minute", "2 at once"])(lambda: iter("abc")))
 """
 ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
@@ -50,6 +61,35 @@ def test_check_tells_what_is_left_and_that_a_request_would_pass(on_server: Comma
     assert run.out.startswith("update GET  a request would pass\n")
     assert "ip-20s           203.0.113.7  3 per 20 s       1 " in run.out
     assert "default-86400s   everyone     1000 per day     998 " in run.out
+
+
+def test_check_tells_that_it_is_not_known_when_a_slot_is_free(on_server: Command, tmp_path: Path) -> None:
+    file = tmp_path / "reports.py"
+    file.write_text(REPORTS)
+    uri = on_server.environment["FLASK_MULTILIMIT_STORAGE_URI"]
+    check, limiter = Command(file, uri), Limiter(uri)
+    for _ in range(2):
+        limiter.check(hits_for("2 at once", scope="report", type="ip", subject="203.0.113.7"))
+
+    run = check("check", "report", "--ip", "203.0.113.7", columns=100)
+    answer = check("check", "report", "--ip", "203.0.113.7", "--json").json
+
+    assert run.out.startswith("report GET  a request would be refused, until a slot is free\n")
+    assert "It is not known when: a slot is free as soon as a request that holds one ends." in run.out
+    assert "ip-at-once  203.0.113.7  2 at once     0     not known " in run.out
+    rules = [(rule["name"], rule["waits_for_slot"], rule["retry_after"]) for rule in answer["requests"][0]["rules"]]
+    assert rules == [("ip-60s", False, 0), ("ip-at-once", True, None)]
+    for told in (answer, answer["requests"][0]):
+        assert (told["allowed"], told["retry_after"], told["waits_for_slot"]) == (False, None, True)
+
+    for _ in range(2):
+        limiter.check(hits_for("2/minute", scope="report", type="ip", subject="203.0.113.7"))
+    run = check("check", "report", "--ip", "203.0.113.7", columns=100)
+
+    assert re.match(
+        r"report GET  a request would be refused, for at least [\d.]+ s, and until a slot is free\n", run.out
+    )
+    limiter.close()
 
 
 @pytest.mark.parametrize(
@@ -167,6 +207,7 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
         "allowed": False,
         "remaining": 0,
         "retry_after": answer["retry_after"],
+        "waits_for_slot": False,
         "reset_after": refusing["reset_after"],
         "key": "rate_limit:{update}:ip:203.0.113.7:sliding_window:20000",
     }
