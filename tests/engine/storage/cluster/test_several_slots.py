@@ -16,6 +16,7 @@ from redis.crc import key_slot
 from flask_multilimit.engine import (
     Ban,
     ClusterStorage,
+    Concurrent,
     ConfigurationError,
     Limiter,
     MemoryStorage,
@@ -24,6 +25,7 @@ from flask_multilimit.engine import (
     storage_from_uri,
 )
 from flask_multilimit.engine.decision import Charge, Decision
+from flask_multilimit.engine.slots import slots_of, that_keeps_slots
 from flask_multilimit.engine.storage import storage_from
 from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
 from support.bench import bare, exhaust, hits, rule
@@ -244,6 +246,82 @@ def test_a_check_repeated_under_its_id_charges_each_slot_once(limiter: Limiter) 
 
     assert all(decision.allowed and decision.id == check_id for decision in decisions)
     assert remaining(limiter.peek(plan)) == [2, 2, 2]
+
+
+# Concurrent rules, whose slots of the check are in several slots of the cluster
+
+
+def at_once(*counts: int, timeout: float = 60) -> tuple[Hit, ...]:
+    """One rule of what runs at once in each of as many scopes."""
+    scopes = zip(SCOPES, counts, strict=False)
+    return tuple(hit for scope, count in scopes for hit in hits(Concurrent(count, timeout), scope=scope))
+
+
+@pytest.mark.parametrize("tight", [0, 1, 2])
+def test_a_refused_check_holds_nothing_anywhere_whichever_rule_refuses(
+    cluster: Cluster, limiter: Limiter, tight: int
+) -> None:
+    counts = [9, 9, 9]
+    counts[tight] = 2
+    plan = at_once(*counts) + hits("100/hour", scope="login")
+    with limiter.slot(plan) as first, limiter.slot(plan) as second:
+        refused = limiter.check(plan)
+
+        assert (first.allowed, second.allowed, refused.allowed, refused.waits_for_slot) == (True, True, False, True)
+        assert [status.hit for status in refused.violated] == [plan[tight]]
+        assert [members(cluster, hit.key) for hit in plan] == [{first.check_id, second.check_id}] * 4
+
+    assert remaining(limiter.peek(plan)) == [*counts, 98]
+
+
+def test_a_slot_that_gives_no_answer_leaves_all_others_free(cluster: Cluster, limiter: Limiter) -> None:
+    plan = at_once(9, 9, 9)
+    cluster.client_of(cluster.owner(plan[2].key)).rpush(plan[2].key, "not ours")
+
+    for asked in (plan, plan[::-1]):
+        with pytest.raises(StorageError):
+            limiter.check(asked)
+
+    assert remaining(limiter.peek(plan[:2])) == [9, 9]
+
+
+def test_slots_on_several_servers_are_renewed_together(cluster: Cluster, limiter: Limiter) -> None:
+    plan = at_once(3, 3, 3)
+    decision = limiter.check(plan)
+
+    def scores() -> list[Any]:
+        return [cluster.client_of(cluster.owner(hit.key)).zscore(hit.key, decision.check_id) for hit in plan]
+
+    before = scores()
+    that_keeps_slots(limiter.storage).renew(slots_of(decision))
+
+    assert all(after > was for was, after in zip(before, scores(), strict=True))
+    limiter.release(decision)
+    assert scores() == [None] * 3
+
+
+def test_never_do_more_run_at_once_than_all_rules_admit(limiter: Limiter) -> None:
+    """Many threads ask in any order, so that checks which refuse each other meet on every server."""
+    plan, running, most = at_once(9, 2, 3), set[bytes](), list[int]()
+
+    def work(seed: int) -> int:
+        dice, admitted = random.Random(seed), 0
+        for _ in range(40):
+            with limiter.slot(dice.sample(plan, len(plan))) as decision:
+                if decision.allowed:
+                    running.add(decision.check_id)
+                    most.append(len(running))
+                    limiter.peek(plan)  # takes a moment
+                    running.discard(decision.check_id)
+                    admitted += 1
+        return admitted
+
+    with ThreadPoolExecutor(6) as pool:
+        admitted = sum(pool.map(work, range(6)))
+
+    assert admitted > 0
+    assert max(most) <= 2
+    assert remaining(limiter.peek(plan)) == [9, 2, 3]
 
 
 # Clocks
