@@ -169,6 +169,20 @@ def memorize(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T], done: 
         hits.memory[work] = done
 
 
+def part_of(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
+    """The hits at ``places``; remembered in ``hits``, because the same ones are asked again and again."""
+    if len(places) == len(hits):
+        return hits
+    parts = memoized(hits, _no_parts)
+    if places not in parts:
+        parts[places] = Hits(hits[place] for place in places)
+    return parts[places]
+
+
+def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
+    return {}
+
+
 class Watching(NamedTuple):
     """A ban among hits."""
 

@@ -30,7 +30,7 @@ from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import tell_child
-from ...hits import BanHit, Hit, Hits, bans_among, memoized, new_id
+from ...hits import BanHit, Hit, bans_among, memoized, new_id, part_of
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
@@ -130,7 +130,7 @@ class _Question:
 
     def asked(self) -> tuple[Hit, ...]:
         if not self.costs:
-            return _part(self.hits, self.places)
+            return part_of(self.hits, self.places)
         return tuple(map(self._asked, self.places))
 
     def _asked(self, i: int) -> Hit:
@@ -404,20 +404,6 @@ def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:
     """The places of the hits that may be paid for in advance."""
     return tuple(i for i, hit in enumerate(hits) if hit.rule.lease and hit.cost and not hit.shadow)
-
-
-def _part(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
-    """The hits at ``places``; remembered in ``hits``, because the same ones are asked again and again."""
-    if len(places) == len(hits):
-        return hits
-    parts = memoized(hits, _no_parts)
-    if places not in parts:
-        parts[places] = Hits(hits[i] for i in places)
-    return parts[places]
-
-
-def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
-    return {}
 
 
 def _rest_of(key: str, lease: _Lease, rule: Rule, now: int) -> list[tuple[bytes, Charge]]:
