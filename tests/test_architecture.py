@@ -189,14 +189,11 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-def room_in(imported: str, folder: Path) -> str | None:
-    """The room of `folder` that an import leads to; None when it leads elsewhere, or to the folder itself."""
+def names_from(folder: Path, path: Path) -> set[str]:
+    """What the file imports from the folder: names of its rooms, or what its `__init__.py` exports."""
     prefix = [NAME, *folder.relative_to(PACKAGE).parts]
-    parts = imported.split(".")
-    if parts[: len(prefix)] != prefix or len(parts) == len(prefix):
-        return None
-    room = parts[len(prefix)]
-    return room if room in rooms_of(folder) else None
+    imported = [each.split(".") for each in imports_of(path)]
+    return {parts[len(prefix)] for parts in imported if parts[: len(prefix)] == prefix and len(parts) > len(prefix)}
 
 
 def above(folder: str, room: str) -> set[str]:
@@ -209,8 +206,9 @@ def named(value: object) -> str:
     return value.relative_to(PACKAGE).as_posix() or "." if isinstance(value, Path) else str(value)
 
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.stem != "__init__")
+FILES = sorted(PACKAGE.rglob("*.py"))
 ENGINE_FILES = sorted((PACKAGE / "engine").rglob("*.py"))
+COMPAT_FILES = sorted((PACKAGE / "compat").rglob("*.py"))
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("__init__.py")})
 
 
@@ -225,15 +223,28 @@ def test_each_room_has_a_place_and_each_place_a_room(folder: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_a_room_imports_only_from_the_lines_above_its_own(path: Path) -> None:
-    inner = path.with_suffix("")
-    for folder in path.relative_to(PACKAGE).parents:
+    inner = path.parent if path.stem == "__init__" else path.with_suffix("")
+    for folder in inner.relative_to(PACKAGE).parents:
         room = inner.relative_to(PACKAGE / folder).parts[0]
-        known = {room_in(imported, PACKAGE / folder) for imported in imports_of(path)} - {None, room}
+        known = names_from(PACKAGE / folder, path) & rooms_of(PACKAGE / folder) - {room}
         place = folder.as_posix().removeprefix(".")
 
         wrong = known - above(place, room)
 
         assert not wrong, f"{named(path)} must not import {wrong}: {room} may import from {above(place, room)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_a_room_imports_rooms_and_not_what_the_folder_around_it_exports(path: Path) -> None:
+    """An `__init__.py` may import every room of its folder, so what it exports hides where an arrow leads. Only bridges
+    import from the package as users do."""
+    for folder in path.relative_to(PACKAGE).parents:
+        if folder == Path() and path in COMPAT_FILES:
+            continue
+
+        exported = names_from(PACKAGE / folder, path) - rooms_of(PACKAGE / folder)
+
+        assert not exported, f"{named(path)} imports {exported} from the folder around it: name the room"
 
 
 @pytest.mark.parametrize("path", ENGINE_FILES, ids=named)
@@ -242,9 +253,6 @@ def test_the_engine_knows_nothing_of_flask_nor_of_the_floors_above(path: Path) -
         top = imported.split(".")[0]
         assert top in {*sys.stdlib_module_names, *FOREIGN_TO_THE_ENGINE, NAME}, f"{named(path)} imports {imported}"
         assert top != NAME or imported.startswith(f"{NAME}.engine"), f"{named(path)} imports {imported} from above"
-
-
-COMPAT_FILES = sorted((PACKAGE / "compat").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", COMPAT_FILES, ids=named)
