@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from engine.algorithms.oracles import DEFINED
 from engine.algorithms.test_oracles import Model, assert_answers_as_the_oracles
 from flask_multilimit.engine import ConfigurationError, Rule
 from flask_multilimit.engine.algorithms import rate
 from flask_multilimit.engine.reply import RESET_AFTER
 from support.bench import hits
-from support.rates import RATES
 
 if TYPE_CHECKING:
     import redis
@@ -34,7 +34,7 @@ RATE = ["token_bucket", "leaky_bucket", "gcra"]
 
 @pytest.mark.parametrize("count", [1, 2, PRIME, 10**9])
 @pytest.mark.parametrize("window", [0.001, 0.007, LONGEST - 0.001, LONGEST])
-@pytest.mark.parametrize("algorithm", RATES)
+@pytest.mark.parametrize("algorithm", DEFINED)
 def test_the_shortest_and_longest_windows_with_the_smallest_and_largest_counts_are_exact(
     bench: Bench, algorithm: str, window: float, count: int
 ) -> None:
