@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.storage.redis import scripts
 from support.bench import bare, exhaust, hits
 from support.clock import microseconds
-from support.folders import DOCS
+from support.folders import DOCS, ROOT, TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +70,27 @@ def test_its_app_limits() -> None:
 
 def test_its_own_test_passes(redis_client: redis.Redis) -> None:
     importlib.import_module("test_cooldown").test_the_twins_agree(redis_client)
+
+
+@pytest.mark.slow
+def test_the_tests_of_all_algorithms_include_it_and_pass_as_they_are(tmp_path: Path) -> None:
+    """`my_limits` is a plugin of pytest here: it registers the algorithm before tests look at the table."""
+    folders = [str(TESTS / name) for name in ("contract", "engine", "operate/simulate")]
+    of_all_at_once = ["test_one_command", "test_scripts", "test_several_slots"]
+    command = [sys.executable, "-m", "pytest", "-p", "my_limits", "-p", "no:cacheprovider", "--ignore", __file__]
+    run = subprocess.run(
+        [*command, *folders, "-k", " or ".join(["cooldown", *of_all_at_once])],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    passed = re.search(r"(\d+) passed", run.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 300
 
 
 def test_it_does_what_it_says(bench: Bench) -> None:
