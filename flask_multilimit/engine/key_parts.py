@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
-from .keys import NOTHING
+from .keys import NOTHING, hash_tag_of
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
 _FORMS = (
@@ -34,3 +35,8 @@ def parts_of_key(key: str) -> KeyParts | None:
     if match is None:
         return None
     return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})
+
+
+def scope_of_stem(stem: str, prefix: str) -> str:
+    """The scope in ``stem``, which begins with ``prefix``: of a long one, its digest."""
+    return unquote(hash_tag_of(stem) or stem.removeprefix(prefix).partition(":")[0])

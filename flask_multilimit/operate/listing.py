@@ -12,7 +12,7 @@ from ..engine.bans import BanRule
 from ..engine.hits import BanHit
 from ..engine.key_parts import parts_of_key
 from ..engine.keys import hash_tag_of
-from ..engine.rules import MAX_COUNT
+from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
 from ..plan.endpoint import Plan, PlannedLimiter
@@ -27,7 +27,7 @@ MOST_OTHER_KEYS = 1000
 Counter = tuple[str, str, str, str]
 """What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
 
-_LOGS = ("sliding_window", "fixed_window", "sliding_window_counter")
+_LOGS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
 """Algorithms whose state tells the units used, whatever the count of the rule."""
 
 
@@ -136,14 +136,17 @@ def prefixes_of(gate: AppGate) -> tuple[str, ...]:
     return tuple(sorted(each for each in prefixes if not any(each.startswith(other) for other in prefixes - {each})))
 
 
-def stored_keys(gate: AppGate, prefixes: Iterable[str], limit: int | None = None) -> list[StoredKey]:
-    """The quotas that lie in storage under ``prefixes``, at most ``limit``. Raises :class:`StorageError`."""
+def stored_keys(
+    gate: AppGate, prefixes: Iterable[str], limit: int | None = None, *, containing: str = ""
+) -> list[StoredKey]:
+    """The quotas that lie in storage under ``prefixes`` and whose keys have ``containing`` in them, at most ``limit``.
+    Raises :class:`StorageError`."""
     storage = gate.limiter.storage
     if not isinstance(storage, Inspectable):
         raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
     found: list[StoredKey] = []
     for prefix in prefixes:
-        keys = storage.keys(prefix, None if limit is None else limit + MOST_OTHER_KEYS)
+        keys = storage.keys(prefix, None if limit is None else limit + MOST_OTHER_KEYS, containing=containing)
         found += [stored for stored in keys if not (is_traffic(stored.key) or is_control(stored.key))]
     return found[:limit]
 

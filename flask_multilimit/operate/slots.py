@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
-from ..engine.key_parts import parts_of_key
+from ..engine.key_parts import parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY
 from ..engine.storage import Inspectable
 from ..serve.gate import AppGate
-from .listing import describe_keys, limiters_of, stored_keys
+from .listing import describe_keys, limiters_of, prefixes_of, stored_keys
 from .top import SlotsInUse
 
-MOST_LIMITERS = 20
-"""Limiters whose keys are looked for, each by a SCAN."""
 MOST_KEYS = 1000
 """Keys that are looked at."""
 
 
 def slots_in_use(gate: AppGate, most: int = 20) -> list[SlotsInUse]:
-    """The subjects that hold most of what they may. None where the storage lists no keys. Raises
-    :class:`StorageError`."""
-    scopes = _scopes(gate)
-    if not scopes or not isinstance(gate.limiter.storage, Inspectable):
+    """The subjects that hold most of what they may, wherever: also in checks, in functions and by rules that depend on
+    the request. None where the storage lists no keys. Raises :class:`StorageError`."""
+    if not isinstance(gate.limiter.storage, Inspectable):
         return []
-    stored = stored_keys(gate, list(scopes)[:MOST_LIMITERS], MOST_KEYS)
-    found = []
-    for key in describe_keys(gate, [each for each in stored if _is_of_slots(each.key)]):
-        parts = parts_of_key(key.key)
-        if key.rule is not None and key.used and parts is not None:
-            found.append(SlotsInUse(scopes[parts.stem], key.used, key.rule.count, parts.type, parts.subject))
-    return heapq.nlargest(most, found, key=lambda each: (each.used / each.limit, each.used))
+    return heapq.nlargest(most, _found(gate), key=_rank)
 
 
-def _is_of_slots(key: str) -> bool:
-    parts = parts_of_key(key)
-    return parts is not None and parts.algorithm == CONCURRENCY
+def _rank(found: SlotsInUse) -> tuple[float, int]:
+    """By the part of the limit that is used. One that is not known may be used up."""
+    return 1 if found.limit is None else found.used / found.limit, found.used
 
 
-def _scopes(gate: AppGate) -> dict[str, str]:
-    """The scopes of limiters with slots, by what their keys begin with."""
-    return {
-        limiter.planned.stem: limiter.scope
-        for limiter in limiters_of(gate)
-        if any(rule.holds_slots for rule in limiter.planned.counted)
-    }
+def _found(gate: AppGate) -> Iterator[SlotsInUse]:
+    scopes = {listed.planned.stem: listed.scope for listed in limiters_of(gate)}
+    for prefix in prefixes_of(gate):
+        for key in describe_keys(gate, stored_keys(gate, [prefix], MOST_KEYS, containing=f":{CONCURRENCY}:")):
+            parts = parts_of_key(key.key)
+            if parts is None or parts.algorithm != CONCURRENCY or not key.used:
+                continue
+            scope = scopes.get(parts.stem) or scope_of_stem(parts.stem, prefix)
+            limit = None if key.rule is None else key.rule.count
+            yield SlotsInUse(scope, key.used, limit, parts.type, parts.subject)

@@ -70,8 +70,10 @@ class SlotsInUse(NamedTuple):
     """One line of the last table: a subject of a Concurrent rule."""
 
     endpoint: str
+    """Or the scope of a check or of a function."""
     used: int
-    limit: int
+    limit: int | None
+    """``None``: not known here, because code or the request determines it."""
     type: str
     subject: str
 
@@ -169,7 +171,7 @@ def screen(
     )
     lines += _table(
         ("SLOTS", "SUBJECT", "ENDPOINT"),
-        [(f"{each.used} of {each.limit}", _who(each.type, each.subject), each.endpoint) for each in slots],
+        [(_slots_used(each), _who(each.type, each.subject), each.endpoint) for each in slots],
         room,
         columns,
     )
@@ -252,6 +254,10 @@ def _subject_row(each: TopSubject, at: float) -> tuple[str, ...]:
         each.endpoint,
         f"{console.duration(max(round(at - each.since), 1))} ago",
     )
+
+
+def _slots_used(each: SlotsInUse) -> str:
+    return str(each.used) if each.limit is None else f"{each.used} of {each.limit}"
 
 
 def _who(type_name: str, subject: str) -> str:

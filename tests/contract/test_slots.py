@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flask_multilimit import Concurrent, ConfigurationError, Limiter, Rule
 from flask_multilimit.engine.slots import slots_of
-from flask_multilimit.engine.storage import KeepsSlots, Slot
+from flask_multilimit.engine.storage import Inspectable, KeepsSlots, Slot
 from support.bench import hits
 from support.clock import SECOND
 
@@ -51,6 +51,17 @@ def test_no_more_than_the_count_are_in_progress(bench: Bench) -> None:
     bench.limiter.release(taken[1])
     assert bench.limiter.check(THREE).allowed
     assert not bench.limiter.check(THREE).allowed
+
+
+def test_keys_of_slots_are_listed_without_those_beside_them(bench: Bench) -> None:
+    storage, (slots,) = bench.limiter.storage, THREE
+    assert isinstance(storage, Inspectable)
+    bench.limiter.check([slots, *hits("9/minute")])
+
+    assert len(storage.keys("rate_limit:")) == 2
+    assert [stored.key for stored in storage.keys("rate_limit:", containing=":concurrency:")] == [slots.key]
+    assert storage.keys("rate_limit:", containing="*") == []
+    assert storage.keys(slots.key, containing=":concurrency:") == []
 
 
 def test_a_refusal_names_no_time_and_takes_nothing(bench: Bench) -> None:

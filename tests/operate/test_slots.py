@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from flask import Flask
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit.operate import listing
+from flask_multilimit.operate.listing import describe_keys, stored_keys
 from flask_multilimit.operate.slots import slots_in_use
 from flask_multilimit.operate.top import SlotsInUse
 from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import redis
 
     from support.servers import Server
@@ -44,6 +49,55 @@ def test_those_who_hold_most_of_what_they_may_come_first(server: Server, redis_c
     for response in responses:
         response.close()
     assert slots_in_use(gate_of(app)) == []
+    gate_of(app).limiter.close()
+
+
+def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: redis.Redis) -> None:
+    del redis_client  # which empties the server
+    app = app_on(server.url)
+    multilimit: MultiLimit = app.extensions["multilimit"]
+    rules = rate_limiter(type=IP, rules=lambda: "7 at once", hash_tag="subject", methods=["GET"])
+    app.add_url_rule("/dynamic", "by_request", rules(lambda: iter("abc")))
+
+    @rate_limiter(rules="7 at once", scope="a service")
+    def service() -> Iterator[str]:
+        yield from "abc"
+
+    def checks() -> Iterator[str]:
+        multilimit.check("7 at once; 9/minute", scope="checked")
+        return service()
+
+    app.add_url_rule("/checks", "checks", checks)
+    client = app.test_client()
+
+    held = [client.get("/dynamic"), client.get("/checks"), client.get("/checks")]
+
+    assert sorted(slots_in_use(gate_of(app))) == [
+        SlotsInUse("a service", 2, None, "default", ""),
+        SlotsInUse("by_request", 1, None, "ip", "127.0.0.1"),
+        SlotsInUse("checked", 2, None, "default", ""),
+    ]
+    keys = describe_keys(gate_of(app), stored_keys(gate_of(app), ["rate_limit:"], containing=":concurrency:"))
+    assert sorted(key.used or 0 for key in keys) == [1, 2, 2]
+    for response in held:
+        response.close()
+    assert slots_in_use(gate_of(app)) == []
+    gate_of(app).limiter.close()
+
+
+def test_where_many_quotas_lie_beside_them_slots_are_found(
+    server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_OTHER_KEYS", 0)
+    monkeypatch.setattr("flask_multilimit.operate.slots.MOST_KEYS", 1)
+    app = app_on(server.url)
+    for number in range(20):
+        redis_client.set(f"rate_limit:{{many}}:ip:{number}:fixed_window:60000", 1, ex=60)
+
+    response = app.test_client().get("/export")
+
+    assert slots_in_use(gate_of(app)) == [SlotsInUse("export", 1, 5, "default", "")]
+    response.close()
     gate_of(app).limiter.close()
 
 

@@ -117,12 +117,14 @@ def test_bans_in_force_have_a_line_where_there_are_any() -> None:
 
 def test_slots_in_use_have_a_table_where_there_are_any() -> None:
     slots = [SlotsInUse("report", 4, 5, "user", "ada"), SlotsInUse("export", 1, 2, "default", "")]
+    slots.append(SlotsInUse("mail", 3, None, "default", ""))
     text = screen(recent(), STORAGE, slots, app="shop", columns=80, rows=40)
 
     shown = [line.split() for line in map(click.unstyle, text)]
     assert ["SLOTS", "SUBJECT", "ENDPOINT"] in shown
     assert ["4", "of", "5", "user", "ada", "report"] in shown
     assert ["1", "of", "2", "everyone", "export"] in shown
+    assert ["3", "everyone", "mail"] in shown
     assert "SLOTS" not in "".join(lines(80))
     assert as_json(recent(), STORAGE, slots)["slots"][0]["used"] == 4
 

@@ -105,8 +105,9 @@ class Confirms(Protocol):
 class Inspectable(Protocol):
     """A storage that can list its keys, for people and never for a check."""
 
-    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
-        """The keys that begin with ``prefix``, in order, at most ``limit`` of them. Raises :class:`StorageError`."""
+    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
+        """The keys that begin with ``prefix`` and have ``containing`` behind it, in order, at most ``limit`` of them.
+        Raises :class:`StorageError`."""
 
 
 @runtime_checkable

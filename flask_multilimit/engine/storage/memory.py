@@ -127,11 +127,12 @@ class MemoryStorage:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
         with self._lock:
             now = self._now()
             due = {key: when for when, key in self._due if self._states[key] is not None}
-            keys = sorted(key for key in due if key.startswith(prefix))[:limit]
+            found = (key for key in due if key.startswith(prefix) and containing in key[len(prefix) :])
+            keys = sorted(found)[:limit]
             return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:

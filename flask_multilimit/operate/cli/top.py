@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from math import inf
 
 import click
 
@@ -24,6 +25,8 @@ from .base import as_json, command, current_gate, for_people, require_shared_sto
 REFRESH_SECONDS = 1.0
 SECONDS = 5.0
 """Between two looks for slots in use, each of which goes through all keys of the server by SCAN, and for bans."""
+PAUSE = 20
+"""Between two looks, so many times as long as a look takes, if that is longer."""
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -38,7 +41,7 @@ def top_command(minutes: int, once: bool, as_json: bool) -> None:
     The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule,
     checks that left less than 20 % of a quota (NEAR), and the subjects that are refused most. It also shows the bans in
     force that limiters began (`flask multilimit entries` lists those made by hand), and the slots of Concurrent rules
-    in use now.
+    in use now, wherever they were taken: at an endpoint, in a function or by a check.
     """
     with for_people():
         gate = current_gate()
@@ -75,15 +78,17 @@ def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTra
 def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
     """Refresh until q or Ctrl-C. While the storage is away, the last screen stays, with the error above it."""
     latest: RecentTraffic | None = None
-    slots, bans, looked = [], [], -SECONDS
+    slots, bans, due = [], [], -inf
     with _raw_keys():
         while True:
             recent, storage = _read(gate, reader, minutes)
             latest = recent or latest
-            if time.monotonic() - looked >= SECONDS and recent is not None:
+            begin = time.monotonic()
+            if begin >= due and recent is not None:
                 with contextlib.suppress(StorageError):  # the next look at the traffic tells of it
                     slots, bans = slots_in_use(gate), bans_of(reader.bans())
-                looked = time.monotonic()
+                end = time.monotonic()
+                due = end + max(SECONDS, PAUSE * (end - begin))
             size = shutil.get_terminal_size((80, 24))
             if latest is None:
                 lines = [f"{gate.app.name}: {storage.error}"[: size.columns]]

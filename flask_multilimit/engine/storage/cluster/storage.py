@@ -170,10 +170,12 @@ class ClusterStorage:
         self._deadline.begin()
         _each_slot(keys, lambda key: key, self._forget)
 
-    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
         """The keys of all primaries, in the order in which each lists them."""
         found = {
-            stored.key: stored for address in self._primaries() for stored in self._at(address).keys(prefix, limit)
+            stored.key: stored
+            for address in self._primaries()
+            for stored in self._at(address).keys(prefix, limit, containing=containing)
         }
         return [found[key] for key in sorted(found)][:limit]
 

@@ -92,8 +92,8 @@ class LocalStorage:
     def reset(self, keys: Sequence[str]) -> None:
         self._ask(self._redis.reset, keys)
 
-    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
-        return self._ask(self._redis.keys, prefix, limit)
+    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
+        return self._ask(lambda: self._redis.keys(prefix, limit, containing=containing))
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         return self._ask(lambda: self._redis.tally(tallies, source=source, number=number))

@@ -224,10 +224,11 @@ class RedisStorage:
         self._deadline.stop()
         return self._client
 
-    def keys(self, prefix: str, limit: int | None = None) -> list[StoredKey]:
+    def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
         """The keys found by SCAN, which does not block the server; with a ``limit``, the first ones found."""
         self._deadline.stop()
-        pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
+        parts = (prefix, containing, "") if containing else (prefix, "")
+        pattern = "*".join(re.sub(r"([*?\[\]\\^])", r"\\\1", part) for part in parts)
         found = self._command(lambda: sorted(set(islice(self._client.scan_iter(pattern, count=1000), limit))))
         with self._client.pipeline(transaction=False) as pipeline:
             for key in found:
