@@ -264,9 +264,10 @@ class Concurrent(Rule):
     """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and given back when
     the work is done.
 
-    A view's work is done when its response is closed, after the last byte of a stream or when the client hangs up; a
-    function's, or that of ``with multilimit.limit(...)``, when it ends. ``timeout`` seconds (1 s to a day) after a
-    worker dies, its slots are free again. Work that lasts longer renews its slots in the background.
+    A view's work is done when its response is closed, after the last byte of a stream or when the server notices that
+    the client has hung up; a function's, or that of ``with multilimit.limit(...)``, when it ends. ``timeout`` seconds
+    (1 s to a day) after a worker dies, its slots are free again. Work that lasts longer renews its slots in the
+    background.
 
     ``count`` is 1 to 10**9. In text: ``"5 at once"``. When it refuses, it is not known for how long: ``retry_after`` is
     ``inf``, and ``waits_for_slot`` is true. Raises :class:`ConfigurationError`.

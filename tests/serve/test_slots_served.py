@@ -71,6 +71,15 @@ def test_a_client_that_hangs_up_frees_its_slot(program: Program) -> None:
     wait_for(program, "0")
 
 
+def test_a_stream_that_pauses_frees_its_slot_when_it_writes_again(program: Program) -> None:
+    stream = begin_stream(program, "/?pause=0.5")
+    wait_for(program, "1")
+
+    stream.close()
+
+    wait_for(program, "0")
+
+
 def test_streams_that_end_and_views_that_raise_keep_none(program: Program) -> None:
     for _ in range(3):
         assert program.get("/?seconds=0.1").status == 200

@@ -27,9 +27,10 @@ def stream() -> Any:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             yield b"x" * 1000
-            time.sleep(0.02)
+            time.sleep(pause)
 
     seconds = float(request.args.get("seconds", SECONDS))
+    pause = float(request.args.get("pause", 0.02))
     return Response(parts(), mimetype="text/plain")
 
 
