@@ -17,7 +17,6 @@ from history import worker
 from history.broken import DEFECTS, GENERIC_ONLY, OF_THE_COMPILED, TREMBLING
 from history.checker import violations
 from history.operations import History
-from support.rates import RATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +33,7 @@ TIMES = 150
 SEEDS = range(3)
 TIMES_OF_THE_BROKEN = 80
 PATIENCE = 120
+ALGORITHMS = frozenset(rule.algorithm for rule in worker.LIMITS.values())
 
 each_kind = pytest.mark.parametrize("are_compiled", [False, True], ids=["generic", "compiled"])
 BROKEN = [
@@ -111,7 +111,7 @@ def assert_it_could_have_gone_wrong(history: History) -> None:
     assert min(kinds[kind] for kind in ("check", "repeat", "peek", "refund")) > 20
     checks = [operation for operation in history.operations if operation.kind == "check"]
     assert sum(check.allowed for check in checks) > len(checks) / 10
-    for algorithm in {rule.algorithm for rule in worker.LIMITS.values()}:
+    for algorithm in ALGORITHMS:
         assert any(refused_by(algorithm, check) for check in checks)
     assert any(len(check.charged) < len(check.hits) and check.charged for check in checks)
     assert overlapping(history.operations) > len(history.operations) / 10
@@ -137,7 +137,7 @@ def test_the_checker_finds_a_broken_script(processes: Processes, defect: Defect,
 
 @pytest.mark.parametrize("defect", DEFECTS.values(), ids=list(DEFECTS))
 def test_a_broken_script_is_the_shipped_one_but_for_one_place(defect: Defect) -> None:
-    assert scripts.script(defect.driver, frozenset(RATES)).text.count(defect.text) == 1
+    assert scripts.script(defect.driver, ALGORITHMS).text.count(defect.text) == 1
 
 
 @pytest.mark.parametrize("defect", OF_THE_COMPILED.values(), ids=list(OF_THE_COMPILED))
