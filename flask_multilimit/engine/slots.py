@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, cast
@@ -133,10 +134,25 @@ class Keeper:
                 self._confirm_soon(storage)
         return True
 
+    def release_all(self, decisions: list[Decision]) -> None:
+        """Give back what this process holds by ``decisions``, and empty the list. What was released or refunded before
+        is not held any more, nor is what was taken before a fork. If a release raises, the others are made first."""
+        try:
+            while decisions:
+                self.release(decisions.pop())
+        finally:
+            if decisions:
+                self.release_all(decisions)
+
     def release_unheld(self, storage: Storage, decision: Decision) -> None:
         """Give back what ``decision`` has taken of ``storage``, if anything, although this process does not hold it."""
-        if slots := slots_of(decision):
-            that_keeps_slots(storage).release(slots)
+        if slots_of(decision):
+            self.hold(that_keeps_slots(storage), decision)
+            self.release(decision)
+
+    def let_expire(self, decision: Decision) -> None:
+        """Renew its slots no more, and do not release them."""
+        self._held.pop(decision.check_id, None)
 
     def forget(self, decision: Decision, keys: Collection[str]) -> None:
         """Its slots of ``keys`` were refunded. Others are still held."""
@@ -158,7 +174,7 @@ class Keeper:
                     slots.pop(check_id, None)
 
     def later(self, release: Callable[[], None]) -> None:
-        """Call ``release`` soon, in the thread of the keeper."""
+        """Call ``release`` soon, in the thread of the keeper. What it raises is logged."""
         self._late.append(release)
         self._see_to_it(self._clock())
 
@@ -211,6 +227,13 @@ class Keeper:
                 self._wake.notify()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:  # gevent may have killed it: the next slot starts another thread
+            if self._thread is threading.current_thread():
+                self._thread = None
+
+    def _work(self) -> None:
         idle = False
         while True:
             with self._wake:
@@ -241,7 +264,7 @@ class Keeper:
     def renew_due(self) -> None:
         """Renew the slots that are due, and try again to release what could not be released."""
         while self._late:
-            self._late.popleft()()
+            _attempt(self._late.popleft())
         now = self._clock()
         for storage, together in _by_storage([held for held in list(self._held.values()) if self._due_of(held) <= now]):
             self._renew(storage, together, now)
@@ -252,15 +275,20 @@ class Keeper:
             self._release_again(lost_storage, lost)
         while self._unconfirmed:  # last, because it waits for a storage that stalls
             _, unconfirmed = self._unconfirmed.popitem()
-            _confirm(cast("Storage", unconfirmed))
+            _attempt(partial(_confirm, cast("Storage", unconfirmed)))
 
     def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
         try:
             storage.renew([slot for held in together for slot in held.slots])
-        except StorageError as error:
+        except Exception as error:  # whatever it is, the slots of other storages are renewed
             before = [self._renewed.get(held.check_id) for held in together]
             if not all(renewed is not None and renewed.failing for renewed in before):
-                _log.warning("%d slots could not be renewed: %s. Trying again until they expire.", len(together), error)
+                _log.warning(
+                    "%d slots could not be renewed: %s. Trying again until they expire.",
+                    len(together),
+                    error,
+                    exc_info=_fault(error),
+                )
             for held in together:
                 self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
             return
@@ -271,7 +299,9 @@ class Keeper:
         """This waits for the answer: the connection that is used may be lost, too."""
         try:
             storage.release([slot for lost in together for slot in lost.slots])
-        except StorageError:  # logged when it failed first
+        except Exception as error:
+            if _fault(error):  # what else is lost was logged when it failed first
+                _log.warning("Slots could not be released: %s. Trying again until they expire.", error, exc_info=error)
             now = self._clock()
             for lost in together:
                 lost.due = now + RETRY_SECONDS
@@ -313,6 +343,19 @@ def _usual(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
     only = found[0] if len(found) == 1 and not has_shadows else None
     timeout = min([hit.rule.time for hit in found], default=0)
     return only, timeout, timeout / RENEWALS  # a plain tuple is unpacked in a third of the time
+
+
+def _fault(error: Exception) -> Exception | None:
+    """``error`` if it is a fault of the code of a storage, to be logged with its traceback."""
+    return None if isinstance(error, StorageError) else error
+
+
+def _attempt(release: Callable[[], None]) -> None:
+    """Call ``release`` in the thread of the keeper, which lives on if it raises."""
+    try:
+        release()
+    except Exception:  # a fault in code of a storage: what cannot be reached is tried again
+        _log.exception("Slots could not be released. They expire after their timeout.")
 
 
 def _confirm(storage: Storage) -> None:

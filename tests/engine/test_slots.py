@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from support.servers import Server
 
 THREE = hits_for(Concurrent(3), scope="reports")
+SHORT = hits_for(Concurrent(3, timeout=1), scope="short")
 
 
 @pytest.fixture
@@ -266,6 +267,96 @@ class Renewing(MemoryStorage):
         if self.fails:
             raise StorageError("away")
         self.renewed += [slot.check_id for slot in slots]
+
+
+def test_the_end_of_work_releases_what_is_held_and_nothing_that_was_given_back_before(
+    limiter: Limiter, redis_client: redis.Redis
+) -> None:
+    decisions = [limiter.check(THREE) for _ in range(3)]
+    for decision in decisions:
+        limiter.hold(decision)
+    released, refunded, _ = decisions
+    limiter.release(released)
+    limiter.refund(refunded)
+    until(lambda: redis_client.zcard(THREE[0].key) == 1)
+    redis_client.config_resetstat()
+
+    KEEPER.release_all(decisions)
+
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)
+    assert redis_client.info("commandstats")["cmdstat_zrem"]["calls"] == 1
+    assert decisions == []
+
+
+def test_a_release_of_what_is_not_held_is_tried_again_when_it_fails(
+    limiter: Limiter, redis_client: redis.Redis
+) -> None:
+    decision = limiter.check(THREE)  # as one that another process has made
+    redis_client.config_set("min-replicas-to-write", 1)
+    try:
+        limiter.release(decision)
+        until(lambda: len(KEEPER) == 1)
+    finally:
+        redis_client.config_set("min-replicas-to-write", 0)
+
+    until(lambda: redis_client.zcard(THREE[0].key) == 0)
+
+
+class Broken(MemoryStorage):
+    """With a fault in the code that releases and renews."""
+
+    def release(self, slots: Sequence[Slot], lost: Any = None) -> None:  # noqa: ARG002
+        raise TypeError("no attribute")
+
+    def renew(self, slots: Sequence[Slot]) -> None:  # noqa: ARG002
+        raise TypeError("no attribute")
+
+
+def test_a_release_that_raises_does_not_keep_others_from_theirs() -> None:
+    keeper, broken, sound = Keeper(), Broken(), MemoryStorage()
+    decisions = [storage.check(THREE) for storage in (sound, broken, sound)]
+    for storage, decision in zip((sound, broken, sound), decisions, strict=True):
+        keeper.hold(storage, decision)
+
+    with pytest.raises(TypeError, match="no attribute"):
+        keeper.release_all(decisions)
+
+    assert len(keeper) == 0
+    assert sound.peek(THREE).remaining == 3
+
+
+def test_the_thread_survives_what_it_calls(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "CONFIRM_SECONDS", 0.02)
+    keeper, sound = Keeper(), Renewing()
+
+    def fail() -> None:
+        raise KeyError
+
+    keeper.hold(broken := Broken(), broken.check(SHORT))
+    keeper.hold(sound, sound.check(SHORT))
+
+    keeper.later(fail)
+
+    until(lambda: sound.renewed)
+    assert "KeyError" in caplog.text
+    assert caplog.text.count("could not be renewed: no attribute") == 1
+    keeper.forget_all(broken)
+    keeper.forget_all(sound)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_was_killed_is_replaced() -> None:
+    keeper, storage = Keeper(), Renewing()
+
+    def kill() -> None:
+        raise SystemExit  # as GreenletExit, which is no Exception either
+
+    keeper.later(kill)
+    until(lambda: keeper._thread is None)
+    keeper.hold(storage, storage.check(SHORT))
+
+    until(lambda: storage.renewed)
+    keeper.forget_all(storage)
 
 
 class Held(NamedTuple):
