@@ -15,7 +15,7 @@ from werkzeug.local import LocalProxy
 from .config import PREFIX, Settings
 from .declare.advice import EXTENSION, GATE, app_in_force
 from .declare.file import NO_FILE, FileLimits
-from .declare.holding import holding
+from .declare.holding import Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
 from .engine import ConfigurationError, Decision, Hit, Limiter
@@ -232,15 +232,15 @@ class MultiLimit:
         ``decision``. Slots of :class:`.Concurrent` rules are held until the end of the block.
         """
         gate, subject = gate_in_force(), options.pop("subject", None)
-        held: list[Decision] = []
-        with holding(held):
+        holder = Holder()
+        with holding(holder):
             decision, applied = check_here(gate, scope, {"rules": rules, **options}, subject)
         if not decision.allowed:
             raise gate.verdicts.rejection(decision, applied)
         try:
             yield decision
         finally:
-            gate.release(held)
+            holder.end()
 
     def check_hits(self, hits: Hits, *, scope: str, subjects: Mapping[str, str]) -> Decision:
         """Check hits that an extension of yours has made with :func:`hits_for`, all or nothing; one round trip.
@@ -319,7 +319,7 @@ class MultiLimit:
         """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See
         :meth:`Limiter.release`."""
         require_decision(decision)
-        gate_in_force().release([decision])
+        gate_in_force().limiter.release(decision)
 
     def close(self) -> None:
         """End what runs in the background of every app that this object serves, and close its limiter: traffic is sent

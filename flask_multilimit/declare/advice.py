@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CoroutineType
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from flask import Flask, current_app
 
-from ..engine import ConfigurationError, Decision
+from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.records import record
 from .limiter import Declaration
@@ -62,11 +62,8 @@ class Gate(Protocol):
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the stack. Return all declarations that are covered if the call may pass; raise if not.
 
-        Decisions that hold slots of a service function are put into :data:`held_by_this_call`.
+        What is in :data:`held_by_this_call` holds the slots of a service function.
         """
-
-    def release(self, decisions: Iterable[Decision]) -> None:
-        """Give back the slots that ``decisions`` hold."""
 
 
 class _Advice(NamedTuple):
@@ -108,7 +105,7 @@ def advise(function: Any, stack: Stack) -> Any:
     if stack.may_hold_slots:
         from .releasing import releasing  # noqa: PLC0415 - few limits hold slots
 
-        advised = releasing(advised, lambda: _gate(stack).release)
+        advised = releasing(advised)
     setattr(advised, _MARK, stack)
     setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
     for limited in functions_below(function):

@@ -1,4 +1,4 @@
-"""Where decisions that hold slots are collected, if these are released at the end of a call or a block."""
+"""Who holds the slots that a check takes: what collects its decision, and releases it at its end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,40 @@ from contextvars import ContextVar
 
 from ..engine import Decision
 
-held_by_this_call: ContextVar[list[Decision] | None] = ContextVar("multilimit_held", default=None)
-"""Decisions that hold slots until the current service function ends."""
+
+class Holder:
+    """Holds slots until some work ends: a call, a block, or a request."""
+
+    __slots__ = ("decisions", "ended")
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+        self.ended = False
+        """What work in a thread or a task takes after that, nobody holds."""
+
+    def takes(self, decision: Decision) -> bool:
+        """Hold the slots of ``decision``; false if the work has ended meanwhile, which may have released them."""
+        self.decisions.append(decision)
+        return not self.ended
+
+    def end(self) -> None:
+        """Release the slots."""
+        self.ended = True
+        decisions, self.decisions = self.decisions, []
+        if decisions:
+            from ..engine.slots import KEEPER  # noqa: PLC0415 - few limits hold slots
+
+            KEEPER.release_all(decisions)
+
+
+held_by_this_call: ContextVar[Holder | None] = ContextVar("multilimit_held", default=None)
+"""Holds slots until the current service function or block ends."""
 
 
 @contextmanager
-def holding(held: list[Decision]) -> Iterator[None]:
-    """Collect in ``held`` the decisions of this block that hold slots, instead of leaving them to the response."""
-    token = held_by_this_call.set(held)
+def holding(holder: Holder) -> Iterator[None]:
+    """Let ``holder`` hold the slots that this block takes, instead of the response."""
+    token = held_by_this_call.set(holder)
     try:
         yield
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ from ..declare.advice import Stack, app_in_force, gate_of_app
 from ..declare.holding import held_by_this_call
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import current_request
-from ..engine import Decision
 from .access_check import AccessCheck
 from .error_handlers import answer_refusals
 from .headers import describe
@@ -143,10 +141,6 @@ class AppGate(InForce):
             if isinstance(answer, Response):
                 answer.close()
             raise
-
-    def release(self, decisions: Iterable[Decision]) -> None:
-        """Give back the slots that ``decisions`` hold."""
-        self.settlement.release(decisions)
 
 
 def gate_of(app: Flask) -> AppGate:

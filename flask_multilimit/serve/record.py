@@ -32,7 +32,7 @@ def request_if_any() -> Request | None:
 class Record:
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved", "slots")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved")
 
     def __init__(self, plan: Plan) -> None:
         self.plan: Plan = plan
@@ -46,8 +46,6 @@ class Record:
         self.reserved: tuple[tuple[Decision, Sequence[Applied]], ...] = ()
         """Charges that depend on the response."""
         self.access: Access = "unknown"
-        self.slots: SlotsInUse | None = None
-        """The slots to release when the response is closed."""
 
     def unwanted_charges(self, response: Response) -> Iterator[tuple[Decision, Iterable[Hit]]]:
         """The charges that do not apply to ``response``."""
@@ -55,15 +53,6 @@ class Record:
             unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
             if unwanted:
                 yield decision, chain.from_iterable(unwanted)
-
-
-class SlotsInUse:
-    """Decisions that hold slots until the response is closed."""
-
-    def __init__(self) -> None:
-        self.decisions: list[Decision] = []
-        self.body_is_out = False
-        """Whether the server has the body, which it will close."""
 
 
 class Records:

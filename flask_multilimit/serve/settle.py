@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from flask import Response, has_request_context
 
-from ..declare.holding import held_by_this_call
+from ..declare.holding import Holder, held_by_this_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..observe.events import OTHERS
 from ..plan.endpoint import Applied, AppliedLimits, scope_of
 from .audience import tell_of
 from .in_force import InForce
-from .record import Record, Records, request_if_any
-
-if TYPE_CHECKING:
-    from .slots import RequestSlots
+from .record import Record, Records
 
 
 class Settlement:
@@ -25,37 +21,37 @@ class Settlement:
     def __init__(self, in_force: InForce, records: Records) -> None:
         self._in_force = in_force
         self._records = records
-        self._slots: RequestSlots | None = None
+        self._holder_of_request: Callable[[], Holder | None] | None = None
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Note what an allowed ``decision`` may have to give back."""
         if applied.reserved:
             record.reserved = (*record.reserved, (decision, applied.reserved))
         if applied.holds_slots:
-            self._hold(decision, record)
+            self._hold(decision)
 
-    def _hold(self, decision: Decision, record: Record) -> None:
+    def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""
-        held = held_by_this_call.get()
-        if held is not None:
-            held.append(decision)
-        elif request_if_any() is not None:
-            if self._slots is None:
-                self._slots = self._request_slots()
-            self._slots.hold(decision, record)
-        else:  # only the caller knows when the work ends; without a release the slots expire
+        holder = held_by_this_call.get()
+        if holder is None:
+            holder = (self._holder_of_request or self._find_holder_of_request())()
+        if holder is None or holder.ended:  # nobody knows when the work ends; without a release its slots expire
             return
         self._in_force.limiter.hold(decision)
+        if not holder.takes(decision):
+            self._let_expire(decision)
 
-    def _request_slots(self) -> RequestSlots:
-        from .slots import RequestSlots  # noqa: PLC0415 - few limits hold slots
+    def _find_holder_of_request(self) -> Callable[[], Holder | None]:
+        from .slots import holder_of_request, release_when_requests_end  # noqa: PLC0415 - few limits hold slots
 
-        return RequestSlots(self._in_force.app, self._records, self.release)
+        release_when_requests_end(self._in_force.app)
+        self._holder_of_request = holder_of_request
+        return holder_of_request
 
-    def release(self, decisions: Iterable[Decision]) -> None:
-        """Give back the slots that ``decisions`` hold."""
-        for decision in decisions:
-            self._in_force.limiter.release(decision)
+    def _let_expire(self, decision: Decision) -> None:
+        from ..engine.slots import KEEPER  # noqa: PLC0415 - few limits hold slots
+
+        KEEPER.let_expire(decision)
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """As :meth:`Limiter.refund`. The result replaces ``decision`` in the record of this request."""

@@ -3,77 +3,111 @@ disconnects.
 
 The server closes a response by calling ``close()`` of its body. If it got no body (the view raised, or a websocket took
 the connection over), the slots are released when the request is torn down. In tests, so are those of a complete
-response, because Flask's test client does not close it.
+response, because Flask's test client does not close it. A copy of the request context, as threads get it, holds its own
+slots until it is torn down itself.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, request_finished, request_tearing_down
+from flask import Flask, Response, request_finished
+from flask.ctx import RequestContext
+from flask.globals import request_ctx
 
-from ..engine import Decision
+from ..declare.holding import Holder
 from ..engine.slots import KEEPER
-from .record import Record, Records, SlotsInUse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
+_current_context: Callable[[], RequestContext] = request_ctx._get_current_object  # type: ignore[attr-defined]
+_SLOTS = "multilimit_slots"
+"""Where its slots are in a request context: the request itself is shared by all copies of the context."""
 
-class RequestSlots:
-    """Holds the slots of requests of one app. ``release`` gives them back."""
 
-    def __init__(self, app: Flask, records: Records, release: Callable[[Iterable[Decision]], None]) -> None:
-        self._app = app
-        self._records = records
-        self._release = release
-        self._listens = False
+class RequestHolder(Holder):
+    """Holds slots until the response is closed."""
 
-    def hold(self, decision: Decision, record: Record) -> None:
-        """Hold slots until the response of the current request is closed."""
-        if not self._listens:
-            self._listens = True
-            request_finished.connect(self._at_response, self._app)
-            request_tearing_down.connect(self._at_teardown, self._app)
-        if record.slots is None:
-            record.slots = SlotsInUse()
-        record.slots.decisions.append(decision)
+    __slots__ = ("body_is_out",)
 
-    def _at_response(self, sender: Flask, response: Response, **_: Any) -> None:  # noqa: ARG002
-        slots = self._of_current_request()
-        if slots is None or (self._app.testing and response.is_sequence):
-            return
-        body_for = response.get_app_iter
+    def __init__(self) -> None:
+        super().__init__()
+        self.body_is_out = False
+        """Whether the server has the body, which it will close."""
 
-        def body_that_tells(environ: WSGIEnvironment) -> Iterable[bytes]:
-            body = body_for(environ)
-            slots.body_is_out = True
-            return _Body(body, lambda: self._give_back(slots))
 
-        response.get_app_iter = body_that_tells  # type: ignore[method-assign]
+def holder_of_request() -> Holder | None:
+    """What holds slots until the current request ends; ``None`` outside of one."""
+    try:
+        attributes = _current_context().__dict__
+    except RuntimeError:
+        return None
+    holder: Holder | None = attributes.get(_SLOTS)
+    if holder is None:
+        holder = attributes[_SLOTS] = RequestHolder()
+    return holder
 
-    def _at_teardown(self, sender: Flask, **_: Any) -> None:  # noqa: ARG002
-        slots = self._of_current_request()
-        if slots is not None and not slots.body_is_out:
-            self._give_back(slots)
 
-    def _of_current_request(self) -> SlotsInUse | None:
-        record = self._records.current()
-        return None if record is None else record.slots
+def release_when_requests_end(app: Flask) -> None:
+    """Release the slots of each request of ``app``."""
+    request_finished.connect(_at_response, app)
+    teardown = app.do_teardown_request
 
-    def _give_back(self, slots: SlotsInUse) -> None:
-        decisions, slots.decisions = slots.decisions, []
-        self._release(decisions)
+    @functools.wraps(teardown)
+    def do_teardown_request(*arguments: Any) -> None:
+        try:
+            teardown(*arguments)
+        finally:  # a function of the app may have raised, and then there is no signal
+            _at_teardown()
+
+    app.do_teardown_request = do_teardown_request  # type: ignore[assignment, method-assign]
+
+
+def _at_response(sender: Flask, response: Response, **_: Any) -> None:
+    if _slots_here() is None or (sender.testing and response.is_sequence):
+        return
+    if not isinstance(response.get_app_iter, _BodyFor):  # a view may return the same object again and again
+        response.get_app_iter = _BodyFor(response.get_app_iter)  # type: ignore[method-assign]
+
+
+def _at_teardown() -> None:
+    slots = _slots_here()
+    if slots is not None and not slots.body_is_out:
+        slots.end()
+
+
+def _slots_here() -> RequestHolder | None:
+    found: RequestHolder | None = _current_context().__dict__.get(_SLOTS)
+    return found
+
+
+class _BodyFor:
+    """Makes the body of a response, for each request that it answers."""
+
+    def __init__(self, body_for: Callable[[WSGIEnvironment], Iterable[bytes]]) -> None:
+        self._body_for = body_for
+
+    def __call__(self, environ: WSGIEnvironment) -> Iterable[bytes]:
+        body, slots = self._body_for(environ), _slots_here()
+        if slots is None:
+            return body
+        held = _Body(body, slots)
+        slots.body_is_out = True
+        return held
 
 
 class _Body:
     """A body that releases slots when it is closed, or garbage without being closed (as with test clients)."""
 
-    def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
+    _slots: RequestHolder | None = None
+
+    def __init__(self, body: Iterable[bytes], slots: RequestHolder) -> None:
         self._body = body
         self._parts = iter(body)
-        self._release: Callable[[], None] | None = release
+        self._slots = slots
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -87,11 +121,11 @@ class _Body:
             if close is not None:
                 close()
         finally:
-            release, self._release = self._release, None
-            if release is not None:
-                release()
+            slots, self._slots = self._slots, None
+            if slots is not None:
+                slots.end()
 
     def __del__(self) -> None:
-        if self._release is not None:  # garbage may be collected at any point of any code, so another thread releases
-            KEEPER.later(self._release)
-            self._release = None
+        if self._slots is not None:  # garbage may be collected at any point of any code, so another thread releases
+            KEEPER.later(self._slots.end)
+            self._slots = None

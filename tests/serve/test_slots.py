@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
+import os
 import threading
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, abort, send_file, stream_with_context
+from flask import Flask, Response, abort, copy_current_request_context, send_file, stream_with_context
 from flask.views import MethodView
 
 from flask_multilimit import (
@@ -20,15 +23,21 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
+from flask_multilimit.engine import MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from support.calls import calls_during
 from support.pages import own_storage
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    import redis
     from werkzeug.test import TestResponse
+
+    from flask_multilimit.engine.storage import Lost, Slot
+    from support.servers import Server
 
 two_at_once = rate_limiter(rules="2 at once")
 FOR_SLOTS = ("slot", "settle", "concurrency", "hold", "release")
@@ -183,22 +192,79 @@ def test_of_a_response_that_a_later_hook_has_replaced() -> None:
 
 def test_a_response_that_is_dropped_without_being_closed_gives_it_back_soon(app: Flask) -> None:
     app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
-    given_back = threading.Event()
 
     response = get(app)
-    with app.app_context():
-        limiter = app.extensions["ours"].limiter
-    release = limiter.release
-
-    def releases(decision: Any) -> None:
-        release(decision)
-        given_back.set()
-
-    limiter.release = releases
+    assert in_use(app, "index") == 1
     del response
 
-    assert given_back.wait(10)
+    until(lambda: len(KEEPER) == 0)
     assert in_use(app, "index") == 0
+
+
+class Killed(BaseException):
+    """As gevent.Timeout is."""
+
+
+@pytest.mark.parametrize("error", [Killed, RuntimeError, None])
+@pytest.mark.parametrize("testing", [False, True])
+def test_of_a_request_whose_teardown_raises(app: Flask, testing: bool, error: type[BaseException] | None) -> None:
+    app.testing = testing
+
+    @app.get("/")
+    @two_at_once
+    def index() -> str:
+        if error is not None:
+            raise error
+        return "ok"
+
+    @app.teardown_request
+    def roll_back(_: BaseException | None) -> None:
+        raise LookupError("no transaction")
+
+    for _ in range(3):
+        with pytest.raises(LookupError, match="no transaction"):
+            get(app)
+        gc.collect()
+
+    until(lambda: len(KEEPER) == 0)
+    assert in_use(app, "index") == 0
+
+
+def test_of_a_body_that_is_none(app: Flask) -> None:
+    body: Any = 42
+    app.add_url_rule("/", "index", two_at_once(lambda: Response(body, direct_passthrough=True)))
+
+    for _ in range(3):
+        with pytest.raises(TypeError, match="not iterable"):
+            get(app)
+
+    assert in_use(app, "index") == 0
+
+
+def test_each_request_that_gets_the_same_response_object_holds_its_own(app: Flask) -> None:
+    shared = Response("ok")
+    app.add_url_rule("/", "index", two_at_once(lambda: shared))
+    app.add_url_rule("/free", "free", lambda: shared)
+
+    for _ in range(3):
+        with answer(app) as first:
+            with answer(app) as second, answer(app, "/free") as free:
+                assert [first.text, second.text, free.text] == ["ok", "ok", "ok"]
+                assert in_use(app, "index") == 2
+            assert in_use(app, "index") == 1
+        assert in_use(app, "index") == 0
+
+
+def test_a_response_object_that_is_shared_does_not_grow(app: Flask) -> None:
+    shared = Response("ok")
+    app.add_url_rule("/", "index", two_at_once(lambda: shared))
+    get(app).close()
+
+    once = calls_during(lambda: get(app).close())
+    for _ in range(3):
+        get(app).close()
+
+    assert len(calls_during(lambda: get(app).close())) == len(once)
 
 
 def test_a_refused_request_holds_nothing(app: Flask) -> None:
@@ -327,6 +393,165 @@ def test_a_check_in_a_view_holds_it_until_the_response_is_closed_or_it_is_releas
         assert (first.text, second.text) == ("True", "False")
     with answer(app, "/early") as first, answer(app, "/early") as second:
         assert (first.text, second.text) == ("True", "True")
+
+
+def test_a_thread_with_a_copied_request_context_holds_its_own_until_its_end_and_leaves_the_others(app: Flask) -> None:
+    ours, inside = app.extensions["ours"], []
+
+    @app.get("/")
+    @two_at_once
+    def index() -> str:
+        @copy_current_request_context
+        def work() -> None:
+            ours.check("2 at once", scope="work")
+            inside.append(len(KEEPER))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return str(len(KEEPER))
+
+    with answer(app) as response:
+        assert (inside, response.text) == ([2], "1")
+        assert in_use(app, "index") == 1
+    assert len(KEEPER) == 0
+
+
+def check_later(app: Flask, begin: Callable[[Callable[[], None]], None]) -> None:
+    """Make a check in a thread, in the context in which ``begin`` has called what it is given, when that has ended."""
+    threads: list[threading.Thread] = []
+    ended, decisions = threading.Event(), []
+
+    def work() -> None:
+        assert ended.wait(10)
+        with app.app_context():
+            decisions.append(app.extensions["ours"].check("1 at once", scope="work"))
+
+    def start() -> None:
+        threads.append(threading.Thread(target=copy_context().run, args=(work,)))
+        threads[0].start()
+
+    begin(start)
+    ended.set()
+    threads[0].join()
+    assert decisions[0].allowed
+    assert len(KEEPER) == 0  # it is renewed no more
+    with app.app_context():
+        app.extensions["ours"].release(decisions[0])
+        assert app.extensions["ours"].check("1 at once", scope="work").allowed
+
+
+def test_work_that_outlives_its_request_holds_nothing_for_ever(app: Flask) -> None:
+    started: list[Callable[[], None]] = []
+
+    @app.get("/")
+    @two_at_once
+    def index() -> str:
+        started[0]()
+        return "ok"
+
+    def begin(start: Callable[[], None]) -> None:
+        started.append(start)
+        get(app).close()
+
+    check_later(app, begin)
+
+
+def test_work_that_outlives_its_function_holds_nothing_for_ever(app: Flask) -> None:
+    with app.app_context():
+        check_later(app, rate_limiter(rules="5 at once", scope="service")(lambda start: start()))
+
+
+def test_a_task_that_outlives_its_async_function_holds_nothing_for_ever(app: Flask) -> None:
+    async def work() -> None:
+        await asyncio.sleep(0.01)
+        assert app.extensions["ours"].check("1 at once", scope="work").allowed
+
+    @rate_limiter(rules="5 at once", scope="service")
+    async def service() -> asyncio.Task[None]:
+        return asyncio.create_task(work())
+
+    async def run() -> None:
+        await (await service())
+
+    with app.app_context():
+        asyncio.run(run())
+    assert len(KEEPER) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_leaves_the_block_of_its_parent_gives_nothing_back(
+    server: Server, redis_client: redis.Redis
+) -> None:
+    app = Flask(__name__)
+    multilimit = MultiLimit(app, storage=server.url)
+    key = hits_for("1 at once", scope="export")[0].key
+    redis_client.delete(key)
+
+    class InTheChild(Exception):  # noqa: N818 - nothing is wrong
+        pass
+
+    try:
+        with app.app_context(), multilimit.limit("1 at once", scope="export"):
+            child = os.fork()
+            if child == 0:
+                raise InTheChild
+            os.waitpid(child, 0)
+            assert redis_client.zcard(key) == 1
+    except InTheChild:
+        os._exit(0)
+    until(lambda: redis_client.zcard(key) == 0)
+    multilimit.close()
+
+
+@pytest.mark.parametrize("how", ["release", "refund"])
+def test_what_was_given_back_early_is_given_back_once(server: Server, redis_client: redis.Redis, how: str) -> None:
+    app = Flask(__name__)
+    multilimit = MultiLimit(app, storage=server.url)
+    redis_client.delete(hits_for("2 at once", scope="early")[0].key)
+
+    @app.get("/")
+    def index() -> str:
+        getattr(multilimit, how)(multilimit.check("2 at once", scope="early"))
+        return "ok"
+
+    get(app).close()  # of the first request, the storage learns the scripts
+    redis_client.config_resetstat()
+    get(app).close()
+    multilimit.close()
+
+    assert redis_client.info("commandstats")["cmdstat_zrem"]["calls"] == 1
+
+
+@pytest.mark.parametrize("how", ["release", "refund"])
+def test_the_slot_of_a_view_is_given_back_after_an_outage_whatever_was_given_back_before(how: str) -> None:
+    app = Flask(__name__)
+    storage = Storage()
+    app.extensions["ours"] = multilimit = MultiLimit(app, storage=storage)
+
+    @app.before_request
+    def authenticate() -> None:
+        getattr(multilimit, how)(multilimit.check("50 at once", scope="authenticate"))
+
+    app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+    with answer(app):
+        assert in_use(app, "index") == 1
+        storage.fails = True
+    storage.fails = False
+
+    until(lambda: len(KEEPER) == 0)
+    assert in_use(app, "index") == 0
+
+
+class Storage(MemoryStorage):
+    """Cannot be reached for releases, now and then."""
+
+    fails = False
+
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        if self.fails:
+            raise StorageError("away")
+        super().release(slots, lost)
 
 
 def test_what_a_client_is_told(app: Flask) -> None:
