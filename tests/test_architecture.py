@@ -150,7 +150,8 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"guard"},
     ),
     "engine/storage/redis": (
-        {"announced", "failures", "inline", "scripts", "tls"},
+        {"announced", "failures", "lua", "scripts", "tls"},
+        {"inline"},
         {"compiled", "deadline"},
         {"shapes"},
         {"uri"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flask_multilimit.engine import Decision, RedisStorage
 from flask_multilimit.engine.hits import new_id
 from flask_multilimit.engine.reply import completed
-from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import CannotBeCompiled, compiled, shape_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(shape: Shape, *, clocked: bool) -> Compiled:
-    return compiled(shape, clocked=clocked)
+def compiled_of_tests(shape: Shape, *, clocked: bool) -> Compiled | None:
+    try:
+        return compiled(shape, clocked=clocked)
+    except CannotBeCompiled:
+        return None
 
 
 class CompiledStorage(RedisStorage):
@@ -32,9 +35,9 @@ class CompiledStorage(RedisStorage):
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         shape = shape_of(hits)
-        if check_id is not None or shape is None:
+        script = None if shape is None else compiled_of_tests(shape, clocked=self.clock is not None)
+        if check_id is not None or script is None:
             return super().check(hits, check_id)
-        script = _compiled(shape, clocked=self.clock is not None)
         new, self.next_id = self.next_id or new_id(), None
         keys = [hit.key for hit in hits]
         now = [] if self.clock is None else [self.clock()]

@@ -15,9 +15,11 @@ import pytest
 
 from flask_multilimit.engine import Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS
-from flask_multilimit.engine.storage.redis import scripts
+from flask_multilimit.engine.storage.redis import scripts, storage
+from flask_multilimit.engine.storage.redis.shapes import WORTH, Shapes
 from support.bench import bare, exhaust, hits
 from support.clock import microseconds
+from support.compiled import CompiledStorage
 from support.folders import DOCS, ROOT, TESTS
 
 if TYPE_CHECKING:
@@ -46,6 +48,13 @@ def _page_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     scripts.script.cache_clear()
     for name in MODULES:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def learning(monkeypatch: pytest.MonkeyPatch) -> Shapes:
+    fresh = Shapes()
+    monkeypatch.setattr(storage, "SHAPES", fresh)
+    return fresh
 
 
 def cooldown(time: float = 10, count: int = 3) -> Rule:
@@ -91,6 +100,22 @@ def test_the_tests_of_all_algorithms_include_it_and_pass_as_they_are(tmp_path: P
     passed = re.search(r"(\d+) passed", run.stdout)
     assert passed is not None
     assert int(passed[1]) > 300
+
+
+def test_its_own_test_passes_in_compiled_scripts(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = importlib.import_module("test_cooldown")
+    monkeypatch.setattr(test, "RedisStorage", CompiledStorage)
+
+    test.test_the_twins_agree(redis_client)
+
+
+def test_a_check_of_it_that_is_made_often_is_compiled(redis_client: redis.Redis, learning: Shapes) -> None:
+    limiter, plan = bare(redis_client), hits(cooldown(60, 3))
+
+    allowed = [limiter.check(plan).allowed for _ in range(WORTH + 5)]
+
+    assert allowed == [True] * 3 + [False] * (WORTH + 2)
+    assert learning.compiled == 1
 
 
 def test_it_does_what_it_says(bench: Bench) -> None:

@@ -11,7 +11,8 @@ Its reply leaves out what the shape determines, if all its hits are such that a 
 
 Algorithms need not support this. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
 that is possible (:mod:`.inline`), and called with a table for the hit where it is not. So are ``drop_future`` and
-``reset_after`` of its ``others``.
+``reset_after`` of its ``others``. Where even a call might not do what it does in the generic script, none is
+compiled.
 """
 
 from __future__ import annotations
@@ -25,8 +26,13 @@ from ...reply import frame_of
 from .scripts import library, script_of, source, source_of_algorithm, strikes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...algorithms.ban import BanQuota
     from .inline import Function
+    from .lua import Source
+
+    Pair = tuple[Function, Function]
 
 MOST_HITS = 20
 """The most hits in a compiled script: Lua allows 200 local names, and each hit needs six."""
@@ -44,6 +50,10 @@ class Shaped(NamedTuple):
 
 
 Shape = tuple[Shaped, ...]
+
+
+class CannotBeCompiled(Exception):  # noqa: N818 - the shape keeps to the generic script
+    """The Lua of an algorithm might do something else in a compiled script. The message is its name."""
 
 
 class Compiled(NamedTuple):
@@ -77,7 +87,7 @@ def _shape_with_bans(hits: tuple[Hit, ...]) -> Shape | None:
 
 def compiled(shape: Shape, *, clocked: bool = False) -> Compiled:
     """The script of ``shape``. KEYS are those of the hits, ARGV[1] is the id of the check; if ``clocked``, for tests,
-    ARGV[2] is the time in microseconds."""
+    ARGV[2] is the time in microseconds. Raises :class:`CannotBeCompiled`."""
     each = [_Hit(i, shaped) for i, shaped in enumerate(shape, 1)]
     written_out = {hit.name for hit in each if hit.is_written_out}
     called = {hit.name for hit in each} - written_out
@@ -151,9 +161,10 @@ class _Hit:
             "algorithm": f"'{self.name}'",
             **({"watches": f"{{{','.join(map(str, shaped.watches))}}}"} if self.name == BAN else {}),
         }
-        text = source_of_algorithm(self.name)
-        self._functions = _functions_in(text, "evaluate", "charge")
-        self._others = _functions_in(text, "drop_future", "reset_after")
+        known = _known_of(self.name, source_of_algorithm(self.name))
+        if known is None:
+            raise CannotBeCompiled(self.name)
+        self._functions, self._others = known
         self.is_written_out = self._functions is not None
         self.refusal_is_written_out = self._others is not None
 
@@ -180,8 +191,10 @@ class _Hit:
         """``e``, in a check that is refused; and drop what lies in the future."""
         arguments, result = ["now", f"s{self.i}"], f"e{self.i}"
         if self._others is None:
-            call = f"others_of_{self.name}.%s({self.table},{','.join(arguments)})\n"
-            return call % "drop_future" + f"local {result} = " + call % "reset_after"
+            # One table for both, as a call may add to it.
+            table = f"local h{self.i} = {self.table}\n" if self.is_written_out else ""
+            call = f"others_of_{self.name}.%s(h{self.i},{','.join(arguments)})\n"
+            return table + call % "drop_future" + f"local {result} = " + call % "reset_after"
         dropping, reset_after = self._others
         drop = dropping.written_out(self._fields, arguments, [])
         return f"{drop}local {result}\n{reset_after.written_out(self._fields, arguments, [result])}"
@@ -206,23 +219,34 @@ class _Hit:
         return f"local e{self.i}\n{self._functions[1].written_out(self._fields, arguments, [f'e{self.i}'])}"
 
 
-_FIELDS = (
-    *("key", "window", "count", "cost", "burst", "max_delay", "shadow", "algorithm"),
-    *("time", "factor", "most", "memory", "watches"),
-)
-"""Fields of hits in Lua; the latter are those of bans only."""
-
-
 @lru_cache(maxsize=64)
-def _functions_in(text: str, first: str, second: str) -> tuple[Function, Function] | None:
-    """Two functions of an algorithm's Lua, if both can be written out."""
-    from .inline import CannotBeWrittenOut, Function  # noqa: PLC0415 - at the first shape, and not at the start
+def _known_of(algorithm: str, text: str) -> tuple[Pair | None, Pair | None] | None:
+    """``evaluate`` and ``charge``, then ``drop_future`` and ``reset_after``, if they can be written out; ``None`` if
+    they cannot even be called."""
+    from .inline import can_be_called  # noqa: PLC0415 - at the first shape, and not at the start
+    from .lua import NotUnderstood, Source  # noqa: PLC0415 - as above
 
     try:
-        functions = Function.found_in(text, first), Function.found_in(text, second)
-        anything = dict.fromkeys(_FIELDS, "1")
-        for function in functions:
-            function.written_out(anything, [], ["x"])
+        source = Source(text)
+    except NotUnderstood:
+        return None
+    if not can_be_called(source, algorithm):
+        return None
+    usual = _functions_in(source, algorithm, {"evaluate": 1, "charge": 3})
+    # A call may add to the hit what only a call sees.
+    others = None if usual is None else _functions_in(source, algorithm, {"drop_future": 2, "reset_after": 2})
+    return usual, others
+
+
+def _functions_in(source: Source, algorithm: str, arguments: Mapping[str, int]) -> Pair | None:
+    """Two functions of an algorithm's Lua, if both can be written out with so many ``arguments`` besides the hit."""
+    from .inline import FIELDS, FIELDS_OF_BANS, CannotBeWrittenOut, Function  # noqa: PLC0415 - as above
+
+    fields = dict.fromkeys(FIELDS + FIELDS_OF_BANS if algorithm == BAN else FIELDS, "1")
+    try:
+        first, second = [Function.found_in(source, algorithm, name) for name in arguments]
+        for function, many in zip((first, second), arguments.values(), strict=True):
+            function.written_out(fields, ["x"] * many, ["x"])
     except CannotBeWrittenOut:
         return None
-    return functions
+    return first, second

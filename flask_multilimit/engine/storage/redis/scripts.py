@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable  # from Python 3.11 on
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+_SPANS_LINES = re.compile(r"\[=*\[|\\\n")
+"""How a comment or a string begins that may go on in the next line."""
 
 
 class Script(NamedTuple):
@@ -34,7 +36,8 @@ def script(driver: str, names: frozenset[str]) -> Script:
     """``driver`` ("check", "refund" or "renew") for hits of the algorithms ``names``, whatever their quotas."""
     drivers = ("check", *strikes(names), "finish") if driver == "check" else (driver,)
     bans = [source("bans")] if BAN in names else []
-    return script_of([source("prelude"), source("hits"), *bans, *library(names), *map(source, drivers)])
+    # The algorithms come first, as in a compiled script: they see no local of the script but those of the prelude.
+    return script_of([source("prelude"), *library(names), source("hits"), *bans, *map(source, drivers)])
 
 
 def strikes(names: Iterable[str]) -> tuple[str, ...]:
@@ -80,4 +83,5 @@ def source_of_algorithm(name: str) -> str:
 
 
 def _read(file: Traversable) -> str:
-    return _COMMENT.sub("", file.read_text(encoding="utf-8"))
+    text = file.read_text(encoding="utf-8") + "\n"
+    return text if _SPANS_LINES.search(text) else _COMMENT.sub("", text).removesuffix("\n")

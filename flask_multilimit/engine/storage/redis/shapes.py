@@ -4,22 +4,34 @@ Servers before Redis 7.4 and Valkey 8 keep each script until they restart. Later
 scripts that came by EVAL, as ours do. Rules that depend on the request can have any number of shapes. So a process
 compiles a shape only after some checks, and only a limited number of shapes. All others use the generic script, of
 which there is one for each set of algorithms.
+
+Limits that change while a process runs leave shapes behind that nobody checks any more. Such a shape gives its place to
+another one.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 from ...hits import Hit
-from .compiled import Compiled, Shape, compiled, shape_of
+from .compiled import CannotBeCompiled, Compiled, Shape, compiled, shape_of
 
 WORTH = 16
 """The number of checks of a shape after which it is compiled."""
 MOST_COMPILED = 64
-"""The most shapes that a process compiles."""
+"""The most compiled shapes that a process has at a time."""
+MOST_EVER = 512
+"""The most scripts that a process compiles in its life: a server may keep each of them."""
 MOST_COUNTED = 512
 """The most shapes whose checks are counted. Beyond that, the oldest count is forgotten."""
+UNUSED = 600.0
+"""Seconds after which a compiled shape of which no hits were made gives its place to another one."""
+
+_log = logging.getLogger("flask_multilimit")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -30,45 +42,101 @@ class Learned:
     checks: int = 0
     script: Compiled | None = None
     """``None`` until it is compiled."""
+    stays_generic: bool = False
+    """Whether it has no compiled script that would work."""
+    used: float = 0.0
+    """When hits of this shape were last made, by the clock of the shapes."""
 
 
 class Shapes:
-    """Compiles a shape after ``worth`` checks. If threads collide, a count may be off by a few, which does no harm."""
+    """Compiles a shape after ``worth`` checks. If threads collide, a count may be off by a few, which does no harm.
 
-    def __init__(self, worth: float = WORTH) -> None:
-        self._worth = worth
-        self._learned: OrderedDict[Shape, Learned] = OrderedDict()
-        self.compiled: int = 0
+    Hits keep what they send (:func:`.memoized`). So a check of compiled hits does not come here, and hits of a shape
+    that has lost its place go on with its script.
+    """
+
+    def __init__(self, worth: float = WORTH, clock: Callable[[], float] = monotonic) -> None:
+        self._worth, self._clock = worth, clock
+        self._compiled: dict[Shape, Learned] = {}
+        self._counted: OrderedDict[Shape, Learned] = OrderedDict()
+        self._full_until = 0.0
+        """Before this, no shape gives its place."""
+        self._made = 0
+        self._reported: set[str] = set()
+
+    @property
+    def compiled(self) -> int:
         """The number of shapes that are compiled."""
+        return len(self._compiled)
 
     def of(self, hits: tuple[Hit, ...]) -> Learned | None:
         """What is known about the shape of ``hits``; ``None`` if they always use the generic script."""
         shape = shape_of(hits)
         if shape is None:
             return None
-        known = self._learned.get(shape)
+        known = self._compiled.get(shape)
+        if known is not None:
+            known.used = self._clock()
+            return known
+        known = self._counted.get(shape)
         if known is None:
-            if self.compiled >= MOST_COMPILED:
-                return None
-            known = self._learned[shape] = Learned(shape)
-            if len(self._learned) > MOST_COUNTED:
-                self._forget_one()
+            known = self._counted[shape] = Learned(shape)
+            if len(self._counted) > MOST_COUNTED:
+                self._counted.popitem(last=False)
         return known
 
     def note(self, learned: Learned) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
         learned.checks += 1
-        if learned.script is None and learned.checks > self._worth and self.compiled < MOST_COMPILED:
-            self.compiled += 1
-            learned.script = compiled(learned.shape)
+        if learned.checks > self._worth and learned.script is None and not learned.stays_generic and self._has_room():
+            self._compile(learned)
         return learned.script is not None
 
-    def _forget_one(self) -> None:
-        """Forget the oldest shape that is not compiled."""
-        for shape, learned in list(self._learned.items()):
-            if learned.script is None:
-                self._learned.pop(shape, None)
-                return
+    def refused(self, learned: Learned, reason: object) -> None:
+        """A server does not take the compiled script: the shape keeps to the generic one."""
+        if learned.stays_generic:
+            return
+        learned.script, learned.stays_generic = None, True
+        self._compiled.pop(learned.shape, None)
+        self._counted[learned.shape] = learned
+        names = ", ".join(sorted({each.algorithm for each in learned.shape}))
+        if names in self._reported:
+            return
+        self._reported.add(names)
+        _log.warning(
+            "the server does not take the script that is compiled for a plan of %s: %s. Such plans are checked by the "
+            "generic script, which takes longer. Nothing else changes; please report it with the algorithm's Lua",
+            names,
+            reason,
+        )
+
+    def _compile(self, learned: Learned) -> None:
+        try:
+            learned.script = compiled(learned.shape)
+        except CannotBeCompiled:
+            learned.stays_generic = True
+            return
+        learned.used = self._clock()
+        self._made += 1
+        self._counted.pop(learned.shape, None)
+        self._compiled[learned.shape] = learned
+
+    def _has_room(self) -> bool:
+        """Whether one more may be compiled. If all places are taken, that which was not used for longest gives its own,
+        if that is long ago."""
+        if self._made >= MOST_EVER:
+            return False
+        if len(self._compiled) < MOST_COMPILED:
+            return True
+        now = self._clock()
+        if now < self._full_until:
+            return False
+        oldest = min(list(self._compiled.values()), key=lambda each: each.used)
+        if now < oldest.used + UNUSED:
+            self._full_until = oldest.used + UNUSED
+            return False
+        self._compiled.pop(oldest.shape, None)
+        return True
 
 
 SHAPES = Shapes()

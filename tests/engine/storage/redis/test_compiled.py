@@ -12,7 +12,6 @@ from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import shapes, storage
 from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, compiled, shape_of
-from flask_multilimit.engine.storage.redis.inline import CannotBeWrittenOut, Function
 from flask_multilimit.engine.storage.redis.shapes import Shapes
 from support.bench import hits, rule
 
@@ -96,7 +95,6 @@ def test_a_server_that_forgets_a_compiled_script_is_sent_it_again_and_charges_on
 def test_no_more_shapes_are_compiled_than_the_bound(
     client: redis.Redis, learning: Shapes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shapes, "WORTH", 0)
     monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
     monkeypatch.setattr(shapes, "MOST_COUNTED", 5)
     learning._worth = 0
@@ -107,8 +105,92 @@ def test_no_more_shapes_are_compiled_than_the_bound(
             assert limiter.check(hits(Rule(60, count), subject=str(count))).allowed
 
     assert learning.compiled == 3
-    assert len(learning._learned) <= 5
+    assert len(learning._counted) <= 5
     assert int(client.info("memory")["number_of_cached_scripts"]) == 4, "three and the generic one"
+
+
+class Years:
+    """Seconds that only pass when a test lets them."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def compile_as(learning: Shapes, count: int) -> bool:
+    """Check a shape often enough. Return whether it is compiled."""
+    learned = learning.of(hits(Rule(60, count)))
+    assert learned is not None
+    return learning.note(learned)
+
+
+def test_a_shape_that_nobody_uses_any_more_gives_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
+    clock = Years()
+    learning = Shapes(worth=0, clock=clock)
+    assert [compile_as(learning, count) for count in (1, 2, 3, 4)] == [True, True, True, False]
+
+    clock.now = shapes.UNUSED - 1
+    assert not compile_as(learning, 4)
+    assert compile_as(learning, 1), "it has its place, and uses it"
+    clock.now = shapes.UNUSED
+    assert [compile_as(learning, count) for count in (4, 5, 6)] == [True, True, False]
+
+    assert learning.compiled == 3
+    assert learning.of(hits(Rule(60, 1))) in learning._compiled.values(), "what is used stays"
+
+
+def test_limits_that_change_for_long_are_compiled_until_the_scripts_of_a_lifetime_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
+    monkeypatch.setattr(shapes, "MOST_EVER", 20)
+    clock = Years()
+    learning = Shapes(worth=0, clock=clock)
+    found = []
+
+    for count in range(1, 31):
+        clock.now += shapes.UNUSED
+        found.append(compile_as(learning, count))
+
+    assert found == [True] * 20 + [False] * 10
+    assert learning.compiled == 3
+
+
+def test_whoever_looks_for_a_place_in_vain_does_not_look_again_until_one_may_be_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shapes, "MOST_COMPILED", 2)
+    clock = Years()
+    learning = Shapes(worth=0, clock=clock)
+    compile_as(learning, 1)
+    clock.now = 5
+    compile_as(learning, 2)
+
+    compile_as(learning, 3)
+
+    assert learning._full_until == shapes.UNUSED
+
+
+@pytest.mark.usefixtures("client")
+def test_hits_of_a_shape_that_has_lost_its_place_go_on(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "MOST_COMPILED", 1)
+    clock = Years()
+    learning = Shapes(worth=1, clock=clock)
+    monkeypatch.setattr(storage, "SHAPES", learning)
+    limiter, plan, other = Limiter(RedisStorage(client)), hits("9/minute"), hits("8/minute", subject="bo")
+    first = [limiter.check(plan).remaining for _ in range(2)]
+    clock.now = shapes.UNUSED
+    assert [limiter.check(other).remaining for _ in range(2)] == [7, 6]
+    assert list(learning._compiled) == [shape_of(other)]
+
+    goes_on = [limiter.check(plan).remaining]
+    client.script_flush()
+    goes_on += [limiter.check(plan).remaining for _ in range(3)]
+
+    assert first + goes_on == [8, 7, 6, 5, 4, 3]
+    assert client.script_exists(script_of(plan)) == [False], "who has forgotten it is not taught it again"
 
 
 def test_shapes_that_are_met_once_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +200,7 @@ def test_shapes_that_are_met_once_are_counted_in_bounded_memory(monkeypatch: pyt
     for count in range(10, 100):
         assert learning.of(hits(Rule(60, count))) is not None
 
-    assert len(learning._learned) == 5
+    assert len(learning._counted) == 5
 
 
 def test_what_has_no_compiled_script() -> None:
@@ -166,51 +248,3 @@ def test_an_answer_that_is_no_reply_is_told_from_one(answer: object) -> None:
     assert completed(answer, 1, frame_of([60])) is None
     assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "as for a refusal"
     assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
-
-
-LUA = """
-local MANY = 128 -- a number
-local function helper(hit) return hit.count end
-algorithms.plain = {
-  evaluate = function(hit, now)
-    local used = call('GET', hit.key) + MANY -- of what there is
-    if used > hit.count then
-      return used, 0
-    elseif now > 3 then
-      return 'a return', #hit.key
-    end
-    return used - 1, other(hit)
-  end,
-  loops = function(hit) for i = 1, 3 do return i end end,
-  helped = function(hit) return helper(hit) end,
-  writes = function(hit) hit.count = 3 end,
-  fixed = function(hit, now)
-    if now > 3 then
-      return 0, hit.count, 5, math.max(1, 2), 3
-    end
-    return now, hit.count, 6, math.max(1, 2), 3
-  end,
-}
-"""
-FIELDS = {"key": "k1", "count": "7"}
-
-
-def test_a_function_is_written_out_with_numbers_for_names_and_assignments_for_returns() -> None:
-    function = Function.found_in(LUA.replace("other", "tostring"), "evaluate")
-
-    text = function.written_out(FIELDS, ["now"], ["a", "b"])
-
-    assert text == (
-        "repeat local used = call ( 'GET' , k1 ) + 128 if used > 7 then a,b = used , 0 break elseif now > 3 then "
-        "a,b = 'a return' , # k1 break end a,b = used - 1 , tostring ( {key=k1,count=7} ) break until true\n"
-    )
-
-
-@pytest.mark.parametrize("name", ["evaluate", "loops", "helped", "writes", "missing"])
-def test_what_only_a_call_can_give_is_not_written_out(name: str) -> None:
-    with pytest.raises(CannotBeWrittenOut):
-        Function.found_in(LUA, name).written_out(FIELDS, ["now"], ["a", "b"])
-
-
-def test_results_are_fixed_that_are_the_same_number_at_every_return() -> None:
-    assert Function.found_in(LUA, "fixed").fixed_results(FIELDS) == {1: 7, 4: 3}
