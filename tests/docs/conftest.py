@@ -12,6 +12,7 @@ from blinker import NamedSignal
 from docs.snippets import FIRST, run_example
 from flask_multilimit import signals
 from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.serve.gate import gate_of
 from support.folders import ROOT
 from support.tls import Certificates
@@ -48,7 +49,8 @@ def run(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)  # some examples write files
     monkeypatch.setenv("CERTIFICATES", str(certificates.ca.parent))
-    algorithms, modules = dict(ALGORITHMS), set(sys.modules)
+    modules = set(sys.modules)
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [(table, dict(table)) for table in (ALGORITHMS, SCHEMES)]
 
     def run(page: str, example: str = FIRST) -> dict[str, Any]:
         namespace = run_example(ROOT / page, example, server_url=url, folder=tmp_path)
@@ -63,8 +65,9 @@ def run(
     yield run
     for limiter in limiters:
         limiter.close()
-    ALGORITHMS.clear()
-    ALGORITHMS.update(algorithms)
+    for table, before in tables:
+        table.clear()
+        table.update(before)
     for signal, app in product(SIGNALS, apps):
         for receiver in list(signal.receivers_for(app)):
             signal.disconnect(receiver)
