@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Response, request_finished
-from flask.ctx import RequestContext
 from flask.globals import request_ctx
 
 from ..declare.holding import Holder
@@ -22,6 +21,7 @@ from ..engine.slots import KEEPER
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
+    from flask.ctx import RequestContext
 
 _current_context: Callable[[], RequestContext] = request_ctx._get_current_object  # type: ignore[attr-defined]
 _SLOTS = "multilimit_slots"

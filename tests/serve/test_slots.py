@@ -23,6 +23,7 @@ from flask_multilimit import (
     current_decision,
     rate_limiter,
 )
+from flask_multilimit.declare.holding import Holder, holding
 from flask_multilimit.engine import MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.slots import KEEPER
 from support.calls import calls_during
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import redis
     from werkzeug.test import TestResponse
 
+    from flask_multilimit.engine import Decision
     from flask_multilimit.engine.storage import Lost, Slot
     from support.servers import Server
 
@@ -460,6 +462,22 @@ def test_work_that_outlives_its_request_holds_nothing_for_ever(app: Flask) -> No
 def test_work_that_outlives_its_function_holds_nothing_for_ever(app: Flask) -> None:
     with app.app_context():
         check_later(app, rate_limiter(rules="5 at once", scope="service")(lambda start: start()))
+
+
+def test_what_is_taken_while_the_work_ends_is_not_held(app: Flask) -> None:
+    holder = Holder()
+    with app.app_context(), holding(holder):
+        limiter = app.extensions["ours"].limiter
+        hold = limiter.hold
+
+        def hold_while_it_ends(decision: Decision) -> None:
+            holder.end()
+            hold(decision)
+
+        limiter.hold = hold_while_it_ends
+        assert app.extensions["ours"].check("1 at once", scope="work").allowed
+
+    assert len(KEEPER) == 0
 
 
 def test_a_task_that_outlives_its_async_function_holds_nothing_for_ever(app: Flask) -> None:
