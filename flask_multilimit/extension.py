@@ -209,8 +209,8 @@ class MultiLimit:
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
         Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that makes
-        the check ends; elsewhere until :meth:`release`. Returns the :class:`Decision`, whether or not it is
-        ``allowed``; see :meth:`limit`.
+        the check ends; elsewhere, or if these have ended, until :meth:`release` or for their timeout. Returns the
+        :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
         """
         options = {
             "type": type,
