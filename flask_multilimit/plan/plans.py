@@ -97,7 +97,7 @@ class Plans:
             self.of_unmatched(method)
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))
-        reject_mixed_leases([*self._endpoints.values(), *self._unmatched.values()])
+        reject_mixed_leases(self.made)
 
     def require_known_names(self) -> None:
         """Raise :class:`ConfigurationError` for names and patterns that match no endpoint."""
@@ -119,7 +119,7 @@ class Plans:
         for stack, made in list(self._services.items()):
             for known in list(made):
                 plans.of_service(stack, known)
-        reject_mixed_leases([*plans._endpoints.values(), *plans._unmatched.values()])
+        reject_mixed_leases(plans.made)
         return plans
 
     def ensure(self) -> None:
@@ -136,6 +136,11 @@ class Plans:
     def planned(self) -> Mapping[tuple[str, str], Plan]:
         """The plans that are made, by endpoint and method."""
         return dict(self._endpoints)
+
+    @property
+    def made(self) -> list[Plan]:
+        """The plans that are made, of endpoints and of requests without a route."""
+        return [*self._endpoints.values(), *self._unmatched.values()]
 
     def of_request(self, asked: Request) -> Plan | None:
         """What applies to a request; ``None`` if it has no endpoint and is neither 404 nor 405, such as a redirect of
@@ -210,8 +215,7 @@ class Plans:
 
     def _require_types(self, names: Iterable[str]) -> None:
         self.ensure()
-        plans = [*self._endpoints.values(), *self._unmatched.values()]
-        known = sorted(_names_in(plan.types for plan in plans))
+        known = sorted(_names_in(plan.types for plan in self.made))
         for name in names:
             if name not in known:
                 raise ConfigurationError(
@@ -260,8 +264,7 @@ class Plans:
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if self._subjects.knows_users:
             found[LimitType.USER.value] = LimitType.USER
-        plans = [*self._endpoints.values(), *self._unmatched.values()]
-        for declared in (limiter.declaration for plan in plans for limiter in plan.limiters):
+        for declared in (limiter.declaration for plan in self.made for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)
         return found
 

@@ -247,9 +247,5 @@ def _own(type_: str, value: str | None) -> Subject | None:
 
 
 def _limiters_of(plans: Plans) -> list[PlannedLimiter]:
-    return [
-        limiter
-        for endpoint in plans.app.view_functions
-        for method in plans.methods_of(endpoint)
-        for limiter in plans.of_endpoint(endpoint, method).limiters
-    ]
+    plans.ensure()
+    return [limiter for plan in plans.made for limiter in plan.limiters]

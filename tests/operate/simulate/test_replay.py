@@ -442,6 +442,15 @@ def test_what_cannot_be_replayed_can_be_given() -> None:
     assert by_name == {"api_key-60s": 1, "plan-60s": 0, "units-60s": 1}, "50 units are 4 requests"
 
 
+def test_limiters_of_requests_without_a_route_are_known_by_name_and_by_field() -> None:
+    limits = {"type": "header:X-Api-Key", "rules": "3/minute", "cost": lambda: 9, "name": "lost"}
+    app = app_with(MULTILIMIT_UNMATCHED_LIMITS=limits)
+
+    report = replayed(app, *(at(second, "/lost", fields={"X-Api-Key": "a"}) for second in range(2)), costs={"lost": 2})
+
+    assert [(each.name, each.requests, each.refused) for each in report.endpoints] == [("unmatched", 2, 1)]
+
+
 def test_a_name_that_nothing_has_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no endpoint and no limiter is called 'unit'"):
         replayed(app_with(), costs={"unit": 2})
