@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine.storage.redis import scripts, shapes, storage
-from flask_multilimit.engine.storage.redis.compiled import compiled
+from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
+from flask_multilimit.engine.storage.redis.shapes import Shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from flask_multilimit.engine import Hit
     from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
 
@@ -86,19 +88,37 @@ OF_THE_COMPILED = {
 }
 
 
+KINDS = {"generic": (False,), "compiled": (True,), "both": (True, False)}
+"""Whether the scripts of one process are compiled, of the next, and so on in turn."""
+
+
 @contextmanager
-def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None) -> Iterator[None]:
+def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None) -> Iterator[Shapes]:
     """From here on storages of this process send compiled scripts for each plain check, or only generic ones; if given,
     with a ``defect``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "SHAPES", shapes.Shapes(worth=0 if are_compiled else inf))
+        learning = Shapes(worth=0 if are_compiled else inf)
+        patch.setattr(storage, "SHAPES", learning)
         if defect is not None and defect.driver == "compiled":
             patch.setattr(shapes, "compiled", _broken_compiler(defect))
         elif defect is not None:
             patch.setattr(scripts, "_read", _broken_reader(defect))
         scripts.script.cache_clear()
-        yield
+        yield learning
     scripts.script.cache_clear()
+
+
+def broken_by(defect: Defect, hits: tuple[Hit, ...]) -> bool:
+    """Whether the compiled script for ``hits`` is another one with the ``defect``, which it would have in one place."""
+    shape = shape_of(hits)
+    assert shape is not None
+    whole = compiled(shape).text
+    with scripts_of_this_process(are_compiled=True, defect=defect) as learning:
+        learned = learning.of(hits)
+        assert learned is not None
+        learning.note(learned)
+    assert learned.script is not None
+    return learned.script.text != whole and (defect.driver != "compiled" or whole.count(defect.text) == 1)
 
 
 def _broken_compiler(defect: Defect) -> Callable[[Shape], Compiled]:

@@ -64,10 +64,12 @@ class Changed:
     after: int
 
 
-def run(url: str, seed: int, threads: int, defect: Defect | None, follows: str | None) -> list[list[Asked]]:
+def run(
+    url: str, seed: int, threads: int, defect: Defect | None, follows: str | None, *, are_compiled: bool
+) -> list[list[Asked]]:
     """What each thread has asked until it is told to stop. ``follows`` names one of ``BROKEN``."""
     barrier, over = _meeting
-    with scripts_of_this_process(are_compiled=seed % 2 == 0 and defect is None, defect=defect):
+    with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         follow_control(limiter)
         if follows is not None and limiter.revise is not None:

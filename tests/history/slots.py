@@ -91,11 +91,12 @@ def run(
     defect: Defect | None,
     longest: float,
     released: str | None = None,
+    *,
+    are_compiled: bool,
 ) -> list[Work]:
     """So many checks of each thread; the work of some raises, that of a few takes ``longest``: for certain the first
     work of one thread, which asks until it gets a slot, if ``seed`` is a multiple of 100. ``released`` is what a
     release gives back, if not all."""
-    are_compiled = seed % 2 == 0 and defect is None
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect), pytest.MonkeyPatch.context() as patch:
         if released is not None:
             patch.setattr(concurrency, "release_command", RELEASES[released])

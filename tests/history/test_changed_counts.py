@@ -7,15 +7,16 @@ import random
 import time
 from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from control.conftest import made
+from flask_multilimit.engine import Rule, hits_for
 from flask_multilimit.engine.storage.redis import scripts
 from history import counts
-from history.broken import Defect
+from history.broken import KINDS, Defect, broken_by
 from history.counts import DECLARED, LEARNED, SCOPE, WINDOW, Asked, Changed, longest_stall, violations
 
 if TYPE_CHECKING:
@@ -69,13 +70,22 @@ class Processes:
         self._server, self._client = server, client
 
     def run(
-        self, schedule: Sequence[tuple[int, float]], defect: Defect | None = None, follows: str | None = None
+        self,
+        schedule: Sequence[tuple[int, float]],
+        defect: Defect | None = None,
+        follows: str | None = None,
+        scripts: str = "both",
     ) -> Run:
         """Ask while counts change; ``follows`` is how the first process breaks the contract."""
         self._client.flushall()
         self._over.clear()
+        kinds = cycle(KINDS[scripts])
         calls = [
-            self._pool.submit(counts.run, self._server.url, n, THREADS, defect, follows if n == 0 else None)
+            self._pool.submit(
+                counts.run,
+                *(self._server.url, n, THREADS, defect, follows if n == 0 else None),
+                are_compiled=next(kinds),
+            )
             for n in range(PROCESSES)
         ]
         self._barrier.wait()
@@ -125,14 +135,16 @@ def test_the_checker_finds_one_process_that(processes: Processes, name: str) -> 
     assert "too many" in processes.run(RAISED_AND_LOWERED, follows=name).violations()
 
 
-def test_the_checker_finds_a_script_that_admits_one_too_many(processes: Processes) -> None:
-    assert ONE_TOO_MANY.clause in processes.run(RAISED_AND_LOWERED, ONE_TOO_MANY).violations()
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_checker_finds_a_script_that_admits_one_too_many(processes: Processes, kind: str) -> None:
+    assert ONE_TOO_MANY.clause in processes.run(RAISED_AND_LOWERED, ONE_TOO_MANY, scripts=kind).violations()
 
 
 def test_the_broken_script_is_the_shipped_one_but_for_one_place() -> None:
     text = scripts.script(ONE_TOO_MANY.driver, frozenset({"sliding_window"})).text
 
     assert text.count(ONE_TOO_MANY.text) == 1
+    assert broken_by(ONE_TOO_MANY, hits_for(Rule(WINDOW, DECLARED), scope=SCOPE)), "and when it is compiled"
 
 
 SECOND = 10**9

@@ -6,17 +6,19 @@ import multiprocessing
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit.engine import Concurrent, Limiter, hits_for, storage_from_uri
 from history import slots
-from history.broken import Defect
+from history.broken import KINDS, Defect, broken_by
 from history.slots import COUNT, TIMEOUT, Work, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     import redis
@@ -44,6 +46,13 @@ DEFECTS = {
     ),
 }
 """Scripts that break the contract in one place, and what the checker must find."""
+OF_THE_COMPILED = {
+    "takes a slot when it refuses": (
+        Defect("return {now,0,delay", "call('ZADD', k2, now, id) return {now,0,delay", "refused", "compiled"),
+        "refused for nothing",
+    ),
+}
+"""The same where a compiled script has other Lua than the generic one."""
 RELEASES = ("nothing", "one unit of a heavy check")
 """Commands that give back less than was taken."""
 
@@ -61,13 +70,30 @@ class Processes:
         defect: Defect | None = None,
         longest: float = slots.SOON,
         released: str | None = None,
+        scripts: str = "both",
     ) -> list[Work]:
         self.client.flushall()
-        calls = [
-            self._pool.submit(slots.run, self._server.url, 100 * seed + n, THREADS, times, defect, longest, released)
+        calls = self.submit(seed, times, defect, longest, released, scripts)
+        return [work for call in calls for work in call.result(PATIENCE)]
+
+    def submit(
+        self,
+        seed: int,
+        times: int,
+        defect: Defect | None = None,
+        longest: float = slots.SOON,
+        released: str | None = None,
+        scripts: str = "both",
+    ) -> list[Future[list[Work]]]:
+        kinds = cycle(KINDS[scripts])
+        return [
+            self._pool.submit(
+                slots.run,
+                *(self._server.url, 100 * seed + n, THREADS, times, defect, longest, released),
+                are_compiled=next(kinds),
+            )
             for n in range(PROCESSES)
         ]
-        return [work for call in calls for work in call.result(PATIENCE)]
 
     def in_use(self) -> int:
         return sum(self.client.zcard(key) for key in self.client.scan_iter("*:concurrency:*"))
@@ -104,10 +130,7 @@ def test_work_that_outlives_the_timeout_keeps_its_slot(processes: Processes) -> 
 
 def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
     """What is sent while it stalls is done when it goes on, in any order: a release, too."""
-    calls = [
-        processes._pool.submit(slots.run, processes._server.url, n, THREADS, TIMES, None, slots.SOON)
-        for n in range(PROCESSES)
-    ]
+    calls = processes.submit(0, TIMES)
     for _ in range(3):
         time.sleep(0.1)
         processes.client.client_pause(150)
@@ -122,7 +145,14 @@ def test_a_stalled_server_loses_no_slot(processes: Processes) -> None:
 def test_the_checker_finds_a_broken_script(processes: Processes, name: str) -> None:
     defect, clause = DEFECTS[name]
 
-    assert clause in violations(processes.run(0, 2 * TIMES, defect))
+    assert clause in violations(processes.run(0, 2 * TIMES, defect, scripts="generic"))
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_checker_finds_a_broken_compiled_script(processes: Processes, name: str) -> None:
+    defect, clause = OF_THE_COMPILED.get(name, DEFECTS[name])
+
+    assert clause in violations(processes.run(0, 2 * TIMES, defect, scripts="compiled"))
 
 
 @pytest.mark.parametrize("released", RELEASES)
@@ -138,6 +168,13 @@ def test_a_broken_script_is_the_shipped_one_but_for_one_place(name: str) -> None
     names = frozenset({"concurrency"})
 
     assert scripts.script(defect.driver, names).text.count(defect.text) == 1
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_broken_script_is_broken_when_it_is_compiled_too(name: str) -> None:
+    defect, _ = OF_THE_COMPILED.get(name, DEFECTS[name])
+
+    assert broken_by(defect, slots.plan(1))
 
 
 def test_slots_of_killed_processes_expire(server: Server, tmp_path: Path) -> None:
