@@ -19,8 +19,8 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..engine import Decision, Hit, RuleStatus
-from ..engine.algorithms import BAN
-from ..engine.hits import Hits, memoized
+from ..engine.algorithms import BAN, NEVER
+from ..engine.hits import memoized, part_of
 from ..engine.reply import ALLOWED, REMAININGS, reset_afters, standings_of
 
 Standing = tuple[int, int, int]
@@ -34,9 +34,6 @@ _NAMES = frozenset(
     + [f"{prefix}-{what}" for prefix in ("ratelimit", "x-ratelimit") for what in ("limit", "remaining", "reset")]
 )
 """Of all fields that are set here, in lower case."""
-
-_NEVER = -1
-"""A ``retry_after`` which means that waiting does not help, as in a reply."""
 
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
@@ -114,18 +111,12 @@ def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[
     )
     if not places:
         return (), ()
-    parts = memoized(hits, _no_parts)
-    visible = parts.get(places) or parts.setdefault(places, Hits(hits[place] for place in places))
-    return visible, [_until_its_end(hits[place], standings[place]) for place in places]
+    return part_of(hits, places), [_until_its_end(hits[place], standings[place]) for place in places]
 
 
 def _may_be_hidden(hits: tuple[Hit, ...]) -> bool:
     """Whether there are shadows among them, or bans, which are shown while they hold."""
     return any(hit.shadow or hit.rule.algorithm == BAN for hit in hits)
-
-
-def _no_parts(_: tuple[Hit, ...]) -> dict[tuple[int, ...], Hits]:
-    return {}
 
 
 def _until_its_end(hit: Hit, standing: Standing) -> Standing:
@@ -142,7 +133,7 @@ def _standings(decision: Decision) -> tuple[tuple[Hit, ...], list[Standing]]:
 
 
 def _in_microseconds(status: RuleStatus) -> Standing:
-    retry_after = round(status.retry_after * 1_000_000) if math.isfinite(status.retry_after) else _NEVER
+    retry_after = round(status.retry_after * 1_000_000) if math.isfinite(status.retry_after) else NEVER
     return status.remaining, retry_after, round(status.reset_after * 1_000_000)
 
 
