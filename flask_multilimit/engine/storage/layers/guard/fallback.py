@@ -74,6 +74,8 @@ class Fallback:
         self._gathered_at: int | None = None
         self._freed: Counter[str] = Counter()
         """Slots, by key, that the storage had charged and that became free while it was away."""
+        self._free: set[Slot] = set()
+        """These slots: each becomes free once, however often it is released."""
         self._unsettled = False
         self._has_news = False
 
@@ -85,6 +87,7 @@ class Fallback:
         self._away_since = self.now()
         self._gathered_at = None
         self._freed.clear()
+        self._free.clear()
 
     def end(self) -> None:
         """The storage answers again, and knows what it was charged before."""
@@ -164,15 +167,17 @@ class Fallback:
         self._memory.refund(local.id, charges)
         return local.after_refund(keys)
 
-    def slot_is_free(self, hit: Hit) -> None:
-        """A slot that the storage had charged for ``hit`` before it failed is free now: another request may have it."""
-        self._freed[hit.key] += hit.cost
+    def slot_is_free(self, slot: Slot) -> None:
+        """A slot that the storage had charged before it failed is free now: another request may have it."""
+        if slot not in self._free:
+            self._free.add(slot)
+            self._freed[slot.hit.key] += slot.hit.cost
 
-    def take_over(self, hits: Sequence[Hit]) -> Decision:
+    def take_over(self, check_id: bytes, hits: Sequence[Hit]) -> Decision:
         """Slots that the storage had charged for ``hits`` before it failed are still in use. They count here from now
         on, and no longer as a part of its last answer."""
         for hit in hits:
-            self.slot_is_free(hit)
+            self.slot_is_free(Slot(check_id, hit))
         return self._memory.check(tuple(map(unlimited, hits)))
 
     def renew(self, local: Decision) -> Decision:

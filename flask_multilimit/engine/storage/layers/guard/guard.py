@@ -188,7 +188,7 @@ class GuardedStorage:
         elif self._breaker.state is not _OPEN:
             return False
         else:
-            self._fallback.slot_is_free(slot.hit)
+            self._fallback.slot_is_free(slot)
         self._pending.keep_refund(check_id, charges)
         return True
 
@@ -205,7 +205,7 @@ class GuardedStorage:
                 if admitted is not None:
                     admitted.local = self._fallback.renew(admitted.local)
                 elif self._breaker.state is _OPEN:
-                    local = self._fallback.take_over(hits)
+                    local = self._fallback.take_over(check_id, hits)
                     self._pending.keep(check_id, Admitted(tuple(hits), local, carried=True, before=True))
                 else:
                     elsewhere += [Slot(check_id, hit) for hit in hits]

@@ -1234,6 +1234,19 @@ def test_slots_from_before_an_outage_count_in_it_for_as_long_as_their_work_goes_
     assert workers.admitted(FOUR, 5) == [1]
 
 
+@pytest.mark.parametrize("outage", [0, 20])
+def test_a_slot_that_is_released_twice_in_an_outage_makes_room_once(make: Callable[..., Workers], outage: int) -> None:
+    workers = make()
+    work = Work(workers, 3)
+    fails(workers)
+    work.goes_on(outage)
+
+    for _ in range(2):
+        work.storage.release(slots_of(work.held[0]))
+
+    assert workers.admitted(FOUR, 5) == [2]
+
+
 def test_slots_from_before_an_outage_count_in_the_share_of_the_worker_that_holds_them(
     make: Callable[..., Workers],
 ) -> None:
