@@ -25,7 +25,7 @@ WORTH = 16
 MOST_COMPILED = 64
 """The most compiled shapes that a process has at a time."""
 MOST_EVER = 512
-"""The most scripts that a process compiles in its life: a server may keep each of them."""
+"""The most different scripts that a process compiles in its life: a server may keep each of them."""
 MOST_COUNTED = 512
 """The most shapes whose checks are counted. Beyond that, the oldest count is forgotten."""
 UNUSED = 600.0
@@ -61,7 +61,8 @@ class Shapes:
         self._counted: OrderedDict[Shape, Learned] = OrderedDict()
         self._full_until = 0.0
         """Before this, no shape gives its place."""
-        self._made = 0
+        self._made: set[Shape] = set()
+        """The shapes that were ever compiled: a shape that comes back has the same script again."""
         self._reported: set[str] = set()
 
     @property
@@ -88,7 +89,12 @@ class Shapes:
     def note(self, learned: Learned) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
         learned.checks += 1
-        if learned.checks > self._worth and learned.script is None and not learned.stays_generic and self._has_room():
+        if (
+            learned.checks > self._worth
+            and learned.script is None
+            and not learned.stays_generic
+            and self._has_room_for(learned)
+        ):
             self._compile(learned)
         return learned.script is not None
 
@@ -117,14 +123,14 @@ class Shapes:
             learned.stays_generic = True
             return
         learned.used = self._clock()
-        self._made += 1
+        self._made.add(learned.shape)
         self._counted.pop(learned.shape, None)
         self._compiled[learned.shape] = learned
 
-    def _has_room(self) -> bool:
-        """Whether one more may be compiled. If all places are taken, that which was not used for longest gives its own,
-        if that is long ago."""
-        if self._made >= MOST_EVER:
+    def _has_room_for(self, learned: Learned) -> bool:
+        """Whether ``learned`` may be compiled. If all places are taken, the shape that was used last before all others
+        gives its own, if that is long ago."""
+        if len(self._made) >= MOST_EVER and learned.shape not in self._made:
             return False
         if len(self._compiled) < MOST_COMPILED:
             return True

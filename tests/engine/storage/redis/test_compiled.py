@@ -156,6 +156,7 @@ def test_limits_that_change_for_long_are_compiled_until_the_scripts_of_a_lifetim
 
     assert found == [True] * 20 + [False] * 10
     assert learning.compiled == 3
+    assert compile_as(learning, 1), "its script is one that a server may have already"
 
 
 def test_whoever_looks_for_a_place_in_vain_does_not_look_again_until_one_may_be_free(

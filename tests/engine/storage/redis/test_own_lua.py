@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from itertools import count
 from math import inf
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Limiter, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Limiter, RedisStorage, Rule, StorageError, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, fixed_window
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import ALLOWED
@@ -243,6 +244,50 @@ def test_a_process_goes_from_one_script_to_the_other_without_a_difference(
         found.append([list(limiter.check(plan).reply)[ALLOWED:] for _ in range(7)])
 
     assert found == [found[0]] * 3
+
+
+MORE: dict[str, list[str]] = {
+    "HEAD": ["local A, B = 1, 2", "local t = { 1, 2 }", "local function g(a) return a end", "local M = 7;"],
+    "EVALUATE": [
+        *("local used = 3", "local x = { hit.count }", "local window = hit.window", "while false do break end"),
+        *(
+            "if now > 1 then local seen = 3 end",
+            "do local hit = { count = 1 } end",
+            "local t = { now, id = now } t.id = 4",
+        ),
+    ],
+    "CHARGE": [
+        *("local a, b = seen, id a, b = b, a", "local s = seen .. '' seen = tonumber(s)", "do local id = 4 end"),
+        *(
+            "local t = {} t[#t + 1] = seen t.key = id",
+            "if id == '' then return 4 end",
+            "repeat local seen = 1 until true",
+        ),
+    ],
+    "RESET": ["if now then return (seen) end", "local h = hit if h then return h.count end", "if id then return 3 end"],
+    "DROP": ["seen = 4", "call('GET', hit.key)", "hit.count = 1", "return", "for _ in ipairs({ 1 }) do return end"],
+    "OTHERS": ["local M = 4", "local x = 3 x = 4", "local function hit() end"],
+    "TAIL": ["local z = 3", "algorithms.own.x = 3"],
+}
+"""Further Lua for each place."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_so_does_any_mix_of_these(redis_client: redis.Redis, register: Register, seed: int) -> None:
+    dice, compared = random.Random(seed), 0
+    for _ in range(25):
+        known = [attack for attack in ATTACKS.values() if not isinstance(attack, str)]
+        lua = {place: [*(each[place] for each in known if place in each), *MORE[place]] for place in MORE}
+        mixed = {place: dice.choice(choice) for place, choice in lua.items() if dice.random() < 0.3}
+        register(text_of(mixed))
+        try:
+            generic = replies(redis_client, RedisStorage)
+        except StorageError:  # together they are no Lua
+            continue
+        compared += 1
+        assert replies(redis_client, CompiledStorage) == generic, mixed
+
+    assert compared > 10
 
 
 @pytest.mark.parametrize(
