@@ -14,14 +14,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from .lua import Declaration, NotUnderstood, Source, is_name
+from .lua import BLOCKS, ENDS, Declaration, NotUnderstood, Source, is_name
 
 _NUMBER = re.compile(r"\d+")
 _LITERAL = re.compile(r"\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?")
-_OPENS = frozenset({"function", "if", "do", "repeat"})
-_CLOSES = frozenset({"end", "until"})
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
-_ENDS_A_BRANCH = _CLOSES | {"else", "elseif"}
+_ENDS_A_BRANCH = ENDS | {"else", "elseif"}
 _AFTER_A_VALUE = frozenset({".", ":", "[", "(", "{", "^"})
 _OF_THE_PRELUDE = frozenset({"call", "NEVER", "AHEAD", "grace", "horizon", "beyond", "argument", "stamp", "now"})
 _GIVEN = _OF_THE_PRELUDE | {
@@ -239,9 +237,9 @@ def _without_returns(tokens: Sequence[str], results: Sequence[str]) -> Iterator[
     i = 0
     while i < len(tokens):
         token = tokens[i]
-        if token in _OPENS:
+        if token in BLOCKS:
             inside.append(token)
-        elif token in _CLOSES:
+        elif token in ENDS:
             inside.pop()
         if token != "return":
             yield token
@@ -269,7 +267,7 @@ def _end_of_return(tokens: Sequence[str], begin: int) -> int:
     for i in range(begin, len(tokens)):
         if depth == 0 and tokens[i] in _ENDS_A_BRANCH:
             return i
-        depth += (tokens[i] in _OPENS) - (tokens[i] in _CLOSES)
+        depth += (tokens[i] in BLOCKS) - (tokens[i] in ENDS)
     return len(tokens)
 
 

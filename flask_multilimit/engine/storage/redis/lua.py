@@ -13,13 +13,14 @@ _TOKEN = re.compile(
     re.DOTALL | re.ASCII,
 )
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_BLOCKS = frozenset({"function", "if", "do", "repeat"})
-_OPENS = _BLOCKS | frozenset("([{")
-_CLOSES = frozenset(")]}") | {"end", "until"}
+BLOCKS = frozenset({"function", "if", "do", "repeat"})
+_OPENS = BLOCKS | frozenset("([{")
+ENDS = frozenset({"end", "until"})
+_CLOSES = ENDS | frozenset(")]}")
 _PARTS = frozenset({"else", "elseif"})
 _BEHIND_A_VALUE = frozenset("[({'\"")
 """How an index, the arguments of a call, or the string that is its only one begins."""
-KEYWORDS = frozenset(
+_KEYWORDS = frozenset(
     {
         *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not"),
         *("or", "repeat", "return", "then", "true", "until", "while"),
@@ -191,4 +192,4 @@ class Source:
 
 def is_name(text: str) -> bool:
     """Whether ``text`` may stand in Lua as a name."""
-    return bool(_NAME.fullmatch(text)) and text not in KEYWORDS
+    return bool(_NAME.fullmatch(text)) and text not in _KEYWORDS
