@@ -67,11 +67,23 @@ class _Window:
     hit: Hit
     charged: list[_Charged]
     refused: list[tuple[Operation, Hit]]
+    checks: list[Operation]
+    """All that were admitted, also those with the id of an earlier one."""
 
     def around(self, at: int, ahead: int = 0) -> Iterator[_Charged]:
         """What counts, or counted, at the instant ``at``; also what lies that much ``ahead``."""
         window = self.hit.rule.quota.window
         return (each for each in self.charged if at - window < each.check.at <= at + ahead)
+
+    def counting(self, last: Operation) -> Iterator[_Charged]:
+        """What certainly counted when ``last`` was charged. Where the clock has stepped back meanwhile, this leaves out
+        what had expired before, for another charge may have dropped it, and what may have come later."""
+        latest = max(each.at for each in self.checks if each.invoked < last.returned)
+        expired = latest - self.hit.rule.quota.window
+        for each in self.around(last.at):
+            came_before = each.check.returned <= last.returned or each.check.at <= last.at - TREMBLE
+            if each.certain and came_before and each.check.at > expired:
+                yield each
 
 
 def _windows_of(history: History) -> dict[str, _Window]:
@@ -85,10 +97,11 @@ def _windows_of(history: History) -> dict[str, _Window]:
         for hit, retry_after in zip(check.hits, retry_afters(check.reply), strict=True):
             if hit.rule.algorithm != "sliding_window":
                 continue
-            window = windows.setdefault(hit.key, _Window(hit, [], []))
+            window = windows.setdefault(hit.key, _Window(hit, [], [], []))
             if retry_after:
                 window.refused.append((check, hit))
             elif hit in charged:
+                window.checks.append(check)
                 first = first_of.setdefault(check.id, check)
                 refund = refunds.get((check.id, hit.key))
                 refunded_by = refund.returned if refund and check.returned < refund.invoked else FOR_EVER
@@ -101,7 +114,7 @@ def _too_many(windows: dict[str, _Window]) -> Iterator[Violation]:
     """No window holds more than the count: of what certainly counted when its last unit came."""
     for key, window in windows.items():
         for last in window.charged:
-            counted = [each for each in window.around(last.check.at) if each.certain]
+            counted = window.counting(last.check)
             used = sum(each.cost for each in counted if each.refunded_from > last.check.returned)
             if last.certain and used > window.hit.rule.count:
                 yield Violation("too many", f"{used} of {window.hit.rule.count} in {key} with {last.check}")
