@@ -16,7 +16,7 @@ class Holder:
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
-        self.ended = False
+        self.ended: bool = False
         """What work in a thread or a task takes after that, nobody holds."""
 
     def takes(self, decision: Decision) -> bool:

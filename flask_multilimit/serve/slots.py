@@ -35,7 +35,7 @@ class RequestHolder(Holder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body_is_out = False
+        self.body_is_out: bool = False
         """Whether the server has the body, which it will close."""
 
 

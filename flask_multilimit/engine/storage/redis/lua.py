@@ -53,7 +53,7 @@ class Source:
     """The tokens of a file, without comments. Raises :class:`NotUnderstood` for what is no Lua."""
 
     def __init__(self, text: str) -> None:
-        self.tokens = [match["token"] for match in _TOKEN.finditer(text) if match["token"]]
+        self.tokens: list[str] = [match["token"] for match in _TOKEN.finditer(text) if match["token"]]
         self._levels: list[int] = []
         self._within: list[int] = []
         """For each token, the index of the innermost one that opens something around it; -1 if there is none."""
@@ -63,7 +63,7 @@ class Source:
         self.declarations: dict[str, list[Declaration]] = {}
         try:
             self._declare()
-            self.targets = list(self._targets())
+            self.targets: list[Target] = list(self._targets())
         except (LookupError, ValueError, StopIteration) as error:
             raise NotUnderstood("a statement breaks off") from error
 
