@@ -66,7 +66,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
-    """The storage at ``uri``, such as ``redis://localhost:6379/0``, of any scheme in :data:`SCHEMES`.
+    """The storage at ``uri``, such as ``redis://localhost:6379/0``, of any scheme in ``SCHEMES``.
 
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """
