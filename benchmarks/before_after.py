@@ -157,11 +157,11 @@ class Side:
         return self._process.stdout.readline()
 
     def start_up(self, url: str) -> float:
-        """Milliseconds of the processor until an app with limits is made."""
+        """Milliseconds of the processor until an app with limits is made; not those of an interpreter that ends."""
         program = (
             "from flask import Flask; from flask_multilimit import MultiLimit, rate_limiter; app = Flask('x'); "
             f"app.config['MULTILIMIT_STORAGE_URI'] = {url!r}; MultiLimit(app); "
-            "app.add_url_rule('/', view_func=rate_limiter(rules='5/minute')(lambda: 'ok'))"
+            "app.add_url_rule('/', view_func=rate_limiter(rules='5/minute')(lambda: 'ok')); import os; os._exit(0)"
         )
         start = _milliseconds_of_children()
         # There, because -c puts the working folder first: elsewhere, both sides would start the checkout of this file.
