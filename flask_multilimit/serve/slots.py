@@ -57,13 +57,13 @@ def release_when_requests_end(app: Flask) -> None:
     teardown = app.do_teardown_request
 
     @functools.wraps(teardown)
-    def do_teardown_request(*arguments: Any) -> None:
+    def do_teardown_request(*arguments: Any, **options: Any) -> None:
         try:
-            teardown(*arguments)
+            teardown(*arguments, **options)
         finally:  # a function of the app may have raised, and then there is no signal
             _at_teardown()
 
-    app.do_teardown_request = do_teardown_request  # type: ignore[assignment, method-assign]
+    app.do_teardown_request = do_teardown_request  # type: ignore[method-assign]
 
 
 def _at_response(sender: Flask, response: Response, **_: Any) -> None:
