@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
+from hypothesis import HealthCheck, settings
 
 from flask_multilimit import MultiLimit, RedisStorage
 from flask_multilimit.control.watch import Watcher
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     import redis
     from flask.testing import FlaskClient
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # no property depends on how busy the machine is
 
 BINARIES = find_binaries()
 SLOW_FOLDERS = [

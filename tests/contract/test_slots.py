@@ -296,7 +296,7 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(steps=steps, count=st.integers(1, 4))
 def test_random_traffic_is_answered_by_the_definition(
     bench: Bench, steps: Sequence[tuple[str, int, int]], count: int

@@ -13,7 +13,6 @@ def tries(share: float = 1.0) -> settings:
     """For tests whose examples are dear, a ``share`` of the examples of others."""
     return settings(
         max_examples=max(int(EXAMPLES * share), 1),
-        deadline=None,
         derandomize="CI" in os.environ,
         suppress_health_check=list(HealthCheck),
     )

@@ -219,7 +219,7 @@ def test_no_address_and_no_user_stands_in_any_field(app: Flask, clock: Clock, se
             assert not any(secret in seen for secret in ("203.0.113", "someone", "7f3a", "rate_limit:"))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rules=st.lists(
         st.builds(Rule, time=st.integers(1, 90_000).map(lambda ms: ms / 1000), count=st.integers(1, 4)),

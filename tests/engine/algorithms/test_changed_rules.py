@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit.engine import Rule
@@ -197,7 +197,6 @@ changes = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", RATES)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=changes)
 def test_a_rule_may_change_at_any_time_and_keeps_its_promises(
     fresh: Fresh, algorithm: str, changes: list[tuple[int, int, int | None, float | None, int]]

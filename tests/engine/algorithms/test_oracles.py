@@ -24,9 +24,7 @@ pytestmark = pytest.mark.slow
 LONGEST = 400 * 86_400
 SHAPES = list(ORACLES)
 
-properties = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True
-)
+properties = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True)
 
 
 # What is drawn

@@ -34,7 +34,6 @@ SUBJECTS = ("ada", "bo")
 
 histories = settings(
     max_examples=250,
-    deadline=None,
     derandomize="CI" in os.environ,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),

@@ -128,7 +128,7 @@ def test_a_small_upload_that_is_large_once_unpacked_is_read_in_part(app: Flask) 
     assert "only its first" in answer.left_out[-1].why
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=3000), st.booleans())
 def test_no_upload_is_fatal(content: bytes, packed: bool) -> None:
     content = gzip.compress(content)[: len(content)] if packed else content

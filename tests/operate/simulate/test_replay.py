@@ -120,7 +120,7 @@ def at_instants(steps: list[tuple[int, LoggedRequest]]) -> list[LoggedRequest]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(logged, max_size=60))
 def test_each_verdict_is_that_of_the_app(algorithm: str, steps: list[tuple[int, LoggedRequest]]) -> None:
     requests = at_instants(steps)

@@ -551,9 +551,7 @@ class Step(NamedTuple):
 
 PLANS = 6
 EACH_ALGORITHM = [*((name, None) for name in RATES), ("leaky_bucket", 2.0)]
-histories = settings(
-    max_examples=150, deadline=None, derandomize="CI" in os.environ, suppress_health_check=list(HealthCheck)
-)
+histories = settings(max_examples=150, derandomize="CI" in os.environ, suppress_health_check=list(HealthCheck))
 steps = st.lists(
     st.builds(
         Step,

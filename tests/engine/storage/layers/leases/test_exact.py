@@ -110,7 +110,7 @@ def tell(story: Story, todo: list[Any]) -> None:
             story.refund(number)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=steps, meanwhile=st.lists(st.booleans(), max_size=60))
 def test_no_window_ever_holds_more_than_the_count(steps: list[Any], meanwhile: list[bool]) -> None:
     story, todo, interrupted = Story(), list(steps), list(meanwhile)
@@ -134,7 +134,7 @@ def test_no_window_ever_holds_more_than_the_count(steps: list[Any], meanwhile: l
     assert all(units <= FIXED.count for units in by_window.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=steps.map(lambda steps: [step for step in steps if step[0] != "refund"]))
 def test_no_process_refuses_more_than_the_others_hold(steps: list[Any]) -> None:
     story, todo = Story(), list(steps)
