@@ -7,7 +7,6 @@ would have come back. If the storage said nothing about a key, half of its limit
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -72,10 +71,8 @@ class Fallback:
         self._older: dict[str, Known] = {}
         self._by_key: dict[str, Known] = {}
         self._gathered_at: int | None = None
-        self._freed: Counter[str] = Counter()
-        """Slots, by key, that the storage had charged and that became free while it was away."""
-        self._free: set[Slot] = set()
-        """These slots: each becomes free once, however often it is released."""
+        self._freed: dict[str, dict[bytes, int]] = {}
+        """The units of slots that the storage had charged and that became free while it was away, by key and check."""
         self._unsettled = False
         self._has_news = False
 
@@ -87,7 +84,6 @@ class Fallback:
         self._away_since = self.now()
         self._gathered_at = None
         self._freed.clear()
-        self._free.clear()
 
     def end(self) -> None:
         """The storage answers again, and knows what it was charged before."""
@@ -169,16 +165,14 @@ class Fallback:
 
     def slot_is_free(self, slot: Slot) -> None:
         """A slot that the storage had charged before it failed is free now: another request may have it."""
-        if slot not in self._free:
-            self._free.add(slot)
-            self._freed[slot.hit.key] += slot.hit.cost
+        self._freed.setdefault(slot.hit.key, {})[slot.check_id] = slot.hit.cost
 
-    def take_over(self, check_id: bytes, hits: Sequence[Hit]) -> Decision:
-        """Slots that the storage had charged for ``hits`` before it failed are still in use. They count here from now
-        on, and no longer as a part of its last answer."""
-        for hit in hits:
-            self.slot_is_free(Slot(check_id, hit))
-        return self._memory.check(tuple(map(unlimited, hits)))
+    def take_over(self, slots: Sequence[Slot]) -> Decision:
+        """Slots that the storage had charged before it failed are still in use. They count here from now on, and no
+        longer as a part of its last answer."""
+        for slot in slots:
+            self.slot_is_free(slot)
+        return self._memory.check(tuple(unlimited(slot.hit) for slot in slots))
 
     def renew(self, local: Decision) -> Decision:
         """Restart the time of the slots that ``local`` has taken. Return the decision that holds them now."""
@@ -217,7 +211,8 @@ class Fallback:
         left = whole if known is None else _standing(known.decision, hit.key)[0]
         if self.workers > 1:
             left = left // 2 if known is None else left - self._taken_unseen(hit.key, known)
-        return min(max(left, 0) // self.workers + self._freed[hit.key], whole)
+        freed = sum(self._freed.get(hit.key, {}).values())
+        return min(max(left, 0) // self.workers + freed, whole)
 
     def _take_what_is_known(self, hit: Hit) -> None:
         """Charge what other workers have taken, so that no more is left here than our share of what was left there."""

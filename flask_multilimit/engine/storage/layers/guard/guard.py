@@ -195,20 +195,20 @@ class GuardedStorage:
     def renew(self, slots: Sequence[Slot]) -> None:
         """While the storage is away, slots count here. It is charged for them when it is back, because they may have
         expired there meanwhile."""
-        hits_of: dict[bytes, list[Hit]] = {}
-        for check_id, hit in slots:
-            hits_of.setdefault(check_id, []).append(hit)
+        of_checks: dict[bytes, list[Slot]] = {}
+        for slot in slots:
+            of_checks.setdefault(slot.check_id, []).append(slot)
         failures, elsewhere = self._breaker.failures, list[Slot]()
         with self._lock:
-            for check_id, hits in hits_of.items():
+            for check_id, taken in of_checks.items():
                 admitted = self._pending.find(UUID(bytes=check_id))
                 if admitted is not None:
                     admitted.local = self._fallback.renew(admitted.local)
                 elif self._breaker.state is _OPEN:
-                    local = self._fallback.take_over(check_id, hits)
-                    self._pending.keep(check_id, Admitted(tuple(hits), local, carried=True, before=True))
+                    local, hits = self._fallback.take_over(taken), tuple([slot.hit for slot in taken])
+                    self._pending.keep(check_id, Admitted(hits, local, carried=True, before=True))
                 else:
-                    elsewhere += [Slot(check_id, hit) for hit in hits]
+                    elsewhere += taken
         if not elsewhere:
             return
         try:
