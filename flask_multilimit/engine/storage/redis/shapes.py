@@ -84,7 +84,7 @@ class Shapes:
             known = self._counted[shape] = Learned(shape)
             if len(self._counted) > MOST_COUNTED:
                 self._counted.popitem(last=False)
-        return known
+        return None if known.stays_generic else known
 
     def note(self, learned: Learned) -> bool:
         """Count one more check. Return whether the shape is compiled now."""

@@ -419,8 +419,6 @@ def _prepared(hits: tuple[Hit, ...]) -> _Prepared:
     learned = SHAPES.of(hits)
     if learned is not None and learned.script is not None:
         return _compiled(hits, learned)
-    if learned is not None and learned.stays_generic:
-        learned = None
     return _Prepared(_packed(hits, and_more=1) + b"$16\r\n", remembers_ids(hits), learned, None)
 
 
