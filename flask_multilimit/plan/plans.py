@@ -90,11 +90,7 @@ class Plans:
             return
         views = self.app.view_functions
         reject_misplaced({rule.endpoint: views.get(rule.endpoint) for rule in self.app.url_map.iter_rules()})
-        for rule in self.app.url_map.iter_rules():
-            for method in rule.methods or METHODS:
-                self.of_endpoint(rule.endpoint, method)
-        for method in self.unmatched_methods:
-            self.of_unmatched(method)
+        self.ensure()
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))
         reject_mixed_leases(self.made)
