@@ -6,8 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
@@ -21,8 +20,12 @@ def releasing(function: Any) -> Any:
 
         @functools.wraps(function)
         async def released(*args: Any, **kwargs: Any) -> Any:
-            with _until_the_end():
-                return await function(*args, **kwargs)
+            holder = Holder()
+            try:
+                with holding(holder):
+                    return await function(*args, **kwargs)
+            finally:
+                holder.end()
 
     else:
 
@@ -39,16 +42,6 @@ def releasing(function: Any) -> Any:
                 holder.end()
 
     return released
-
-
-@contextmanager
-def _until_the_end() -> Iterator[None]:
-    holder = Holder()
-    try:
-        with holding(holder):
-            yield
-    finally:
-        holder.end()
 
 
 _GOES_ON = (CoroutineType, GeneratorType, AsyncGeneratorType)
