@@ -284,7 +284,7 @@ class Keeper:
             before = [self._renewed.get(held.check_id) for held in together]
             if not all(renewed is not None and renewed.failing for renewed in before):
                 _log.warning(
-                    "%d slots could not be renewed: %s. Trying again until they expire.",
+                    "could not renew slots (%d): %s. Trying again until they expire.",
                     len(together),
                     error,
                     exc_info=_fault(error),

@@ -339,7 +339,7 @@ def test_the_thread_survives_what_it_calls(caplog: pytest.LogCaptureFixture, mon
 
     until(lambda: sound.renewed)
     assert "KeyError" in caplog.text
-    assert caplog.text.count("could not be renewed: no attribute") == 1
+    assert caplog.text.count("could not renew slots (1): no attribute") == 1
     keeper.forget_all(broken)
     keeper.forget_all(sound)
 
@@ -405,7 +405,7 @@ def test_a_renewal_that_fails_is_tried_again_after_a_second_and_is_one_line_in_t
 ) -> None:
     held.storage.fails = True
     assert [held.renewals_at(second) for second in (20, 20.5, 21, 22)] == [0, 0, 0, 0]
-    assert caplog.text.count("could not be renewed") == 1
+    assert caplog.text.count("could not renew slots") == 1
 
     held.storage.fails = False
     assert [held.renewals_at(second) for second in (22.5, 23, 42, 43)] == [0, 1, 1, 2]
@@ -416,4 +416,4 @@ def test_a_renewal_that_fails_after_one_that_did_not_is_another_line_in_the_log(
 ) -> None:
     for held.storage.fails, second in ((True, 20), (False, 21), (True, 41)):
         held.renewals_at(second)
-    assert caplog.text.count("could not be renewed") == 2
+    assert caplog.text.count("could not renew slots") == 2

@@ -28,7 +28,7 @@ _KEYWORDS = frozenset(
 )
 
 
-class NotUnderstood(Exception):  # noqa: N818 - whoever reads goes another way
+class NotUnderstood(Exception):  # noqa: N818 - not an error: the script is not compiled then
     """The text is no Lua, or a kind of Lua that this module does not know. The message says what."""
 
 
