@@ -67,7 +67,7 @@ _ROOMS = {
     "Who": "declare.who",
     "follow_control": "following",
 }
-"""Names that are imported when they are asked for: code that changes limits needs them, and most processes do not."""
+"""Names that are imported on first use: only code that changes limits needs them."""
 
 if TYPE_CHECKING:
     from .control.control import Control, ControlConflict, NeedsForce
@@ -145,7 +145,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for, here or by ``engine``."""
+    """Import a name on first use, here or from ``engine``."""
     if name in _ROOMS:
         return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     if name in __all__:

@@ -20,7 +20,7 @@ from .observe.traffic.log import Log
 
 PREFIX = "MULTILIMIT_"
 MISSPELT = 0.93
-"""A key without our prefix is taken for a misspelt setting from this similarity on: ``MULTILIMITS_ENABLED``."""
+"""A key without our prefix that is at least this similar to a setting is a misspelt one: ``MULTILIMITS_ENABLED``."""
 MOST_WORKERS = 100_000
 
 
@@ -33,8 +33,8 @@ class Settings(BaseModel):
     """Where quotas are kept: ``memory://``, or the URI of another of the ``SCHEMES`` of storages."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
-    """Seconds to connect, and then seconds for an answer; above 0, at most 60. A check without an answer is repeated
-    once, unless the first try took more than a second. A client object of your own has its own time-outs."""
+    """Seconds to wait for a connection, and again for an answer; above 0, at most 60. A check without an answer is
+    repeated once, unless the first try took more than a second. A client object of your own has its own time-outs."""
 
     on_storage_error: OnStorageError = "local"
     """What happens to a check that storage does not answer: ``local`` (this process enforces its share of each limit),
@@ -46,12 +46,12 @@ class Settings(BaseModel):
     a limit. By default, the number on this machine, found when it is needed."""
 
     outage_keys: int = Field(MOST_KEYS, ge=FEWEST_KEYS)
-    """Keys that a process counts itself while the storage is away, and charges that it keeps to make up for later, at
-    most: this bounds the memory of an outage."""
+    """Maximum number of keys that a process counts by itself while the storage is away, and of charges that it keeps to
+    make later: this bounds the memory that an outage takes."""
 
     deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS, strict=False)
-    """Maximum seconds for which a process remembers a refusal, and refuses by itself without asking a shared storage; 0
-    asks each time."""
+    """Maximum seconds for which a process remembers a refusal and repeats it without asking a shared storage; 0 asks
+    each time."""
 
     key_prefix: str = DEFAULT_PREFIX
     """Every key begins with this, unless a limiter has a ``key`` of its own."""
@@ -69,7 +69,7 @@ class Settings(BaseModel):
     """Whether all responses have these header fields, or only refusals."""
 
     slot_retry_after: int = Field(1, ge=1, le=3600)
-    """Seconds in ``Retry-After`` where a ``Concurrent`` rule refuses, for nobody knows when a slot is free."""
+    """Seconds in ``Retry-After`` when a ``Concurrent`` rule refuses: nobody knows when a slot becomes free."""
 
     retry_after: Literal["seconds", "date"] = "seconds"
     """Whether ``Retry-After`` contains seconds to wait, or the date (by the clock of this machine)."""
@@ -89,12 +89,12 @@ class Settings(BaseModel):
     what ``flask multilimit top`` and the log show. ``False`` costs nothing."""
 
     traffic_subjects: ShownSubjects = "plain"
-    """How the most refused subjects lie in storage: ``plain``, ``hashed`` (keyed with the app's ``SECRET_KEY``), or
-    ``none`` of them."""
+    """How the most refused subjects are stored: ``plain``, ``hashed`` (keyed with the app's ``SECRET_KEY``), or not at
+    all (``none``)."""
 
     log: Log = "summary"
-    """What the app's logger is told at level INFO, at most once a minute while something is refused: a ``summary`` by
-    endpoint and rule; ``subjects`` too, those refused most; ``off``."""
+    """What the app's logger logs at level INFO, at most once a minute while something is refused: a ``summary`` by
+    endpoint and rule; also the most refused ``subjects``; or nothing (``off``)."""
 
     message: Any = None
     """The text for a refused client, or a callable of the :class:`Decision` that returns it. A limiter can have its
@@ -118,14 +118,14 @@ class Settings(BaseModel):
     """Limits by endpoint, blueprint or pattern (``{"api.*": "100/minute"}``), in the same form."""
 
     file: str | None = None
-    """A file of limits, TOML or JSON, relative to the folder of the app. Its limits apply beside these settings."""
+    """A file of limits, TOML or JSON, relative to the app's folder. Its limits apply in addition to these settings."""
 
     exempt: tuple[str, ...] = ()
     """Endpoints, blueprints or patterns to which only the limits of their own decorators apply."""
 
     unknown_names: Literal["error", "warn"] = "error"
-    """What a name or pattern is that matches no endpoint: an ``error`` that :meth:`MultiLimit.validate` raises, or a
-    warning (``warn``)."""
+    """How a name or pattern that matches no endpoint is reported: as an ``error`` that :meth:`MultiLimit.validate`
+    raises, or as a warning (``warn``)."""
 
     allow: tuple[str, ...] = ()
     """Networks and subjects that no limit applies to: ``["10.0.0.0/8", "user:42"]``."""

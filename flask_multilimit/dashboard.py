@@ -27,16 +27,16 @@ class Dashboard(Blueprint):
         app.register_blueprint(dashboard)
 
     :param url_prefix: where the pages are.
-    :param authorize: called at each request, within it: returns the name of the person who asks, which the history of
-        changes keeps, or ``None`` for nobody, who gets a 403. It may ``abort`` with a response of its own, such as a
-        redirect to a login page or a 401. Without it the dashboard is for development: only apps in debug mode take
-        it, and it answers only this machine.
-    :param may_change: called with that name: whether this person may change limits and lists; by default everyone who
-        is let in may. Who may not sees the same pages, without the forms.
+    :param authorize: called in each request to the dashboard. Returns the name of the visitor, which the history of
+        changes records, or ``None`` to answer with a 403. It may ``abort`` with a response of its own, such as a
+        redirect to a login page or a 401. Without it, the dashboard is for development: only apps in debug mode can
+        register it, and it answers only this machine.
+    :param may_change: called with that name: whether this visitor may change limits and lists. By default, every
+        visitor may. The others see the same pages without the forms.
     :param name: of the blueprint.
 
-    Its pages need a ``SECRET_KEY`` to change anything. What they show is that of the app that serves them; no limit of
-    the app applies to them, and its traffic does not count them.
+    Changes need a ``SECRET_KEY``. The pages show the limits and traffic of the app that serves them; they are neither
+    limited nor counted themselves.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Dashboard(Blueprint):
         install(self, self._desk)
 
     def register(self, app: App, options: dict[str, Any]) -> None:
-        """Raise :class:`ConfigurationError` when nobody is asked who may see it, unless ``app`` is in debug mode, and
-        when ``app`` has the limits of another :class:`MultiLimit`."""
+        """Raise :class:`ConfigurationError` without ``authorize``, unless ``app`` is in debug mode, and if ``app`` has
+        another :class:`MultiLimit`."""
         self._desk.require_authorize(app)
         if EXTENSION in app.extensions:
             self._serves(app)

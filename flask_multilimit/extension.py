@@ -1,4 +1,4 @@
-"""MultiLimit: the extension's public face."""
+"""MultiLimit, the extension."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class MultiLimit:
     :param storage: a client object of ``redis``, a :class:`Storage` or a URI, in place of
         ``MULTILIMIT_STORAGE_URI``.
     :param user_loader: returns the id (``str``, ``int`` or ``UUID``) of the user who makes the current request,
-        ``None`` for nobody. Without one, flask-login is asked when the app has a login manager.
+        ``None`` if nobody is logged in. Without one, flask-login is asked if the app has a login manager.
     :param application_limits: limits that the whole app shares: text, a :class:`Rule`, a ``rate_limiter(...)``, a
-        dict of its options, or a list of these. Those of ``MULTILIMIT_APPLICATION_LIMITS`` hold as well.
+        dict of its options, or a list of these. Those of ``MULTILIMIT_APPLICATION_LIMITS`` apply as well.
     :param limits: limits by endpoint, blueprint or pattern: ``{"api.*": "100/minute"}``. Those of ``MULTILIMIT_LIMITS``
-        hold as well.
-    :param default_limits: limits of each endpoint for which nothing else is declared, written alike.
-    :param unmatched_limits: limits of requests that match no route or not its methods, written alike.
+        apply as well.
+    :param default_limits: limits of each endpoint for which nothing else is declared, in the same form.
+    :param unmatched_limits: limits of requests that match no route or no method of it, in the same form.
     :param allow: networks and subjects that are never limited: ``["10.0.0.0/8", "user:42"]``. Those of
-        ``MULTILIMIT_ALLOW`` hold as well.
-    :param deny: networks and subjects that are refused before any limit is checked. Those of ``MULTILIMIT_DENY`` hold
+        ``MULTILIMIT_ALLOW`` apply as well.
+    :param deny: networks and subjects that are refused before any limit is checked. Those of ``MULTILIMIT_DENY`` apply
         as well; a subject on both lists is allowed.
     :param observers: callables that get every outcome as an :class:`Event`, such as ``PrometheusMetrics()``.
     :param on_rejected: called with the :class:`Decision` of a refusal; what it returns, if anything, is the response.
@@ -116,9 +116,9 @@ class MultiLimit:
     ) -> None:
         """Read the settings of ``app`` and put its limits into force.
 
-        Limits given here are those of this app, and hold beside those of the constructor and of the settings.
-        Raises :class:`ConfigurationError` for a wrong setting, when ``app`` has a MultiLimit already, and when it is no
-        Flask app.
+        Limits given here apply to this app only, in addition to those of the constructor and of the settings.
+        Raises :class:`ConfigurationError` for a wrong setting, and if ``app`` has a MultiLimit already or is no Flask
+        app.
         """
         app = _require_flask(app)
         if EXTENSION in app.extensions:
@@ -167,7 +167,7 @@ class MultiLimit:
         )
 
     def _declared_lists(self, settings: Settings, file: FileLimits) -> AccessLists | None:
-        """Who is allowed and who is denied as long as the app runs."""
+        """The lists of settings, file and constructor, which nothing changes while the app runs."""
         given: list[tuple[Sequence[str], Action, str]] = [
             (settings.allow, "allow", f"{PREFIX}ALLOW"),
             (file.allow, "allow", f"{settings.file}: allow"),
@@ -209,7 +209,7 @@ class MultiLimit:
 
         The other parameters are those of :func:`rate_limiter`. Header fields and signals report it like any check.
         Slots of :class:`.Concurrent` rules are held until the response is closed, or the limited function that makes
-        the check ends; elsewhere, or if these have ended, until :meth:`release` or for their timeout. Returns the
+        the check ends; elsewhere, or after that, until :meth:`release` or for their timeout. Returns the
         :class:`Decision`, whether or not it is ``allowed``; see :meth:`limit`.
         """
         options = {
@@ -225,11 +225,11 @@ class MultiLimit:
 
     @contextmanager
     def limit(self, rules: Rules, *, scope: str, **options: Any) -> Iterator[Decision]:
-        """``with multilimit.limit("5/minute", scope="mail"):`` enter only if the check allows.
+        """``with multilimit.limit("5/minute", scope="mail"):`` enter the block only if the check allows it.
 
         Parameters as for :meth:`check`, and those of :func:`rate_limiter` that make sense here. Raises
-        :exc:`RateLimitExceeded`, which outside of a request is an exception like any other and carries the
-        ``decision``. Slots of :class:`.Concurrent` rules are held until the end of the block.
+        :exc:`RateLimitExceeded`, which carries the ``decision``; outside of a request, catch it like any exception.
+        Slots of :class:`.Concurrent` rules are held until the end of the block.
         """
         gate, subject = gate_in_force(), options.pop("subject", None)
         holder = Holder()
@@ -250,16 +250,17 @@ class MultiLimit:
         :param scope: what is limited, usually the endpoint: for signals and statistics.
         :param subjects: who is counted, by type: for signals.
 
-        Returns the :class:`Decision`, whether or not it is ``allowed``. If you make the same check again, keep
-        ``hits``: a storage keeps in them what it works out from them.
+        Returns the :class:`Decision`, whether or not it is ``allowed``. Reuse ``hits`` for repeated checks: storages
+        cache in them what they compute from them.
         """
         return check_hits(gate_in_force(), hits, scope, subjects)
 
     def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
-        """Where a subject stands at ``endpoint``, without charging; by default those of the current request.
+        """Where a subject stands at ``endpoint``, without charging; by default, subject and endpoint of this request.
 
-        ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a type; only limiters
-        of the given types answer. ``None`` when none does. ``method`` narrows it to one request method.
+        Give the subject as ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a
+        type. Only limiters of the given types answer; ``None`` if there are none. ``method`` narrows it to one request
+        method.
         """
         gate = gate_in_force()
         hits = hits_of(_standing(gate, endpoint, method, subjects_given(**subject)))
@@ -268,8 +269,8 @@ class MultiLimit:
     def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
         """Reset the quotas of a subject at ``endpoint``, at once and for every process.
 
-        Parameters as for :meth:`peek`; what everyone shares is reset only with ``everyone=True``. Raises
-        :class:`ConfigurationError` when no limiter there counts the subject that is given.
+        Parameters as for :meth:`peek`; quotas that everyone shares are reset only with ``everyone=True``. Raises
+        :class:`ConfigurationError` if no limiter there counts the given subject.
         """
         gate = gate_in_force()
         given = subjects_given(**subject)
@@ -282,12 +283,11 @@ class MultiLimit:
         gate.limiter.reset(hits)
 
     def reset_everywhere(self, **subject: Any) -> int:
-        """Reset the quotas that a subject has anywhere: at all endpoints, in functions, and in checks. For all
-        processes, at once.
+        """Reset the quotas of a subject everywhere: at all endpoints, in functions, and in checks; at once, for all
+        processes.
 
-        Parameters as for :meth:`peek`. It looks at all keys of the app, so it is for people and not for requests.
-        Several types that are one subject together are reset when each of them is given. Returns how many quotas
-        something was used of.
+        Parameters as for :meth:`peek`. This reads all keys of the app: do not call it in requests. A subject of several
+        types is reset if each of them is given. Returns the number of quotas that were partly or wholly used.
         """
         from .operate.everywhere import forget, keys_of  # noqa: PLC0415 - no process that serves requests needs it
 
@@ -297,8 +297,8 @@ class MultiLimit:
         return len(keys)
 
     def reset_everything(self) -> int:
-        """Reset all quotas of all subjects, and return how many of them had been used. What :attr:`control` has
-        changed stays."""
+        """Reset all quotas of all subjects, and return how many of them had been used. Changes made by :attr:`control`
+        stay."""
         from .operate.everywhere import all_keys, forget  # noqa: PLC0415 - no process that serves requests needs it
 
         gate = gate_in_force()
@@ -310,7 +310,7 @@ class MultiLimit:
         """Give back what a check has charged, all of it or ``hits``: ``multilimit.refund(current_decision)``. See
         :meth:`Limiter.refund`.
 
-        Afterwards :data:`current_decision` and the header fields of the response tell what is left now.
+        Afterwards :data:`current_decision` and the header fields of the response show what is left now.
         """
         require_decision(decision)
         return gate_in_force().settlement.refund(decision, hits)
@@ -322,10 +322,10 @@ class MultiLimit:
         gate_in_force().limiter.release(decision)
 
     def close(self) -> None:
-        """End what runs in the background of every app that this object serves, and close its limiter: traffic is sent
-        to the storage, units of leases are given back, and connections that were opened here are closed.
+        """Stop the background work of every app that this object serves, and close its limiter: traffic is sent to the
+        storage, units of leases are given back, and connections that were opened here are closed.
 
-        For processes that make one app after the other, such as tests. A check made later opens new connections.
+        For processes that make one app after another, such as tests. A later check opens new connections.
         """
         for app in list(self._apps):
             gate = gate_of(app)
@@ -334,8 +334,8 @@ class MultiLimit:
             gate.limiter.close()
 
     def validate(self, app: Flask | None = None) -> None:
-        """Raise :class:`ConfigurationError` for whatever is wrong in the limits of ``app`` (default: the current app),
-        without asking the storage. Call it when all views and blueprints are registered: in a test, or before a server
+        """Raise :class:`ConfigurationError` for any mistake in the limits of ``app`` (default: the current app). This
+        does not ask the storage. Call it once all views and blueprints are registered: in a test, or before a server
         starts its workers.
 
         Names that match no endpoint are errors, or warnings, as ``MULTILIMIT_UNKNOWN_NAMES`` says.
@@ -346,7 +346,7 @@ class MultiLimit:
 
     @property
     def control(self) -> Control:
-        """Limits and lists of the current app, changed while it runs."""
+        """Changes limits and lists of the current app while it runs."""
         return steering_of(app_in_force()).control
 
     @property
@@ -375,7 +375,7 @@ def _require_flask(app: object) -> Flask:
     for framework, instead in _INSTEAD.items():
         if framework in modules:
             raise ConfigurationError(f"app={shown}: MultiLimit is for Flask; {instead}")
-    raise ConfigurationError(f"app={shown}: give the Flask object itself, not what is wrapped around it")
+    raise ConfigurationError(f"app={shown}: give the Flask object itself, not a wrapper around it")
 
 
 _ENGINE = "or ask the engine's Limiter yourself, in a thread: it needs no Flask"
@@ -403,7 +403,7 @@ def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Ma
     """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default: those of
     the request)."""
     if endpoint is None and not has_request_context():
-        raise ConfigurationError("outside of a request, name an endpoint, and whose quotas: ip=, user= or others")
+        raise ConfigurationError("outside of a request, name an endpoint and a subject: ip=, user= or others")
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
     if endpoint is None:

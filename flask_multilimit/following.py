@@ -1,4 +1,4 @@
-"""Limits of tasks and scripts that are changed while they run, as those of views are."""
+"""Lets limits of tasks and scripts be changed while these run, like the limits of views."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .plan.revised import revised
 
 
 def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger: logging.Logger | None = None) -> None:
-    """Let overrides of a scope hold for what ``limiter`` is asked with :func:`hits_for`, in any process without an app.
+    """Apply overrides to the checks of ``limiter`` whose hits come from :func:`hits_for`, in a process without an app.
 
-    They are set by ``multilimit.control`` or ``flask multilimit set SCOPE ...``, and hold within a second. The first
-    check in a process asks once what holds; from then on a thread asks. ``key_prefix`` is the
-    ``MULTILIMIT_KEY_PREFIX`` of the app. Raises :class:`ConfigurationError` when the storage is in this process, where
+    Overrides of a scope are set by ``multilimit.control`` or ``flask multilimit set SCOPE ...``, and apply within a
+    second. The first check in a process reads them once; from then on a thread reads them. ``key_prefix`` is the
+    ``MULTILIMIT_KEY_PREFIX`` of the app. Raises :class:`ConfigurationError` if the storage is in this process, where
     nobody else can change anything. The limiter of an app follows already.
     """
     if not isinstance(limiter, Limiter):
@@ -37,7 +37,7 @@ def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger
 
 
 class _Following:
-    """Fork-safe: a child asks anew, and has a thread of its own."""
+    """Fork-safe: a child reads the overrides again, with a thread of its own."""
 
     def __init__(self, store: Store, logger: logging.Logger | None) -> None:
         self._overrides = Overrides()

@@ -1,8 +1,8 @@
-"""Write down what passes, to replay it through other limits later: ``flask multilimit simulate FOLDER/*``.
+"""Records requests, to replay them through other limits later: ``flask multilimit simulate FOLDER/*``.
 
-A line says when a request came, its method, endpoint and status, how long it took from the check to the response, who
-was counted, and whether limits admitted it. It says no path, no address and no name: subjects are hashed with a key.
-Requests only put what is known into a queue; a thread writes it.
+A line holds the time of a request, its method, endpoint and status, how long it took from the check to the response,
+who was counted, and whether limits admitted it. It holds no path, address or name: subjects are hashed with a key.
+Requests only append to a queue; a thread writes the lines.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .serve.gate import gate_of
 from .signals import limits_checked
 
 PAUSE = 0.5
-"""Seconds between two times of writing."""
+"""Seconds between two writes."""
 MOST_WAITING = 100_000
-"""Requests that wait to be written; what is more is dropped, and counted."""
+"""The most requests that wait to be written; further ones are dropped, and counted."""
 SEGMENTS = 8
-"""Files that the allowed bytes are parted into: the oldest goes when there is no more room."""
+"""Files that share the allowed bytes: the oldest is deleted when there is no more room."""
 DAY = 86_400_000_000
 """Microseconds."""
 
@@ -46,7 +46,7 @@ __all__ = ["Recorder"]
 
 
 class _Seen(NamedTuple):
-    """One request, as its own thread knows it."""
+    """One request, as its own thread has seen it."""
 
     at: int
     method: str
@@ -60,9 +60,9 @@ class _Seen(NamedTuple):
 class Recorder:
     """Records the requests of ``app`` from now on: ``Recorder(app, "/var/log/shop")``, after ``MultiLimit(app)``.
 
-    :param folder: is made if it is not there; all processes of the app use it together.
+    :param folder: created if it is missing; all processes of the app share it.
     :param key: hashes the subjects; by default the app's ``SECRET_KEY``. All processes need the same one.
-    :param max_bytes: that the files take together, at most; the oldest are deleted.
+    :param max_bytes: the most that all files take together; the oldest are deleted.
     """
 
     _thread: threading.Thread
@@ -82,14 +82,14 @@ class Recorder:
         self.folder: Path = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.dropped: int = 0
-        """Requests of this process that were not written, as too many waited or the disk failed."""
+        """Requests of this process that were not written, because too many waited or the disk failed."""
         folders_of(app).append(self.folder)
         self._app = app
         self._gate = gate
         self._key = blake2b(secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret).digest()
         self._max_bytes = max_bytes
         self._place = f"flask_multilimit_recorded_{id(app)}"
-        # What counts from anywhere, as the clock of a process does, is moved to what counts from 1970.
+        # A decision in memory is dated by the monotonic clock, whose origin is arbitrary: this moves it to 1970.
         self._offset = (time.time_ns() - time.monotonic_ns()) // 1000
         self._failing = False
         self._begin()
@@ -99,14 +99,14 @@ class Recorder:
         atexit.register(self.close)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the requests that wait."""
         with self._writing:
             lines = [self._line_of(self._waiting.popleft()) for _ in range(len(self._waiting))]
             if lines:
                 self._write("".join(lines).encode())
 
     def close(self) -> None:
-        """Write what waits, and record no more."""
+        """Write the requests that wait, and record no more."""
         limits_checked.disconnect(self._checked, self._app)
         self._closed.set()
         self.flush()
@@ -120,7 +120,7 @@ class Recorder:
                 request.__dict__.setdefault(self._place, (decision, subjects, time.monotonic_ns()))
 
     def _passed(self, response: Response) -> Response:
-        if self._closed.is_set() or not _is_of_a_route(request.routing_exception):
+        if self._closed.is_set() or not _is_limited(request.routing_exception):
             return response
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
@@ -156,7 +156,7 @@ class Recorder:
         self._segment: Path | None = None
 
     def _after_fork_in_child(self) -> None:
-        """What waits is the parent's to write."""
+        """Start empty: the parent writes the requests that wait."""
         self._begin()
 
     def _run(self) -> None:
@@ -204,7 +204,7 @@ class Recorder:
 
 
 def _single(subjects: Mapping[str, str]) -> dict[str, str]:
-    """Each type by itself: several that are one subject are told by their parts."""
+    """One subject by type: a subject of several types is taken apart."""
     found: dict[str, str] = {}
     for type_, value in subjects.items():
         parts = _parts_of(value)
@@ -217,7 +217,7 @@ def _single(subjects: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parts_of(value: str) -> dict[str, str] | None:
-    """Of a subject of several types, which is JSON."""
+    """The parts of a subject of several types, which is JSON; ``None`` for any other."""
     if not value.startswith("[["):
         return None
     with suppress(ValueError, TypeError, RecursionError):  # another subject may begin so
@@ -226,8 +226,8 @@ def _parts_of(value: str) -> dict[str, str] | None:
     return None
 
 
-def _is_of_a_route(error: Any) -> bool:
-    """Not of a redirect of the router, which asks no limit."""
+def _is_limited(error: Any) -> bool:
+    """Whether limits apply: they do not to a redirect by the router."""
     return error is None or isinstance(error, (NotFound, MethodNotAllowed))
 
 

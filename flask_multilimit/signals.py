@@ -41,7 +41,7 @@ Same arguments. ``decision.shadowed`` names every such rule.
 """
 
 subject_banned: NamedSignal = _signals.signal("subject-banned")
-"""Sent once when a ban begins: with the refusal that was the last strike. The ban of a shadow bans nobody.
+"""Sent once when a ban begins, with the refusal that was the last strike. Not sent for a shadow, which bans nobody.
 
 :param endpoint: where that was: the endpoint, or for a service function its qualified name.
 :param limiter: the name or the type of the limiter that has the ban.

@@ -28,7 +28,7 @@ from .operate.standing import require_limiters, standings_of
 from .serve.gate import AppGate, gate_of
 
 MOST_UNITS = 1_000_000
-"""Units that :func:`exhaust` uses up at most; each is an entry in storage when the window is exact."""
+"""The most units that :func:`exhaust` uses up; with an exact window, each is an entry in storage."""
 
 LATEST = 1e10
 """Seconds that a :class:`Clock` can show."""
@@ -226,13 +226,13 @@ def _of_test_client(address: str) -> dict[str, str]:
 
 
 def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """Without shadows; where all are shadows, these as if they were none. Without bans, which nobody can use up."""
+    """``hits`` without shadows; if all are shadows, as if they were none. Without bans, which nobody can use up."""
     hits = tuple(hit for hit in hits if not isinstance(hit, BanHit))
     return tuple(hit for hit in hits if not hit.shadow) or tuple(replace(hit, shadow=False) for hit in hits)
 
 
 def _arguments(parts: Sequence[str]) -> str:
-    """Those that name a subject of these parts."""
+    """The arguments that name a subject of these parts."""
     known = {"ip": 'ip="..."', "user": 'user="..."', "default": "everyone=True"}
     own = [f'"{part}": "..."' for part in parts if part not in known]
     named = [known[part] for part in parts if part in known]
@@ -240,7 +240,7 @@ def _arguments(parts: Sequence[str]) -> str:
 
 
 def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:
-    """By as much as the tightest rule has left, until a request would be refused."""
+    """Charge as much as the tightest rule has left, until a request would be refused."""
     used = 0
     while (decision := gate.limiter.peek(hits)).allowed:
         units = min(status.remaining for status in decision.statuses)

@@ -55,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for, here or by ``storage``."""
+    """Import a name on first use, here or from ``storage``."""
     if name == "Ban":  # with its model; few limits have one
         return import_module(".bans", __name__).Ban
     if name in __all__:

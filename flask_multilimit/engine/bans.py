@@ -85,7 +85,7 @@ class Ban(BaseModel):
 
     @property
     def rule(self) -> BanRule:
-        """What it is in a check."""
+        """The rule that it is in a check."""
         return _rule_of(self)
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ class BanRule(Rule):
 
     @property
     def window(self) -> str:
-        """What stands behind the type in its name."""
+        """The part of its name after the type."""
         return BAN
 
     @property

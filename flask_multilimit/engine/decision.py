@@ -284,7 +284,7 @@ def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
 _Fields = tuple[bytes, tuple[Hit, ...], Reply, DecidedBy, frozenset[str], Sequence[int] | None]
 
 decision_of: Callable[[_Fields], Decision] = from_fields(Decision)
-"""A decision of all its fields: every request makes one."""
+"""Makes a decision from the tuple of its fields, cheaply: every request makes one."""
 
 NOTHING: frozenset[str] = frozenset()
-"""No keys: what was refunded of a new decision."""
+"""No keys: nothing of a new decision was refunded."""

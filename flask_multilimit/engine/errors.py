@@ -1,4 +1,4 @@
-"""The errors: no more classes than a caller can tell apart."""
+"""The errors: one class for each case that callers handle differently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 
 
 class MultiLimitError(Exception):
-    """Base class of every error this package raises on its own behalf."""
+    """Base class of every error that this package raises."""
 
 
 class ConfigurationError(MultiLimitError, ValueError):

@@ -37,8 +37,8 @@ _held: list[Any] = []
 
 
 def mind_forks(one: Locked, *, inner: bool = False) -> None:
-    """Fork only while no thread holds the lock of ``one``, until it is garbage. ``inner``: a thread that takes its lock
-    may already hold an outer one."""
+    """Fork only while no thread holds the lock of ``one``, as long as it exists. ``inner``: a thread that takes its
+    lock may already hold an outer one."""
     (_inner if inner else _outer).add(one)
 
 

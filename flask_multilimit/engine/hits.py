@@ -209,7 +209,7 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
 
 
 def packed_ban(ban: Watching) -> bytes:
-    """What scripts also read of a ban. There, places are counted from 1."""
+    """What else scripts read of a ban. There, places are counted from 1."""
     quota, places = cast("BanQuota", ban.hit.rule.quota), [place + 1 for place in ban.watched]
     numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places
     return struct.pack(f"<{len(numbers)}d", *numbers)
@@ -305,7 +305,7 @@ def check_ban(ban: object) -> None:
 
 
 def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
-    """That of ``ban`` behind the hits of its limiter, which are ``watched``, one at least.
+    """The hit of ``ban``, which follows the hits of its limiter: these are ``watched``, at least one.
 
     Refusals by a rule with count 0 are not strikes.
     """
@@ -327,7 +327,7 @@ _IDS_AT_ONCE = 256
 _split = struct.Struct(f"{_ID_BYTES}s" * _IDS_AT_ONCE).unpack
 _OF_VERSION_4 = bytes(0x40 | byte & 0x0F for byte in range(256))
 _OF_VARIANT_1 = bytes(0x80 | byte & 0x3F for byte in range(256))
-"""What stands for each byte that tells the version, and the variant."""
+"""Translate a random byte to one that has the bits of the version, or of the variant."""
 
 _ids: list[bytes] = []
 if hasattr(os, "register_at_fork"):  # otherwise parent and child would use the same ids

@@ -1,4 +1,4 @@
-"""Reads a key that is in the storage: for commands and reports, because no check needs to."""
+"""Takes a key of the storage apart: for commands and reports; no check needs this."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KeyParts(NamedTuple):
     """The parts of a key."""
 
     stem: str
-    """What stands before the type."""
+    """The part before the type."""
     type: str
     subject: str
     """Escaped."""
@@ -30,7 +30,7 @@ class KeyParts(NamedTuple):
 
 
 def parts_of_key(key: str) -> KeyParts | None:
-    """The parts of ``key``; ``None`` if it is no key of a limit."""
+    """The parts of ``key``; ``None`` if it is not the key of a limit."""
     match = next(filter(None, (re.fullmatch(form, key) for form in _FORMS)), None)
     if match is None:
         return None
@@ -38,5 +38,5 @@ def parts_of_key(key: str) -> KeyParts | None:
 
 
 def scope_of_stem(stem: str, prefix: str) -> str:
-    """The scope in ``stem``, which begins with ``prefix``: of a long one, its digest."""
+    """The scope in ``stem``, which begins with ``prefix``; the digest of a long scope."""
     return unquote(hash_tag_of(stem) or stem.removeprefix(prefix).partition(":")[0])

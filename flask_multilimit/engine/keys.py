@@ -1,12 +1,12 @@
 """The key of a hit: ``<prefix>{<scope>}:<type>:<subject>:<algorithm>:<window ms>``.
 
-A limiter of some methods only has these behind the scope: ``<prefix>{<scope>}:POST:<type>:...``.
+A limiter of only some methods has these after the scope: ``<prefix>{<scope>}:POST:<type>:...``.
 
 The braces are the hash tag of Redis Cluster: all keys of one scope lie in one slot; or, where the subject is the tag,
 ``<prefix><scope>:<type>:{<subject>}:<algorithm>:<window ms>``, all keys of one subject. No two different (scope,
 type, subject) give one key, whatever their content and tag: everything outside a plain alphabet is percent-encoded (so
-neither braces nor colons are ever a subject's own), and what would be longer than its share of the 200 bytes is
-replaced by a digest behind a ``*``, which no encoded text contains.
+no brace or colon ever comes from a subject), and a part that would be longer than its share of the 200 bytes is
+replaced by a ``*``, which no encoded text contains, and a digest.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_TYPE = 20
 MAX_SUBJECT = 48
 
 _LONGEST_REST = len("::{}::sliding_window_counter:34560000000") + MAX_TYPE + MAX_SUBJECT
-"""Of a key, behind its stem."""
+"""The length of a key after its stem."""
 _PLAIN_METHODS = r"[A-Z+]+"
 
 DEFAULT_PREFIX = "rate_limit:"
 
 HashTag = Literal["scope", "subject"]
-"""What decides about the slot of a key."""
+"""Which part of a key determines its slot."""
 
 PREFIX_PATTERN = re.compile(rf"[!-z|~]{{1,{MAX_PREFIX}}}")
 """Printable ASCII without blanks and braces."""
@@ -38,7 +38,7 @@ TYPE_PATTERN = re.compile(rf"[A-Za-z][A-Za-z0-9_+-]{{0,{MAX_TYPE - 1}}}")
 """A ``+`` joins several types that are one subject."""
 
 NAME_PATTERN = rf"[A-Za-z][A-Za-z0-9_-]{{0,{MAX_TYPE - 1}}}"
-"""Text: few limiters have a name, and ``re`` compiles it for the first."""
+"""Not compiled: few limiters have a name, and ``re`` keeps what it has compiled."""
 
 NOTHING = "*"
 """Stands for an empty subject: an empty hash tag would be none, so the whole key would determine its slot."""
@@ -64,7 +64,7 @@ def escape_subject(subject: str) -> str:
 
 
 def stem_of(prefix: str, scope: str, hash_tag: HashTag, methods: str = "") -> str:
-    """What stands before the type."""
+    """The part of a key before the type."""
     escaped = escape_scope(scope)
     stem = f"{prefix}{escaped}:" if hash_tag == "subject" else f"{prefix}{{{escaped}}}:"
     return f"{stem}{_short(methods, MAX_KEY - len(stem) - _LONGEST_REST)}:" if methods else stem
@@ -77,7 +77,7 @@ def _short(methods: str, room: int) -> str:
 
 
 def stem_of_subject(stem: str, type_: str, subject: str, hash_tag: HashTag) -> str:
-    """What stands before the algorithm, of a subject that is escaped already."""
+    """The part of a key before the algorithm; ``subject`` is already escaped."""
     return f"{stem}{type_}:{{{subject or NOTHING}}}:" if hash_tag == "subject" else f"{stem}{type_}:{subject}:"
 
 
@@ -87,7 +87,7 @@ def key_of(stem: str, algorithm: str, window_ms: int) -> str:
 
 
 def stem_of_key(key: str) -> str:
-    """What stands before the algorithm in ``key``: the stem of its subject."""
+    """The part of ``key`` before the algorithm: the stem of its subject."""
     return key.rsplit(":", 2)[0] + ":"
 
 
@@ -111,5 +111,5 @@ def beside(key: str, name: str) -> str:
 
 
 def _is_tagged_by_subject(after_tag: str) -> bool:
-    """By what follows the braces: algorithm and window, without type and subject before them."""
+    """Whether the braces hold the subject: then only algorithm and window follow them."""
     return after_tag.count(":") == 2

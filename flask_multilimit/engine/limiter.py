@@ -83,8 +83,8 @@ class Limiter:
         self._keeper: Any = None
         """Holds the slots of this process; ``None`` until there is one."""
         self.revise: Callable[[Hits], Hits | None] | None = None
-        """Changes the hits of :func:`hits_for` before they are asked; ``None`` from it: nothing is limited. For
-        :func:`.follow_control`."""
+        """Changes hits that come from :func:`hits_for` before they are checked; if it returns ``None``, nothing is
+        limited. For :func:`.follow_control`."""
 
     @property
     def storage(self) -> Storage:
@@ -216,7 +216,7 @@ class Limiter:
         """Renew the slots that ``decision`` has taken by :class:`.Concurrent` rules, in the background, until
         :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
-        if self._holding is not self._storage:  # looked up once, for it takes longer than all the rest
+        if self._holding is not self._storage:  # looked up once: it takes longer than all the rest
             from .slots import that_keeps_slots  # noqa: PLC0415 - few limits hold slots
 
             self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
@@ -224,7 +224,7 @@ class Limiter:
         try:
             self._keeper.hold(self._keeps_slots, decision)
         except (AttributeError, TypeError, ValueError):
-            require_decision(decision)  # only here, for slots are held and released all the time
+            require_decision(decision)  # only on an error: slots are held and released all the time
             raise
 
     def release(self, decision: Decision) -> None:
@@ -293,7 +293,7 @@ class _Block:
         return decision
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.limiter._keeper.release(self._decision)  # what this process does not hold, as after a fork, is not its own
+        self.limiter._keeper.release(self._decision)  # only what this process holds: after a fork, the parent does
 
 
 def unasked(hits: tuple[Hit, ...]) -> Decision:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True, eq_default=False)
     def record(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-        """A frozen dataclass, equal to itself alone, of our own use: type checkers refuse to assign its fields. At run
-        time nothing does, because each start would compile the methods for it."""
+        """A dataclass for internal use, compared by identity. Type checkers treat it as frozen; at run time it is not,
+        because each start would compile the methods for it."""
 else:
     record = functools.partial(dataclass, eq=False, repr=False)
 

@@ -23,12 +23,12 @@ Standing = Sequence[int]
 
 NOW, ALLOWED, DELAY = range(3)
 REMAINING, RETRY_AFTER, RESET_AFTER = range(3, 6)
-"""Of the first hit."""
+"""The indices of the first hit."""
 EACH = 3
 """Numbers for each hit."""
 REMAININGS = slice(REMAINING, None, EACH)
 RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
-"""What is the same of each hit, for the few places that every request comes through: there is no call."""
+"""The same number of every hit, for the few places on the path of each request: a slice saves a call."""
 
 
 def head(now: int, delay: int = 0, *, allowed: bool = True) -> list[int]:

@@ -36,7 +36,7 @@ UNITS = {
 _TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*", re.IGNORECASE)
 _AT_ONCE = r"\s*(?P<count>\S+?)\s+at\s+once\s*"
 LONGEST_COUNT = 4000
-"""Digits: Python reads no more."""
+"""Digits: Python refuses to read an ``int`` of many more."""
 NAME = r"[A-Za-z0-9_.:*/-]{1,64}"
 
 
@@ -143,7 +143,7 @@ class Rule(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """The one rule that ``text`` writes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``,
+        """The one rule that ``text`` describes: ``"100/minute"``, ``"100 per minute"``, ``"10 per 20 seconds"``,
         ``"5 at once"``.
 
         Units: second, minute, hour, day, week, month (30 days), year (365 days), singular or plural.
@@ -253,7 +253,7 @@ class Rule(BaseModel):
 _REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5), or text such as "5/minute"'
 
 NOTHING = Rule.model_construct(time=60, count=0)
-"""The rule by which nothing passes. Only code makes it: a count of 0 in a declaration is an error."""
+"""The rule that lets nothing pass. Only code makes it: a count of 0 in a declaration is an error."""
 
 
 CONCURRENCY = "concurrency"

@@ -39,7 +39,7 @@ LINGER_SECONDS = 10.0
 _log = logging.getLogger("flask_multilimit")
 
 
-class _Held:  # made at every request: without an __init__, which would be a call more
+class _Held:  # made at every request: an __init__ would be one more call
     """The slots that one check holds. Called with the reason if their release was lost."""
 
     __slots__ = ("due", "keeper", "slots", "storage", "timeout")
@@ -104,7 +104,7 @@ class Keeper:
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
         """Renew what ``decision`` has taken until it is released."""
         check_id, hits, reply, _, refunded, _ = decision
-        try:  # as memoized() does, in a call less
+        try:  # as memoized() does, with one call fewer
             only, timeout, pause = hits.memory[_usual]  # type: ignore[attr-defined]
         except (KeyError, AttributeError):
             only, timeout, pause = memoized(hits, _usual)
@@ -116,8 +116,8 @@ class Keeper:
         due = self._clock() + pause
         self._held[check_id] = held = _Held()
         held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
-        if self._thread is None or due < self._wakes_at:  # this runs at every request: one call less, nearly always
-            self._see_to_it(due)
+        if self._thread is None or due < self._wakes_at:  # saves a call in nearly every request
+            self._wake_by(due)
 
     def release(self, decision: Decision) -> bool:
         """Give back what ``decision`` has taken; whether this process held it."""
@@ -176,7 +176,7 @@ class Keeper:
     def later(self, release: Callable[[], None]) -> None:
         """Call ``release`` soon, in the thread of the keeper. What it raises is logged."""
         self._late.append(release)
-        self._see_to_it(self._clock())
+        self._wake_by(self._clock())
 
     def __len__(self) -> int:
         """Checks whose slots are held, or could not be released yet."""
@@ -184,14 +184,14 @@ class Keeper:
 
     def _confirm_soon(self, storage: KeepsSlots) -> None:
         self._unconfirmed[id(storage)] = storage
-        self._see_to_it(self._clock() + CONFIRM_SECONDS)
+        self._wake_by(self._clock() + CONFIRM_SECONDS)
 
     def release_later(self, held: _Held, error: StorageError) -> None:
         """Try again at once, in the thread, because ``error`` may have kept the slots from being released."""
         now = self._clock()
         self._warn(held, error, now)
         self._lost[held.check_id] = _Lost(held.storage, held.slots, now, now + held.timeout)
-        self._see_to_it(now)
+        self._wake_by(now)
 
     def _warn(self, held: _Held, error: StorageError, now: float) -> None:
         """Once for all slots that are lost together, with a connection or with the server."""
@@ -209,7 +209,8 @@ class Keeper:
 
     # The thread
 
-    def _see_to_it(self, due: float) -> None:
+    def _wake_by(self, due: float) -> None:
+        """Let the thread run at ``due`` or before; start it if there is none."""
         if self._thread is not None and due >= self._wakes_at:
             return
         with self._wake:
@@ -311,7 +312,7 @@ class Keeper:
 
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
-    """What ``decision`` has taken of rules that hold slots."""
+    """The slots that ``decision`` has taken."""
     check_id, hits, reply, _, refunded, _ = decision
     if reply[ALLOWED] <= 0 or check_id == PEEKED:
         return ()
@@ -322,11 +323,11 @@ def slots_of(decision: Decision) -> tuple[Slot, ...]:
 
 
 _slot_of: Callable[[tuple[bytes, Hit]], Slot] = from_fields(Slot)
-"""A slot of its fields: every request that takes one makes one."""
+"""Makes a slot from the tuple of its fields, cheaply: every request that takes one makes one."""
 
 
 class _Holding(NamedTuple):
-    """What of a check holds slots."""
+    """The hits of a check that take slots."""
 
     hits: tuple[Hit, ...]
     has_shadows: bool
@@ -338,7 +339,8 @@ def _holding(hits: tuple[Hit, ...]) -> _Holding:
 
 
 def _usual(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
-    """What holds slots, if it is one hit and no shadow; the shortest timeout; and the time between two renewals."""
+    """The hit that takes a slot, if it is the only one and no shadow; the shortest timeout; the time between two
+    renewals."""
     found, has_shadows = memoized(hits, _holding)
     only = found[0] if len(found) == 1 and not has_shadows else None
     timeout = min([hit.rule.time for hit in found], default=0)
@@ -346,7 +348,7 @@ def _usual(hits: tuple[Hit, ...]) -> tuple[Hit | None, float, float]:
 
 
 def _fault(error: Exception) -> Exception | None:
-    """``error`` if it is a fault of the code of a storage, to be logged with its traceback."""
+    """``error`` if it is a bug in a storage, to be logged with its traceback."""
     return None if isinstance(error, StorageError) else error
 
 
@@ -354,7 +356,7 @@ def _attempt(release: Callable[[], None]) -> None:
     """Call ``release`` in the thread of the keeper, which lives on if it raises."""
     try:
         release()
-    except Exception:  # a fault in code of a storage: what cannot be reached is tried again
+    except Exception:  # a bug in a storage: a storage that does not answer is asked again
         _log.exception("Slots could not be released. They expire after their timeout.")
 
 
@@ -375,7 +377,7 @@ def _by_storage(each_of: Iterable[_Of]) -> list[tuple[KeepsSlots, list[_Of]]]:
 
 
 def that_keeps_slots(storage: Storage) -> KeepsSlots:
-    """``storage`` itself. Raises :class:`ConfigurationError` where a layer of it keeps no slots."""
+    """``storage`` itself. Raises :class:`ConfigurationError` if a layer of it keeps no slots."""
     layer = next((layer for layer in layers_of(storage) if not isinstance(layer, KeepsSlots)), None)
     if layer is None:
         return cast("KeepsSlots", storage)
@@ -386,4 +388,4 @@ def that_keeps_slots(storage: Storage) -> KeepsSlots:
 
 
 KEEPER = Keeper()
-"""Of this process."""
+"""The keeper of this process."""

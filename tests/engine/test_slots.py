@@ -377,7 +377,7 @@ class Held(NamedTuple):
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     now = [0.0]
     keeper, storage = Keeper(clock=lambda: now[0]), Renewing()
-    monkeypatch.setattr(keeper, "_see_to_it", lambda _: None)  # its thread would renew beside the test
+    monkeypatch.setattr(keeper, "_wake_by", lambda _: None)  # its thread would renew beside the test
     decision = storage.check(THREE)
     keeper.hold(storage, decision)
     return Held(keeper, storage, decision, now)

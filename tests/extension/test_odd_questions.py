@@ -58,7 +58,7 @@ def test_any_other_subject_is_an_error(app: Flask, multilimit: MultiLimit, subje
         ({"endpoint": "view", "everyone": "no"}, "everyone='no': give True or False"),
         ({"endpoint": "view", "subjects": 5}, r'subjects=5: give a dict by type, such as {"api_key": "abc"}'),
         ({"endpoint": "view", "subjects": {"key": 5.0}}, "key=5.0: give a str, an int or a UUID"),
-        ({}, "outside of a request, name an endpoint, and whose quotas"),
+        ({}, "outside of a request, name an endpoint and a subject"),
     ],
 )
 def test_a_wrong_question_about_a_quota_is_an_error(
@@ -185,7 +185,7 @@ def app_of(framework: str, module: str, name: str) -> Any:
     [
         (app_of("quart", "app", "Quart"), "for Quart there is quart-rate-limiter, or ask the engine's Limiter"),
         (app_of("starlette", "applications", "FastAPI"), "for Starlette and FastAPI there is slowapi, or ask"),
-        (ProxyFix(Flask("shop").wsgi_app), "give the Flask object itself, not what is wrapped around it"),
+        (ProxyFix(Flask("shop").wsgi_app), "give the Flask object itself, not a wrapper around it"),
         (object(), "give the Flask object itself"),
     ],
     ids=["Quart", "FastAPI", "ProxyFix", "object"],
