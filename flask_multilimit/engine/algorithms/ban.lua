@@ -1,14 +1,14 @@
--- Ban: a string under one key: when the ban began and its level as doubles, the id of the check that began it; then of
--- each strike since its instant as a double and the id of its check. Twin of ban.py.
+-- Ban: a string under one key: when the ban began and its level as doubles, the id of the check that began it; then,
+-- for each strike since, its instant as a double and the id of its check. Twin of ban.py.
 --
--- A hit has besides: time, factor, most, memory, and watches, the places of the hits whose refusals are its strikes.
+-- Further fields of its hit: time, factor, most, memory, and watches, the places of the hits whose refusals are strikes.
 local NO_BAN = -1 -- the level of a state without a ban
 local MOST_LEVEL = 100 -- repetitions that still lengthen a ban
 
 algorithms.ban = {
   -- Remaining: how many strikes are missing. While a ban holds: -2 * (level + 1), and one less in the answer to the
-  -- check that has begun it. Seen: the state, the level and for how long that is remembered, how many strikes have left
-  -- their window, how many there are, and until when one of all that counts; `{}` for a state of the future.
+  -- check that began it. Seen: the state, the level, how long the level is remembered, how many strikes have left their
+  -- window, how many there are in all, and how long any of this counts; `{}` for a state of the future.
   evaluate = function(hit, now)
     local state = call('GET', hit.key)
     if not state then
@@ -53,7 +53,7 @@ algorithms.ban = {
     return math.max(hit.count - (strikes - past), 0), 0, 0, { state, level, remembered, past, strikes, whole }
   end,
 
-  -- What an allowed check does: nothing but to drop what lies in the future.
+  -- An allowed check only drops a state of the future.
   charge = function(hit, now, seen)
     if not seen then
       return 0
@@ -77,7 +77,7 @@ algorithms.ban = {
         end
       end,
 
-      -- One more strike, unless a ban holds (`left`) or the check has struck already. What evaluate returns, after it.
+      -- Add a strike, unless a ban holds (`left`) or this check is a strike already. Then return what evaluate would.
       strike = function(hit, now, remaining, left, seen, id)
         local state, level, remembered, past, strikes = unpack(seen or {})
         if not state then

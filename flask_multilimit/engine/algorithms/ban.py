@@ -59,7 +59,7 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a state says at one instant."""
+    """What a state means at one instant."""
 
     level: int
     """The level of the ban that holds or is remembered; else :data:`NO_BAN`."""

@@ -3,7 +3,7 @@
 --
 -- Members are as in sliding_window.lua: the id of the check, and for further units the id and their number. Each charge
 -- and each renewal renews the key's TTL: unlike the units of a window, slots may be in use without end.
-local UNKNOWN = -2 -- a retry_after that nobody can know
+local UNKNOWN = -2 -- a retry_after that is not known
 local TRIM = 128 -- the most expired slots that one check drops, and the most of the future
 
 algorithms.concurrency = {
@@ -41,7 +41,7 @@ algorithms.concurrency = {
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
       end
-      -- Counted again, for a slot that is taken anew under its id is no longer one of the expired.
+      -- Counted again, because a slot that is taken again under its id is no longer expired.
       local expired = call('ZCOUNT', hit.key, '-inf', now - hit.window)
       if expired > 0 then
         call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)

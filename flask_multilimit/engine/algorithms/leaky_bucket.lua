@@ -1,8 +1,8 @@
--- Leaky bucket: the water is what lies between now and the instant of rate.lua. Twin of leaky_bucket.py.
+-- Leaky bucket: the water is the time from now to the instant of rate.lua. Twin of leaky_bucket.py.
 local METER = -1 -- in place of a max_delay
 
 algorithms.leaky_bucket = {
-  -- Seen as in rate.lua; rounded up to whole microseconds it is the delay. Nothing (cost 0) waits for no turn.
+  -- Seen as in rate.lua; rounded up to whole microseconds it is the delay. A check of cost 0 never waits.
   evaluate = function(hit, now)
     local remaining, retry_after, _, seen = rate.evaluate(hit, now)
     if hit.max_delay == METER then

@@ -7,7 +7,7 @@ local function load_numbers(key)
   end
 end
 
--- Where the first number is an instant that only a clock that stepped back has far ahead of it.
+-- For states whose first number is an instant: it lies far ahead only if the clock has stepped back.
 local function drop_future_numbers(hit, now)
   local first = load_numbers(hit.key)
   if first and first > now + AHEAD then
@@ -15,7 +15,7 @@ local function drop_future_numbers(hit, now)
   end
 end
 
--- `left` is how long they matter, in microseconds.
+-- `left` is how long the numbers matter, in microseconds.
 local function store_numbers(key, left, first, second, third)
   local text = string.format('%.0f %.0f', first, second)
   if third then

@@ -1,7 +1,7 @@
 -- What token bucket, leaky bucket and GCRA share: "<whole microseconds> <rest>" under one key, the instant when
 -- all units will have come back; the rest is counted in 1 / count of a microsecond. Twin of rate.py.
 --
--- A duration is a pair (whole, rest) here, because its product with count may pass 2^53.
+-- Here a duration is a pair (whole, rest), because its product with count may exceed 2^53.
 local function minus(hit, whole, rest, other_whole, other_rest)
   if rest < other_rest then
     return whole - other_whole - 1, rest + hit.count - other_rest
@@ -20,7 +20,7 @@ local function up(whole, rest)
   return rest > 0 and whole + 1 or whole
 end
 
--- How far away the instant is: zero when it has passed, or is further than burst intervals and AHEAD.
+-- How far away the instant is: zero when it has passed, or is further away than burst intervals and AHEAD.
 local function behind(hit, now)
   local whole, rest = load_numbers(hit.key)
   if not whole or whole < now then
@@ -35,7 +35,7 @@ local function behind(hit, now)
   return whole, rest
 end
 
--- How many units make that long, rounded down.
+-- How many units take that long to come back, rounded down.
 local function units(hit, whole, rest)
   local many, left = span(hit.count, whole, hit.window)
   return many + math.floor((left + rest) / hit.window)
@@ -79,7 +79,8 @@ local rate = {
         end
       end,
 
-      -- Take back of the charge what has not come back by itself; exact when nobody came in between, never more.
+      -- Refund the part of the charge that has not come back by itself: exact without other requests in between, and
+      -- never more.
       refund = function(hit, until_, now)
         local whole, rest = behind(hit, now)
         local back, back_rest = span(hit.cost, hit.window, hit.count)

@@ -5,13 +5,13 @@
 -- charge is later than one window after the first, so each of them outlives its own window; a refund, which
 -- could take the entry that would have expired, renews it too.
 --
--- The member of a check's first unit is its id; the others have their number behind it, and come in chunks of 2000,
--- for Lua's stack holds no more than some 8000 arguments of a command.
+-- The member of a check's first unit is its id; the others add their number to it, and are written in chunks of 2000,
+-- because Lua's stack holds only about 8000 arguments of a command.
 --
--- A short ZSET is a list, in which the server counts entry by entry. Where it has more than a few, the script counts what
--- lies outside of the window instead: nearly always nothing, which it sees at the ends of the list.
-local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, and one a unit
-local FEW = 24 -- entries that are counted as fast as it is seen that none lies outside
+-- A short ZSET is a list, in which the server counts entry by entry. If it has more than a few entries, the script counts
+-- those outside of the window instead: nearly always there are none, which the ends of the list show.
+local TRIM = 128 -- the most entries of each kind (expired, future) that one check drops, plus one per unit
+local FEW = 24 -- up to here, counting all entries is as fast as seeing that none is outside of the window
 local LONGEST_LIST = 128 -- entries; in longer ZSETs the server has an index (zset-max-listpack-entries)
 
 algorithms.sliding_window = {
@@ -60,7 +60,7 @@ algorithms.sliding_window = {
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
       end
-      -- Counted again, for a check that is charged anew under its id takes its expired entries along.
+      -- Counted again, because a check that is charged again under its id renews its expired entries.
       local expired = call('ZCOUNT', hit.key, '-inf', now - hit.window)
       if expired > 0 then
         call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)

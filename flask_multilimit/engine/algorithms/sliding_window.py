@@ -31,7 +31,7 @@ FEW = 8
 """The fewest dropped entries for which the array is cut."""
 
 _entry = struct.Struct("q16s").pack
-"""An entry as an array keeps it, of an instant and a check id."""
+"""An instant and a check id, as the array keeps them."""
 _EACH = 3
 """Numbers of an entry: the instant, and two for the id."""
 
@@ -41,7 +41,7 @@ class Log:
 
     Entries before ``head`` are dropped. The array is cut when these are half of all and at least :data:`FEW`, so
     dropping is O(1). ``quota`` is that of the last charge. By this quota, all entries count until ``known_until`` (0 if
-    not known), and there is ``room`` for so many more.
+    not known), and there is ``room`` for that many more.
     """
 
     __slots__ = ("entries", "head", "known_until", "quota", "room")
@@ -61,7 +61,7 @@ class Log:
 
     @property
     def end(self) -> int:
-        """The index behind the last entry."""
+        """The index after the last entry."""
         return len(self.entries) // _EACH
 
     def after(self, instant: int, start: int) -> int:
@@ -186,8 +186,8 @@ def charge_units(
     """:func:`evaluate` and :func:`charge` at once for one unit of each key, if all allow.
 
     Writes the units that are left into ``reply``, and returns the keys that had no log. If a key refuses, or was last
-    charged by another window, returns ``None`` and charges nothing. No entry may be in the future. One pass, for
-    nearly always all allow.
+    charged by another window, returns ``None`` and charges nothing. No entry may be in the future. It takes one pass,
+    because nearly always all allow.
     """
     entry = _entry(now, check_id)
     missing: tuple[tuple[str, Quota], ...] = ()

@@ -9,13 +9,13 @@ local function in_force(hit, now)
     start, current, previous = start + hit.window, 0, current
   end
   if current == 0 and previous == 0 then
-    -- Nothing counts any more after a refund: the next charge is a first one.
+    -- After a refund nothing counts any more: the next charge begins a new window.
     return now, 0, 0
   end
   return start, current, previous
 end
 
--- What is left of `used` units of the window before, rounded up.
+-- How many of the `used` units of the window before still count, rounded up.
 local function weigh(used, hit, elapsed)
   local whole, rest = span(used, hit.window - elapsed, hit.window)
   return rest > 0 and whole + 1 or whole

@@ -77,7 +77,7 @@ def _in_force(state: State | None, quota: Quota, now: int) -> State:
     start, current, previous = state
     if now >= start + quota.window:
         start, current, previous = start + quota.window, 0, current
-    # Nothing counts any more after a refund: the next charge is a first one.
+    # After a refund nothing counts any more: the next charge begins a new window.
     return (start, current, previous) if current or previous else (now, 0, 0)
 
 

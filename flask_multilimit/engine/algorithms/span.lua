@@ -1,4 +1,4 @@
--- floor(n * a / b) and the rest, exact although the product may pass 2^53, where doubles end:
+-- floor(n * a / b) and the rest, exact even if the product exceeds 2^53, beyond which doubles skip whole numbers:
 -- long multiplication by 7 bits of n at a time. For whole n < 2^35, b < 2^45, and a result below 2^53.
 local function span(n, a, b)
   local product = n * a

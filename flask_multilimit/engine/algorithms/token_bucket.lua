@@ -1,2 +1,2 @@
--- Token bucket: the tokens missing are what lies between now and the instant of rate.lua. Twin of token_bucket.py.
+-- Token bucket: the missing tokens are the time from now to the instant of rate.lua. Twin of token_bucket.py.
 algorithms.token_bucket = rate

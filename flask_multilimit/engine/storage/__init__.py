@@ -1,4 +1,4 @@
-"""What answers a check: the Storage protocol, its implementations, and the layers around them."""
+"""Storages answer checks: the protocol, its implementations, and the layers around them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ _HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"
 
 
 class PortError(ValueError):
-    """Something that is not a port stands in its place."""
+    """An address whose port is not a port."""
 
     def __init__(self, address: str) -> None:
         in_brackets = "; an IPv6 address needs brackets" if address.count(":") > 1 and "[" not in address else ""
@@ -31,7 +31,7 @@ def host_and_port(text: str, port: int) -> tuple[str, int]:
     check_port(text)
     parts = urlsplit(f"//{text}")
     if not parts.hostname or parts.netloc != text:
-        raise ValueError(f"{text!r} is no address")
+        raise ValueError(f"{text!r} is not an address")
     return parts.hostname, parts.port or port
 
 
@@ -40,7 +40,7 @@ def redacted(url: str) -> str:
     one."""
     credentials, at, address = url.rpartition("@")
     scheme, separator, _ = credentials.partition("://")
-    if "?" in credentials:  # of a password, or the "@" is one among the options
+    if "?" in credentials:  # it is part of a password, or the "@" is part of the options
         address = ""
     shown = (f"{scheme}://***@{address}" if separator else f"***@{address}") if at else url
     return re.split("[?#]", shown)[0]

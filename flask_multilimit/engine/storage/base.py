@@ -106,7 +106,7 @@ class Inspectable(Protocol):
     """A storage that can list its keys, for people and never for a check."""
 
     def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
-        """The keys that begin with ``prefix`` and have ``containing`` behind it, in order, at most ``limit`` of them.
+        """The keys that begin with ``prefix`` and have ``containing`` after it, in order, at most ``limit`` of them.
         Raises :class:`StorageError`."""
 
 
@@ -128,7 +128,7 @@ class Clocked(Protocol):
 
 @runtime_checkable
 class HoldsUnits(Protocol):
-    """A layer that takes units in advance, and says when it has some again."""
+    """A layer that takes units in advance, and reports when it has some again."""
 
     on_units: Callable[[Sequence[str]], object] | None
     """Called with the keys of which this process has units."""

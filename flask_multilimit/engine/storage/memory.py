@@ -1,4 +1,4 @@
-"""``memory://``: quotas of this process, under one lock: evaluate all, then write all."""
+"""``memory://``: quotas in this process. Each check evaluates all hits and then writes all, under one lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tallies import Tallies, TalliesInMemory, Tally
 SWEEPS = 2
 """Due keys that are looked at for each hit of a check: more than a hit can add, so expired keys do not pile up."""
 NOTHING_DUE = sys.maxsize
-"""In place of the instant when to look again, as long as there are no keys."""
+"""The instant of the next due key, if there are no keys."""
 
 
 class MemoryStorage:
@@ -45,20 +45,20 @@ class MemoryStorage:
         self._lock = Lock()
         mind_forks(self, inner=True)
         self._states: dict[str, Any] = {}
-        self._rules: dict[str, Rule] = {}  # by which each state was written last
+        self._rules: dict[str, Rule] = {}  # the rule that last wrote each state
         self._due: list[tuple[int, str]] = []  # a heap: when to look whether a key can be forgotten
         self._first_due = NOTHING_DUE
         self._tallies = TalliesInMemory()
-        self._latest = 0  # instant of a charge: no state knows a later one
+        self._latest = 0  # the latest instant that any state holds
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         lock = self._lock
-        lock.acquire()  # `with` would take longer than all that the lock is for
+        lock.acquire()  # `with` would take longer than the work under the lock
         try:
             now = monotonic_ns() // 1000 if self.clock is None else self.clock()
             if now >= self._first_due:
                 self._sweep(now, SWEEPS * len(hits))
-            try:  # `memoized`, written out: each check
+            try:  # as memoized() does, with one call fewer: every check comes here
                 charge, asked, blank, striking, bans = hits.memory[_quick_way]  # type: ignore[attr-defined]
             except (AttributeError, KeyError):
                 charge, asked, blank, striking, bans = memoized(hits, _quick_way)
@@ -125,7 +125,7 @@ class MemoryStorage:
                     self._states[key] = None  # stays until its turn in `_due`, so that it never has two of them
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no connections."""
 
     def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
         with self._lock:
@@ -147,7 +147,7 @@ class MemoryStorage:
             self._sweep(self._now(), most)
 
     def forget_soonest(self, most: int) -> None:
-        """Keep at most ``most`` keys. Those whose quotas may be full again soonest are forgotten first."""
+        """Keep at most ``most`` keys: forget first those whose quotas may be full again soonest."""
         if len(self._states) <= most:
             return
         with self._lock:
@@ -226,8 +226,8 @@ _QuickWay = tuple[
 - :meth:`.ChargesUnits.charge_unit` or :meth:`.ChargesUnits.charge_units`; ``None``: there is no quick way
 - the units that it is asked for
 - the reply when all are charged, except for the instant and what remains
-- the keys that must have no state: nobody has a strike
-- the bans, in any case
+- the keys of bans, which must have no state: a strike or a ban excludes the quick way
+- the bans, even if there is no quick way
 """
 
 

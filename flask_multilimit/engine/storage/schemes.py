@@ -15,7 +15,7 @@ from .base import Storage, check_timeout, is_storage
 from .memory import MemoryStorage
 
 DEFAULT_TIMEOUT = 0.1
-"""Seconds that a connection may take, and that an answer may take."""
+"""Seconds that connecting may take, and that an answer may take."""
 
 
 class Scheme(NamedTuple):
@@ -25,7 +25,7 @@ class Scheme(NamedTuple):
     """Opens the storage of a URI, given the time-out in seconds. Does not connect. Raises
     :class:`ConfigurationError`."""
     address: Literal["required", "optional", "none"] = "required"
-    """Whether something follows the ``://``."""
+    """Whether an address follows the ``://``."""
 
 
 def _redis(uri: str, timeout: float) -> Storage:
@@ -79,7 +79,7 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise _wrong(uri, f'not one of {known}, for instance "redis://localhost:6379/0"')
     if scheme.address == "none" and address:
-        raise _wrong(uri, f"nothing stands behind the slashes of {name}://")
+        raise _wrong(uri, f"nothing may follow {name}://")
     if scheme.address == "required" and not address:
         raise _wrong(uri, f"it names no server; write it as {name}://{_EXAMPLES.get(name, 'localhost:6379')}")
     return scheme.open(uri, timeout)

@@ -42,8 +42,8 @@ class KeepsTallies(Protocol):
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         """Add ``tallies`` in one command; return the POSIX time by the clock of the storage.
 
-        ``source`` is a key of the sender, and ``number`` counts what it sends. What has arrived before changes nothing,
-        so a sender without an answer can send it again. All keys have the same hash tag.
+        ``source`` is a key of the sender, and ``number`` counts what it sends. Tallies that have already arrived change
+        nothing, so a sender without an answer can send them again. All keys have the same hash tag.
         """
 
     def tallies(self, keys: Sequence[str]) -> Tallies:

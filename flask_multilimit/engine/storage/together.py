@@ -27,7 +27,7 @@ class Together:
         self._begin()
 
     def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
-        """Return when ``release`` was called with ``slots``, among others. If it has failed, each ``lost`` is called.
+        """Return once ``release`` has been called with ``slots``, among others. If it failed, each ``lost`` is called.
         Of several threads, the first one's ``release`` is called for all."""
         self._queue.append((slots, lost))
         with self._releasing:

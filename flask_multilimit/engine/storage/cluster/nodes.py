@@ -13,7 +13,7 @@ from ..redis.deadline import Deadline
 from ..redis.storage import timed_client
 
 Address = tuple[str, int]
-"""Host and port, as the servers of the cluster call each other."""
+"""Host and port, by which the servers of the cluster know each other."""
 
 _DEFAULT_PORT = 6379
 
@@ -33,7 +33,7 @@ class Nodes(Protocol):
     """Makes the clients. The caller keeps them."""
 
     start: Sequence[Address]
-    """Servers that know the others."""
+    """The servers to ask first; they know the others."""
     deadline: WholeDeadline
     """All clients keep it."""
 
@@ -93,8 +93,8 @@ def _address_of(host: str) -> Address:
 
 
 class NodesOfClient:
-    """From a ``RedisCluster``, whose pools are used with its options and timeouts, but not its retries: they would
-    charge again what is charged already."""
+    """From a ``RedisCluster``: uses its pools, options and timeouts, but not its retries, which would charge a check
+    twice."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -22,8 +22,8 @@ from .nodes import Address
 SLOTS = 16_384
 
 LEARNED_FOR = 1.0
-"""Seconds after the slots were learned in which a redirection corrects one slot. Later, it is a sign that others have
-moved as well."""
+"""For this many seconds after the slots were learned, a redirection corrects one slot. Later, it is a sign that others
+have moved as well."""
 
 _REDIRECTION = re.compile(r"(?:(?:MOVED|ASK) )?(\d+) (\S*):(\d+)")
 
@@ -41,7 +41,7 @@ def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
     """The redirection that the server at ``asked`` answered by ``error``, if it is one."""
     cause = error.__cause__
     text = str(cause)
-    by_class = isinstance(cause, AskError)  # which MovedError is one of
+    by_class = isinstance(cause, AskError)  # MovedError is a subclass of it
     if not by_class and not (isinstance(cause, ResponseError) and text.startswith(("MOVED ", "ASK "))):
         return None
     found = _REDIRECTION.match(text)
@@ -84,7 +84,7 @@ class Slots:
         return sorted({owner for owner in self._learn() if owner is not None})
 
     def moved(self, slot: int, to: Address) -> None:
-        """Take note of a redirection. The new owner of a slot is the best one to ask about the other slots."""
+        """Note a redirection. The new owner of a slot is the best one to ask about the other slots."""
         owners = self._owners
         if owners is None:
             return

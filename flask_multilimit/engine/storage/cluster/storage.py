@@ -2,8 +2,8 @@
 
 A server is atomic only for keys of one slot. So the hits of each slot form a *group*, and the groups are checked one
 after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly, by that id,
-and the groups after it are only peeked; what refuses there is a strike all the same. A ban that watches rules of other
-slots is struck in a command of its own. A rule never admits more than it allows. For a moment, other requests may see
+and the groups after it are only peeked; a refusal there is still a strike. A ban that watches rules of other slots gets
+its strike in a command of its own. A rule never admits more than it allows. For a moment, other requests may see
 charges that are about to be refunded.
 
 While a slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then each
@@ -42,7 +42,7 @@ MOST_SERVERS = 8
 
 T = TypeVar("T")
 Question = Callable[[RedisStorage, "UUID | None"], T]
-"""Asked of a server; with the id under which another server may have answered it before."""
+"""What to ask a server, given the id under which another server may have answered it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +230,14 @@ class ClusterStorage:
     def _without_charges(
         self, hits: tuple[Hit, ...], answers: Sequence[Answer], charged: list[Decision]
     ) -> list[Answer]:
-        """What the quotas are when ``charged`` has been refunded."""
+        """The answers as they are once ``charged`` has been refunded."""
         given_back = [group for group, answer in answers if answer.charges]
         self._take_back(charged)
         others = [(group, answer) for group, answer in answers if not answer.charges]
         return [*others, *self._answers(hits, given_back, self._peek)]
 
     def _struck_from_elsewhere(self, hits: tuple[Hit, ...], answers: Sequence[Answer], check_id: UUID) -> list[Answer]:
-        """The bans for which rules of other slots alone are a strike, after it."""
+        """The answers of the bans that only rules of other slots have struck, after the strike."""
         slots = {place: group.slot for group, _ in answers for place in group.places}
         refusing = {place for group, answer in answers for place in _refusing(group, answer)}
         struck = []
@@ -429,12 +429,12 @@ def _must_be_taken_apart(group: Group, error: StorageError) -> bool:
 
 
 def _refusing(group: Group, answer: Decision) -> list[int]:
-    """The places of what refuses."""
+    """The places of the hits that refuse."""
     return [place for place, wait in zip(group.places, retry_afters(answer.reply), strict=True) if wait]
 
 
 def _joined(hits: tuple[Hit, ...], answers: Sequence[Answer]) -> Decision:
-    """One decision made of the answers of all groups, at the instant of the first hit's."""
+    """One decision from the answers of all groups, at the instant of the answer for the first hit."""
     if len(answers) == 1:
         return answers[0][1]
     standings: dict[int, Standing] = {}

@@ -1,4 +1,4 @@
-"""A layer that does not ask the storage again about what it can only refuse.
+"""A layer that does not ask the storage again about a check that it can only refuse.
 
 A refusal says how long it lasts, and other requests can only make it last longer. Until it ends, but at most for a
 second, the process refuses the same check by itself. It remembers only refusals: the storage decides every check that
@@ -30,15 +30,16 @@ from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
 from ..base import HoldsUnits, KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, layers_of
 
 DENY_SECONDS = 1.0
-"""How long a refusal is believed at most, by default."""
+"""The longest time for which a refusal is believed, by default."""
 LONGEST_DENY_SECONDS = 60.0
-"""The most that can be set."""
+"""The longest such time that can be set."""
 REMEMBERED = 10_000
 """The most refusals that are remembered. Beyond that, the oldest is forgotten, and the storage is asked."""
 SWEEPS = 2
 """The most expired refusals that are forgotten with each new one: more than it adds."""
 SHARDS = 1024
-"""Keys are hashed to this many numbers where it does no harm if two keys share one."""
+"""The instants at which keys were given back are kept by hash, in this many places. Two keys may share one: then a
+refusal is forgotten too early, which does no harm."""
 
 
 class _Refusal(NamedTuple):
@@ -47,15 +48,15 @@ class _Refusal(NamedTuple):
     hits: tuple[Hit, ...]
     reply: list[int]
     times: tuple[int, ...]
-    """Places of times in the reply that pass: those that are neither 0 nor endless."""
+    """Places of the times in the reply that shrink as time passes: those that are neither 0 nor endless."""
     shard: int
-    """Of the key that refuses longest."""
+    """The shard of the key that refuses longest."""
     asked: int
     answered: int
     until: int
 
     def again(self, hits: tuple[Hit, ...], now: int) -> Decision:
-        """The same refusal at ``now``. Times have passed, but a rule that refused allows only when the storage says
+        """The same refusal at ``now``. Its times have shrunk, but a rule that refused allows only when the storage says
         so."""
         reply = aged(self.reply, self.times, now - self.answered)
         return decision_of((new_id(), hits, reply, "deny_cache", NOTHING, None))
@@ -68,8 +69,8 @@ class DenyCache:
     believed at most; above 0, at most 60. So it is also the longest that a reset, a refund or a changed rule in
     *another* process goes unnoticed here. It counts from before the storage was asked, so no request is refused at an
     instant at which the storage would admit it. The units of other rules in such a refusal are those of the storage's
-    answer. Not remembered: what a process decided in place of a failed storage, a ``peek``, a check that is repeated by
-    its ``check_id``, and one of ``check_many``.
+    answer. Not remembered: decisions of a process in place of a failed storage, a ``peek``, a check that is repeated by
+    its ``check_id``, and the checks of ``check_many``.
 
     ``clock``, for tests, returns microseconds. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
@@ -94,7 +95,7 @@ class DenyCache:
         self._longest = round(seconds * 1_000_000)
         self._clock = clock
         self._refusals: dict[tuple[str, ...], _Refusal] = {}  # by all keys of the check; the oldest first
-        self._given_back: list[float] = [-math.inf] * SHARDS  # when, last
+        self._given_back: list[float] = [-math.inf] * SHARDS  # the last time, by shard
         self._lock = Lock()  # for writes; reads need none
         for layer in layers_of(storage):
             if isinstance(layer, HoldsUnits):
@@ -154,12 +155,12 @@ class DenyCache:
         self.wrapped.close()
 
     def _after_fork_in_child(self) -> None:
-        """The thread that held the lock is not in the child. The refusals hold there, too."""
+        """The thread that held the lock is not in the child. The refusals are valid there, too."""
         self._lock = Lock()
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Units of ``keys`` were given back: no refusal by one of them counts if its check was sent before, even if it
-        is answered later."""
+        """Units of ``keys`` were given back: a refusal by one of them no longer counts if its check was sent before,
+        even if the answer comes later."""
         with self._lock:
             now = self._clock()
             for key in keys:
@@ -187,7 +188,7 @@ class DenyCache:
 
 
 def _without_beginnings(decision: Decision) -> list[int]:
-    """The reply as the next check would have it: a ban that has begun with this one holds."""
+    """The reply as the next check would get it: a ban that began with this check now simply holds."""
     reply = list(decision.reply)
     for place, _, _ in memoized(decision.hits, bans_among):
         begun = reply[start_of(place)]

@@ -44,8 +44,8 @@ DRIFT = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What one question to the storage has charged. ``at`` and ``whole_at`` are instants of its clock, all others of
-    ours."""
+    """What one question to the storage has charged. ``at`` and ``whole_at`` are instants of its clock, all others are
+    instants of ours."""
 
     check_id: bytes
     units: int
@@ -56,7 +56,7 @@ class _Grant:
     asked_at: int
     answered_at: int
     ends_at: int
-    """No unit is spent from this instant on."""
+    """From this instant on, no unit is spent."""
 
     def earliest(self, now: int) -> int:
         """The earliest instant that it can be now by the clock of the storage."""
@@ -86,8 +86,8 @@ class _Lease:
         return self.rule is rule or self.rule == rule
 
     def standing(self, at: int | None, now: int) -> tuple[int, int, int]:
-        """Its part of a reply at the storage's instant ``at``, if that is known: the units left here and, by its last
-        answer, in the storage; nothing to wait for."""
+        """Its part of a reply at the storage's instant ``at``, if that is known: the units left here plus those left in
+        the storage by its last answer, and no wait."""
         grant = self.grant
         assert grant is not None
         return grant.left + self.units, 0, max(grant.whole_at - (grant.earliest(now) if at is None else at), 0)
@@ -134,7 +134,7 @@ class _Question:
         return tuple(map(self._asked, self.places))
 
     def _asked(self, i: int) -> Hit:
-        """A refusal of units in advance is no strike: only this layer asked for them."""
+        """A refusal of units in advance is not a strike: only this layer asked for them."""
         hit = self.hits[i]
         if i in self.costs:
             return replace(hit, cost=self.costs[i])
@@ -144,9 +144,8 @@ class _Question:
         return hit
 
     def oversized(self, answer: Decision) -> list[int]:
-        """The hits that asked for too much: those that are refused, but might not be if they asked only for what they
-        need; and all hits, if another than the storage has decided, because only the storage grants units in
-        advance."""
+        """The hits that asked for too much: those that are refused, but might pass if they asked only for what they
+        need; all hits if anything but the storage has decided, because only the storage grants units in advance."""
         if answer.decided_by in FALLBACKS:
             return list(self.costs)
         refusals = zip(self.places, retry_afters(answer.reply), strict=True)
@@ -167,7 +166,7 @@ class LeasingStorage:
         self.wrapped = wrapped
         self.on_units: Callable[[Sequence[str]], object] | None = None
         """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage
-        gave meanwhile does not hold in this process. It is called under our lock."""
+        gave meanwhile is no longer valid in this process. It is called under our lock."""
         self.shared: bool = wrapped.shared
         self._clock = clock
         self._leases: dict[str, _Lease] = {}  # by key; the one that was renewed longest ago comes first

@@ -36,9 +36,9 @@ class Layers:
     workers: int | None = None
     """The number of processes that share the storage; ``None``: found out (:func:`.count_workers`)."""
     outage_keys: int = MOST_KEYS
-    """Keys that this process counts itself in an outage, at most."""
+    """The most keys that this process counts by itself in an outage."""
     deny_cache: float = DENY_SECONDS
-    """Seconds for which a refusal is remembered at most; 0: no deny cache."""
+    """The longest time in seconds for which a refusal is remembered; 0: no deny cache."""
     logger: logging.Logger | None = None
     """Gets the guard's log lines; ``None``: the logger ``flask_multilimit``."""
     on_change: Callable[[Health], object] | None = None
@@ -97,17 +97,17 @@ class Layer(Storage, Protocol):
     wrapped: Storage
 
     def rebuild(self, storage: Storage, clock: Callable[[], int]) -> Storage:
-        """A new layer with the options of this one, around another storage and by another clock."""
+        """A new layer with the options of this one, around another storage and with another clock."""
 
 
 def rebuilt(storage: Storage, clock: Callable[[], int]) -> Storage:
-    """New layers like those of ``storage``, around the same innermost one, by another ``clock``: for tests that stop
-    the time. Raises :class:`ConfigurationError` for a layer that cannot be rebuilt."""
+    """New layers like those of ``storage``, around the same innermost one, with another ``clock``: for tests that stop
+    time. Raises :class:`ConfigurationError` for a layer that cannot be rebuilt."""
     *layers, innermost = layers_of(storage)
     again = innermost
     for layer in reversed(layers):
         if not isinstance(layer, Layer):
-            raise ConfigurationError(f"a {type(layer).__name__} cannot go by another clock: give it rebuild()")
+            raise ConfigurationError(f"a {type(layer).__name__} cannot use another clock: give it rebuild()")
         again = layer.rebuild(again, clock)
     return again
 
@@ -117,7 +117,7 @@ def _has(kind: type, storage: Storage) -> bool:
 
 
 def _clock_of(storage: Storage) -> Callable[[], int]:
-    """The clock that a test has given to the storage, so that its layers go by the same; else that of this process."""
+    """The clock that a test has given to the storage, so that its layers use the same; else that of this process."""
     *_, innermost = layers_of(storage)
     given: Callable[[], int] | None = innermost.clock if isinstance(innermost, Clocked) else None
     return given or monotonic_microseconds

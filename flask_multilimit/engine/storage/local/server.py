@@ -278,7 +278,7 @@ def open_directory(path: Path) -> int:
 
 
 def what_is_wrong(directory: os.stat_result, owner: int | None) -> str:
-    """Why users other than ``owner`` could read or replace its files, and what to do; empty if they cannot."""
+    """Why users other than ``owner`` could read or replace the files in it, and what to do; empty if they cannot."""
     if not stat.S_ISDIR(directory.st_mode):
         return f"it must be a directory, not a link to one: remove it, or name another, {EXAMPLE}"
     if owner not in {directory.st_uid, None}:

@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 
 class LocalStorage:
     """Quotas in a server on a unix socket. The first check on the machine starts the server, and it ends with the last
-    process that uses it. It does all that :class:`RedisStorage` does, with nothing to set up.
+    process that uses it. It does everything that :class:`RedisStorage` does, with nothing to set up.
 
     ``directory`` is an absolute path that only this user can access (mode 0700); by default ``flask-multilimit-<uid>``
     in the folder for temporary files. Processes that use the same directory share their quotas. The first check of a
@@ -158,7 +158,7 @@ def _what_is_missing() -> str:
 
 
 def _what_is_wrong_with(directory: Path) -> str:
-    """What can be found out before it is used; empty if nothing is wrong."""
+    """Why it cannot be used, as far as can be told before it is used; empty if nothing is wrong."""
     if not directory.is_absolute():
         return f"the directory must be absolute, {EXAMPLE}"
     excess = len(os.fsencode(directory / "socket")) - LONGEST_SOCKET

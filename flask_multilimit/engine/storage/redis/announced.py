@@ -1,6 +1,6 @@
 """Limits the number of elements that a reply may announce: hiredis allocates room for all before the first one arrives.
 
-To free gigabytes that were never filled takes seconds, whatever the deadline, and no other thread runs meanwhile.
+Freeing gigabytes that were never filled takes seconds, whatever the deadline, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations

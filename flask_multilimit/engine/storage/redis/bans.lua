@@ -1,5 +1,5 @@
--- What only bans have besides, behind all hits in ARGV[1]: time, factor, most, memory, how many hits they watch, and the
--- places of these, as doubles; of each ban.
+-- The further fields of each ban, after all hits in ARGV[1], as doubles: time, factor, most, memory, how many hits it
+-- watches, and the places of these.
 for i = 1, #hits do
   local hit = hits[i]
   if hit.algorithm == 'ban' then

@@ -1,11 +1,12 @@
 -- One check, all or nothing: evaluate every hit at one instant, charge all of them only if all allow (finish.lua).
--- (A shadow hit refuses nothing; refusing by itself it is not charged itself.)
+-- (A shadow hit never refuses the check; if it would have refused, it is not charged itself.)
 --
 -- KEYS, ARGV  as in hits.lua and prelude.lua, and
--- ARGV[3]     mode: "peek" charges nothing; "repeat" is a check whose reply may have been lost; "" or nothing is a check
+-- ARGV[3]     mode: "peek" charges nothing; "repeat" is a check whose reply may have been lost; a plain check has "" or
+--             nothing
 local id, mode = ARGV[2], ARGV[3]
 
--- The charges of a check are written together, so any hit that remembers its id speaks for all.
+-- The charges of a check are written together, so if any hit remembers its id, all were charged.
 local repeated = false
 if mode == 'repeat' then
   for _, hit in ipairs(hits) do
@@ -28,6 +29,6 @@ for i = 1, #hits do
       reply[3] = delay
     end
   end
-  -- Until reset_after is known, what was seen has its place: a table less.
+  -- Until reset_after is known, its place holds what was seen: this saves a table.
   reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = remaining, retry_after, seen
 end

@@ -9,9 +9,9 @@ repeated check and a refund always take the generic script.
 Its reply leaves out what the shape determines, if all its hits are such that a charge always ends in the same
 ``reset_after``, as a sliding window's does, and none has a delay.
 
-Algorithms need not support this. ``evaluate`` and ``charge`` of its ``NAME.lua`` are written out for each hit where
-that is possible (:mod:`.inline`), and called with a table for the hit where it is not. So are ``drop_future`` and
-``reset_after`` of its ``others``. Where even a call might not do what it does in the generic script, none is
+Algorithms need not support this. ``evaluate`` and ``charge`` of ``NAME.lua`` are written out for each hit where that is
+possible (:mod:`.inline`), and called with a table for the hit where it is not. So are ``drop_future`` and
+``reset_after`` of its ``others``. If even a call might not do what it does in the generic script, the shape is not
 compiled.
 """
 
@@ -144,7 +144,7 @@ def _rest(each: list[_Hit], algorithms: list[str]) -> list[str]:
 
 class _Hit:
     """The Lua of one hit: its locals are ``k`` (key), ``r`` (remaining), ``w`` (retry_after), ``c`` (delay), ``s``
-    (seen) and ``e`` (reset_after), each with its number behind it."""
+    (seen) and ``e`` (reset_after), each followed by its number."""
 
     def __init__(self, i: int, shaped: Shaped) -> None:
         self.i, self.shaped, self.name = i, shaped, shaped.algorithm

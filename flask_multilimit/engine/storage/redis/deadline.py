@@ -192,7 +192,7 @@ class _TlsInTime(SSLConnection):
 
 
 class TimedTlsConnection(Timed, _TlsInTime):
-    """Over TLS. A verified certificate must be for this host; redis-py before 6.0 accepts any."""
+    """Over TLS. A verified certificate must be for this host; redis-py before 6.0 accepts one for any host."""
 
     def __init__(self, *, ssl_check_hostname: bool = True, **options: Any) -> None:
         super().__init__(ssl_check_hostname=ssl_check_hostname, **options)

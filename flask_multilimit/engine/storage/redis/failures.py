@@ -24,18 +24,18 @@ REMEDIES = {
     f"{RIGHTS_IN_A_CLUSTER} in a cluster, +select for a database other than 0, and +scan +pttl to list keys)",
     "WRONGTYPE": "something else writes to this key: give MULTILIMIT_KEY_PREFIX, or the limiter, another prefix",
     "CROSSSLOT": "the server is one of a cluster: name it redis+cluster://host:port, which asks slot by slot",
-    "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
-    "ASK": "the server is one of a cluster: name it redis+cluster://host:port, which asks the one that has the slot",
+    "MOVED": "the server is one of a cluster: name it redis+cluster://host:port, which asks the owner of the slot",
+    "ASK": "the server is one of a cluster: name it redis+cluster://host:port, which asks the owner of the slot",
     "READONLY": "the server has become a replica: name the primary, or use redis+sentinel://",
     "OOM": "the server is out of memory: raise maxmemory, or set maxmemory-policy to volatile-ttl",
     "MISCONF": "the server cannot save to disk and therefore takes no writes: see its log, or set "
     "stop-writes-on-bgsave-error to no",
-    "LOADING": "the server is loading its data, and answers when it has done so",
+    "LOADING": "the server is loading its data, and will answer once it has finished",
     "BUSY": "a script keeps the server busy: SCRIPT KILL ends it",
     "CLUSTERDOWN": "the cluster has lost slots: see CLUSTER INFO",
     "MASTERDOWN": "the replica has lost its primary",
     "NOREPLICAS": "the primary has too few replicas to take writes: see min-replicas-to-write",
-    "TRYAGAIN": "the slot is being moved, and answers when that is done",
+    "TRYAGAIN": "the slot is being moved; the server will answer once that is done",
     "UNKNOWN": "the server does not let scripts be called: EVALSHA and EVAL must be allowed",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate must be signed by a CA that is known here (ssl_ca_certs in "
     "the storage URI names a file of them), be for the host in the URI, and not have expired",
@@ -43,7 +43,7 @@ REMEDIES = {
 """What to do, by the error code of the server or the reason that TLS gives."""
 
 TOO_LATE = (
-    "find out whether the server hangs, is too busy, or is out of reach; MULTILIMIT_STORAGE_TIMEOUT is the time it has"
+    "check whether the server hangs, is too busy, or cannot be reached; MULTILIMIT_STORAGE_TIMEOUT is the time it has"
 )
 NOBODY_THERE = "start the server, or correct the storage URI"
 
@@ -87,7 +87,7 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
 
 
 def does_not_compile(error: BaseException | None) -> bool:
-    """Whether the server says that a script is no Lua that it takes. Then it has run nothing of it."""
+    """Whether the server says that it cannot compile a script. Then it has run nothing of it."""
     return isinstance(error, exceptions.ResponseError) and "rror compiling script" in str(error)
 
 

@@ -1,7 +1,7 @@
 -- The hits of a script that serves plans of every shape.
 --
 -- KEYS[i]  key of hit i
--- ARGV[1]  the hits packed: window, count, cost, burst, max_delay, shadow as doubles, and the algorithm's name; of each
+-- ARGV[1]  the hits, packed: of each, window, count, cost, burst, max_delay, shadow as doubles, and the algorithm's name
 -- ARGV[2]  id of the check, 16 bytes
 local hits, position = {}, 1
 for i = 1, #KEYS do

@@ -195,7 +195,7 @@ def _after_declarations(source: Source, start: int) -> tuple[int, dict[Declarati
 
 
 def _number(tokens: Sequence[str], i: int) -> tuple[str, int]:
-    """The number that is the whole value of a ``local NAME =``, and the index behind it."""
+    """The number that is the whole value of a ``local NAME =``, and the index after it."""
     negative = tokens[i] == "-"
     end = i + negative
     if tokens[i - 1] != "=" or not _LITERAL.fullmatch(tokens[end]):
@@ -256,7 +256,7 @@ def _without_returns(tokens: Sequence[str], results: Sequence[str]) -> Iterator[
 
 
 def _assignment(results: Sequence[str], values: Sequence[str]) -> str:
-    """Assigns the ``values`` of a return, of which there may be none, to ``results``, of which there may be none."""
+    """Assigns the ``values`` of a return to ``results``. Either may be empty."""
     if results or values:
         return f"{','.join(results) or 'local _'} = {' '.join(values) or 'nil'} "
     return ""

@@ -29,7 +29,7 @@ _KEYWORDS = frozenset(
 
 
 class NotUnderstood(Exception):  # noqa: N818 - not an error: the script is not compiled then
-    """The text is no Lua, or a kind of Lua that this module does not know. The message says what."""
+    """The text is not Lua, or uses Lua that this module does not know. The message says what."""
 
 
 class Declaration(NamedTuple):
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
 
 class Source:
-    """The tokens of a file, without comments. Raises :class:`NotUnderstood` for what is no Lua."""
+    """The tokens of a file, without comments. Raises :class:`NotUnderstood` for text that is not Lua."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[str] = [match["token"] for match in _TOKEN.finditer(text) if match["token"]]
@@ -93,7 +93,7 @@ class Source:
 
     def keys_of(self, table: int) -> dict[str, int]:
         """Each ``NAME =`` in the table constructor that token ``table`` opens, with the index of its value. Raises
-        :class:`NotUnderstood` for a key that is not written so, or is there twice."""
+        :class:`NotUnderstood` for a key that is not written like this, or is there twice."""
         found: dict[str, int] = {}
         for i in range(table + 1, self.ends[table]):
             if self._within[i] != table or self.tokens[i - 1] not in {"{", ",", ";"}:

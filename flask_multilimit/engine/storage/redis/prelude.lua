@@ -1,15 +1,15 @@
 -- Stands at the beginning of every script: what drivers and algorithms share.
 --
--- ARGV[4]  now in microseconds for a test that rules time; "" or nothing in production: the server's own clock
+-- ARGV[4]  now in microseconds, for tests that control time; in production "" or nothing: the server's own clock
 --
--- The server makes every function and table of a script anew at each run, which takes longer than to use it. So what
--- a run does once stands in the open, and what few runs need is made by them: by the function `others` of an algorithm.
+-- The server creates every function and table of a script again at each run, which takes longer than using it. So what
+-- a run does once is not in a function, and what few runs need is created only by them: by `others` of an algorithm.
 local call = redis.call
 local algorithms = {}
-local NEVER = -1 -- a retry_after that no waiting can reach
-local AHEAD = 100000 -- microseconds: what lies no further in the future counts (the clock stepped back a little)
+local NEVER = -1 -- a retry_after that says that waiting does not help
+local AHEAD = 100000 -- microseconds: charges that are no further in the future count (the clock stepped back a little)
 
--- Milliseconds that a key stays beyond its time: the server lets it die by its own clock, not by a given one.
+-- Milliseconds that a key outlives its window: the server expires it by its own clock, not by that of a test.
 local grace = 3600000
 local now = tonumber(ARGV[4])
 if not now then
@@ -17,7 +17,7 @@ if not now then
   grace, now = 0, time[1] * 1000000 + time[2]
 end
 
--- Instants as text: the server would write out a number anew for each command that it stands in.
+-- Instants as text: the server would convert a number again for each command that has it.
 -- '%d' takes half as long as '%.0f', but is wrong on a server of 32 bits.
 local whole = '%d'
 local horizon = string.format(whole, now + AHEAD) -- the latest instant that counts
@@ -25,9 +25,9 @@ if #horizon ~= 16 then
   whole = '%.0f'
   horizon = string.format(whole, now + AHEAD)
 end
-local beyond = '(' .. horizon -- the bound of what lies after that
+local beyond = '(' .. horizon -- everything after that, as a bound of ZCOUNT
 
--- A number for a command: as text, where the server (before 7.2) takes longer to write it out than Lua does.
+-- A number for a command: as text before 7.2, where the server takes longer to convert it than Lua does.
 local argument
 if (redis.REDIS_VERSION_NUM or 0) >= 0x70200 then
   argument = function(number)
@@ -39,4 +39,4 @@ else
   end
 end
 
-local stamp -- now; known when there is something to charge
+local stamp -- now as text, once there is something to charge

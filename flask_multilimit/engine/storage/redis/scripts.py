@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SPANS_LINES = re.compile(r"\[=*\[|\\\n")
-"""How a comment or a string begins that may go on in the next line."""
+"""The beginning of a comment or string that may continue on the next line."""
 
 
 class Script(NamedTuple):

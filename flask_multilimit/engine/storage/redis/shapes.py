@@ -29,7 +29,7 @@ MOST_EVER = 512
 MOST_COUNTED = 512
 """The most shapes whose checks are counted. Beyond that, the oldest count is forgotten."""
 UNUSED = 600.0
-"""Seconds after which a compiled shape of which no hits were made gives its place to another one."""
+"""A compiled shape gives its place to another one after so many seconds in which no hits of it were made."""
 
 _log = logging.getLogger("flask_multilimit")
 
@@ -60,7 +60,7 @@ class Shapes:
         self._compiled: dict[Shape, Learned] = {}
         self._counted: OrderedDict[Shape, Learned] = OrderedDict()
         self._full_until = 0.0
-        """Before this, no shape gives its place."""
+        """Before this, no shape gives up its place."""
         self._made: set[Shape] = set()
         """The shapes that were ever compiled: a shape that comes back has the same script again."""
         self._reported: set[str] = set()
@@ -99,7 +99,7 @@ class Shapes:
         return learned.script is not None
 
     def refused(self, learned: Learned, reason: object) -> None:
-        """A server does not take the compiled script: the shape keeps to the generic one."""
+        """A server rejects the compiled script: the shape keeps to the generic one."""
         if learned.stays_generic:
             return
         learned.script, learned.stays_generic = None, True
@@ -110,8 +110,8 @@ class Shapes:
             return
         self._reported.add(names)
         _log.warning(
-            "the server does not take the script that is compiled for a plan of %s: %s. Such plans are checked by the "
-            "generic script, which takes longer. Nothing else changes; please report it with the algorithm's Lua",
+            "the server rejects the script that is compiled for a plan of %s: %s. Such plans are checked by the "
+            "generic script, which takes longer. Nothing else changes; please report this with the algorithm's Lua",
             names,
             reason,
         )
@@ -128,8 +128,8 @@ class Shapes:
         self._compiled[learned.shape] = learned
 
     def _has_room_for(self, learned: Learned) -> bool:
-        """Whether ``learned`` may be compiled. If all places are taken, the shape that was used last before all others
-        gives its own, if that is long ago."""
+        """Whether ``learned`` may be compiled. If all places are taken, the least recently used shape gives up its own
+        if it has been unused for long."""
         if len(self._made) >= MOST_EVER and learned.shape not in self._made:
             return False
         if len(self._compiled) < MOST_COMPILED:

@@ -1,4 +1,4 @@
-"""Redis and Valkey: one EVALSHA a check."""
+"""Redis and Valkey: one EVALSHA per check."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class RedisStorage:
             return self._ask(b"repeat", hits, check_id.bytes)
         new = new_id()
         try:
-            if self._wire is not None and self.clock is None:  # the way of every request: only the id is not packed yet
+            if self._wire is not None and self.clock is None:  # as nearly always: all but the id is packed already
                 start, safe_to_repeat, learning, frame = memoized(hits, _prepared)
                 if learning is not None and SHAPES.note(learning):
                     start, *_, frame = _compiled(hits, learning)

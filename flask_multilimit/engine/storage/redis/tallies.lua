@@ -1,7 +1,7 @@
--- What lies under the keys of tallies.
+-- Read the tallies under some keys.
 --
--- KEYS[i]  of tally i: a ZSET of names, scored by amount
--- Result   the server's clock: seconds, microseconds; then of each tally a list: name, amount, name, amount, ...
+-- KEYS[i]  tally i: a ZSET of names, scored by amount
+-- Result   the server's clock: seconds, microseconds; then a list for each tally: name, amount, name, amount, ...
 local time = redis.call('TIME')
 local result = { tonumber(time[1]), tonumber(time[2]) }
 for i, key in ipairs(KEYS) do

@@ -1,10 +1,11 @@
--- Add amounts by name under keys that pass away, once for each number that a source sends.
+-- Add amounts by name under keys that expire, once for each number that a source sends.
 --
--- KEYS[1]    of the source: the number it sent last
--- KEYS[1+i]  of tally i: a ZSET of names, scored by amount
+-- KEYS[1]    the source: the number it sent last
+-- KEYS[1+i]  tally i: a ZSET of names, scored by amount
 -- ARGV[1]    the number
 -- ARGV[2]    seconds for which it is remembered
--- ARGV[3..]  of each tally: seconds it lives, most names, how many follow, and so many times a name and its amount
+-- ARGV[3..]  for each tally: seconds it lives, most names, the number of amounts that follow, and for each of these its
+--            name and the amount
 -- Result     the server's clock: seconds, microseconds
 local call = redis.call
 local time = call('TIME')

@@ -56,7 +56,7 @@ def _unknown_option(url: str, name: str) -> str:
     known = {option for maker in makers for option in signature(maker).parameters}
     nearest = get_close_matches(name, known | {"max_connections"}, n=1)
     shown = "one of the options" if _may_hold_secrets(url) else name
-    return f"{shown} is no option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
+    return f"{shown} is not an option of a connection" + (f"; did you mean {nearest[0]}?" if nearest else "")
 
 
 def check_credentials(url: str) -> None:
@@ -75,7 +75,7 @@ def check_place(url: str) -> None:
         raise MalformedError("the path of a socket begins with a slash: unix:///run/redis.sock")
     if scheme != "unix" and "," in host:
         raise MalformedError("several servers are redis+cluster://host,host or redis+sentinel://host,host/service")
-    # An "@" further on is one of a password that holds a "/": then this is not the host.
+    # An "@" further on belongs to a password that contains a "/": then this is not the host.
     if scheme != "unix" and ("@" in place or "@" not in rest):
         try:
             check_port(host)
@@ -93,7 +93,7 @@ def check_database(url: str) -> None:
 def check_options(connection: Any) -> None:
     """Raise :class:`MalformedError` for options with which every connection would fail. Does not connect."""
     if any(getattr(connection, name, None) for name in ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")):
-        raise MalformedError("OCSP takes a client object of redis in place of a URI")
+        raise MalformedError("OCSP is not possible with a URI: give a client object of redis")
     if isinstance(connection, TimedTlsConnection):
         try:
             connection.context()

@@ -1,4 +1,4 @@
-"""A direct way to one server, for the one command that each request sends.
+"""A short path to one server, for the one command that each request sends.
 
 redis-py takes a connection from its pool, polls it, packs the command, and runs it inside retries, events and metrics.
 That is half of what a check costs the caller. This module also uses connections of redis-py, from the client's own
@@ -55,7 +55,7 @@ _ASKS_FOR_COMMAND = (
 _WAIT_SECONDS = 0.001
 """Seconds between two looks for a free connection."""
 _CHUNK = 4096
-"""The bytes to read at once: the reply to some hundred rules."""
+"""The bytes to read at once: the reply to about a hundred rules."""
 _LONG_CHUNK = 65_536
 """The bytes to read at once if a reply is longer, or there are several."""
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -215,7 +215,7 @@ class Wire:
         self._idle.clear()
 
     def _take_another(self, line: _Line, started: float) -> tuple[_Line, float]:
-        """Replace a connection that the server has closed, or on which there is something that nobody asked for."""
+        """Replace a connection that the server has closed, or that holds something that nobody asked for."""
         while not _is_fit(line):
             _hang_up(self._pool, line)
             try:
@@ -271,7 +271,7 @@ def _give_back_unseen(pool: Any, idle: list[_Line]) -> None:
 
 
 def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
-    """Give back one connection. Return whether there was one: a look before could be out of date at once."""
+    """Give back one connection. Return whether there was one: a look beforehand could be outdated at once."""
     try:
         line = idle.pop()
     except IndexError:
@@ -322,7 +322,7 @@ def command_of(*arguments: bytes, and_more: int = 0) -> bytes:
 
 
 def _line_of(connection: Any, deadline: Deadline, explain: Explain) -> _Line:
-    """A line that uses the socket directly if it is one of the system: not of TLS, nor of gevent."""
+    """A line that uses the socket directly if it is a plain system socket, neither of TLS nor of gevent."""
     found = getattr(connection, "_sock", None)
     plain: Any = found.plain if isinstance(found, TimedSocket) else found
     parser = getattr(connection, "_parser", None)
@@ -463,7 +463,7 @@ class _SocketLine:
         return replies
 
     def tell(self, command: bytes, started: float, lost: Lost) -> None:
-        if self._hurried:  # by the question before; sending alone takes no time
+        if self._hurried:  # by the last question; sending alone takes no time
             self._hurry(started)
         if len(self._unread) >= _MOST_UNREAD:
             self._settle_all(started, Announcements())

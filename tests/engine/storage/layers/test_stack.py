@@ -111,7 +111,7 @@ def test_a_layer_that_cannot_be_rebuilt_is_an_error() -> None:
                 raise AttributeError(name)
             return getattr(self.wrapped, name)
 
-    with pytest.raises(ConfigurationError, match="a Counting cannot go by another clock"):
+    with pytest.raises(ConfigurationError, match="a Counting cannot use another clock"):
         rebuilt(Counting(MemoryStorage()), Clock())  # type: ignore[arg-type]
 
 

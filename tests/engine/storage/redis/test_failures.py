@@ -365,12 +365,15 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        ("redis://h?max_conections=4", "max_conections is no option of a connection; did you mean max_connections?"),
+        (
+            "redis://h?max_conections=4",
+            "max_conections is not an option of a connection; did you mean max_connections?",
+        ),
         ("rediss://h?ssl_ca_cert=ca.pem", "did you mean ssl_ca_certs?"),
-        ("redis+cluster://h:1?qwertz=1", "storage URI 'redis+cluster://h:1': qwertz is no option of a connection"),
+        ("redis+cluster://h:1?qwertz=1", "storage URI 'redis+cluster://h:1': qwertz is not an option of a connection"),
         (
             "redis://:secret@h?soket_timeout=1",
-            "'redis://***@h': one of the options is no option of a connection; did you mean socket_timeout?",
+            "'redis://***@h': one of the options is not an option of a connection; did you mean socket_timeout?",
         ),
         ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
         ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
@@ -386,7 +389,7 @@ def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
         ("redis+cluster://host:0", "the port must be a number from 1 to 65535"),
         ("rediss+cluster://[::1]:1,host:6_0", "the port must be a number from 1 to 65535"),
         ("redis+cluster://host:7000/1", "'redis+cluster://host:7000/1': a cluster has only database 0"),
-        ("memory://host", "nothing stands behind the slashes of memory://"),
+        ("memory://host", "nothing may follow memory://"),
         ("rediss+sentinel://", "it names no server; write it as rediss+sentinel://localhost:26379/SERVICE"),
         ("redis://u:1/2@host/0", "malformed; special characters of user and password must be percent-encoded"),
     ],
