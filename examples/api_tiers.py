@@ -1,12 +1,12 @@
-"""An API whose customers have tiers. At each request, the key gives the customer, and the customer's tier the rules.
+"""An API whose customers have tiers. The key of a request names the customer, and the customer's tier has the rules.
 
     flask --app examples/api_tiers run
 
     curl -i http://localhost:5000/items -H 'X-Api-Key: key-of-ann'
     curl -i http://localhost:5000/export -H 'X-Api-Key: key-of-bob'
 
-A customer who moves to another tier has its rules from the next request on; earlier requests still count. If the tiers
-cannot be looked up, each customer keeps the last known rules, and the log says so once.
+A customer who changes tier gets the new rules at the next request; earlier requests still count. If the tiers cannot be
+looked up, each customer keeps the last known rules, and the log says so once.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python examples/compare_algorithms.py                    # prints what each admits
     python examples/compare_algorithms.py algorithms.png     # draws it as well: pip install 'flask-multilimit[plot]'
 
-Every rule is "10 in 10 seconds". The example sets the clock itself, so it takes no minute, and every run is the same.
+Every rule is "10 in 10 seconds". The example sets the clock itself, so nothing waits, and every run is the same.
 """
 
 from __future__ import annotations

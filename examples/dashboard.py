@@ -1,6 +1,6 @@
 """A shop with a dashboard, and visitors that this program makes up: see its limits work, and change them.
 
-    pip install flask-multilimit
+    pip install .
     flask --app examples/dashboard run
 
 and open http://127.0.0.1:5000/multilimit/. Everything stays in the memory of this process.

@@ -1,4 +1,4 @@
-"""Logs that a client is refused, by which rules and for how long, without storing who the client is.
+"""Logs each refusal, with the rules that refuse and for how long, without storing who the client is.
 
     flask --app examples/log_rejections run
 

@@ -1,4 +1,4 @@
-"""Bans who guesses passwords: failures are counted, and who is refused for them again and again is refused for longer.
+"""Bans clients that guess passwords: it counts failed logins, and bans a client that is refused again and again.
 
     flask --app examples/password_guessers run
 
@@ -6,10 +6,10 @@
         curl -s -o /dev/null -w '%{http_code} ' http://localhost:5000/login -d account=ann -d password=$guess
     done
 
-Five wrong passwords in a quarter of an hour are tried for each address. A guess beyond them is refused, and is a
-strike; the third one bans the address for an hour, and for longer each time. Logins that succeed are not counted, so an
-office with many people behind one address is not banned for them. If you mistype five times you wait, and are not
-banned for that.
+Each address may try five wrong passwords in a quarter of an hour. Each further guess is refused, and is a strike; the
+third strike bans the address for an hour, and for longer each time. Logins that succeed are not counted, so an office
+with many people behind one address is not banned for them. Somebody who mistypes five times has to wait, but is not
+banned.
 
 The app's log has one line for each ban. A program that blocks addresses elsewhere, in a firewall for example, connects
 to the signal, as this one does to remember them.

@@ -1,4 +1,4 @@
-"""Bans scanners: who asks for many pages that do not exist is refused everywhere for a while.
+"""Bans scanners: a client that requests many missing pages is refused everywhere for a while.
 
     flask --app examples/scanners run
 
@@ -6,10 +6,10 @@
         curl -s -o /dev/null -w '%{http_code} ' "http://localhost:5000/$page"
     done
 
-A broken link gives a visitor a few 404s, a scanner asks for hundreds. Five a minute are answered. Each one beyond them
+A broken link gives a visitor a few 404s, a scanner asks for hundreds. Five a minute are answered. Each further one
 is refused and is a strike, and the third strike in ten minutes bans the address: for an hour, the next time for two, at
-most for a day. Real pages are not limited to five, but they know the ban, because both limiters have the same scope and
-the same ban.
+most for a day. Real pages are not limited to five a minute, but the ban applies to them, too, because both limiters
+have the same scope and the same ban.
 """
 
 from __future__ import annotations
