@@ -26,7 +26,7 @@ from faults.world import FAULTS  # noqa: E402
 from support.servers import find_binaries  # noqa: E402
 
 OURS = ("local", "allow", "deny", "raise")
-THEIRS = {"FL as it comes": "raise", "FL swallow_errors": "allow", "FL in-memory fallback": "local"}
+THEIRS = {"FL, default": "raise", "FL swallow_errors": "allow", "FL in-memory fallback": "local"}
 """And what flask_limiter_app.py calls them."""
 GOOD = {200, 429}
 
