@@ -20,18 +20,18 @@ from .store import Change, Store
 from .watch import Watcher
 
 TRIES = 20
-"""Of a change, while others write."""
+"""How often a change is tried while others write."""
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 
 Duration = float | str | timedelta
 
 
-class ControlConflict(ConfigurationError):  # noqa: N818 - says what it is
+class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
     """Someone else changed the same thing at the same time. Nothing was stored: look at it, and try again."""
 
 
-class NeedsForce(ConfigurationError):  # noqa: N818 - says what it needs
+class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
     """The change would lock out (nearly) everyone. Pass ``force=True`` if that is intended."""
 
 
@@ -39,13 +39,14 @@ class Steered(Protocol):
     """The app whose limits are changed."""
 
     def validate(self, document: Document, entry: Override | Listing) -> None:
-        """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
+        """Raise :class:`ConfigurationError` if limits like those of ``document``, with the new ``entry``, could not be
+        declared."""
 
     def warning(self, document: Document, entry: Override | Listing) -> str:
         """Why adding ``entry`` to ``document`` must be confirmed; empty if it need not."""
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
-        """Each endpoint that has other limits in ``after``."""
+        """Each endpoint whose limits differ in ``after``."""
 
     def idle(self, document: Document) -> set[str]:
         """The ids of overrides that apply to nothing in the app."""
@@ -54,8 +55,8 @@ class Steered(Protocol):
 class Control:
     """Makes changes that apply in all processes that share the storage, at most a second later.
 
-    Each change says how long it holds: ``for_`` seconds (or text such as ``"2h"``, or a ``timedelta``), or
-    ``lasting=True``. ``reason`` and ``author`` are kept for the history. A change that could not be declared raises
+    Each change says how long it applies: ``for_`` seconds (or text such as ``"2h"``, or a ``timedelta``), or
+    ``lasting=True``. ``reason`` and ``author`` are kept in the history. A change that could not be declared raises
     :class:`ConfigurationError`, and nothing is stored.
     """
 
@@ -82,18 +83,18 @@ class Control:
         author: str = "",
         force: bool = False,
     ) -> Override:
-        """Change limits. Counts continue: what is used remains used.
+        """Change limits. Used units stay used.
 
-        :param endpoint: where: an endpoint, a blueprint, a pattern, or the scope of a check.
-        :param rule: the rule with this name in header fields.
-        :param limiter: the limiters with this name or type.
-        :param who: the limits that count this subject (``"user:42"``) or network.
-        :param rules: the rules instead. For a ``rule``, text changes only its count and time.
+        :param endpoint: change limits there: an endpoint, a blueprint, a pattern, or the scope of a check.
+        :param rule: change the rule with this name in header fields.
+        :param limiter: change the limiters with this name or type.
+        :param who: change the limits for this subject (``"user:42"``) or network.
+        :param rules: the new rules. For a ``rule``, text changes only its count and time.
         :param times: a factor for the count and the burst.
-        :param shadow: whether it counts, but never refuses.
+        :param shadow: whether the limits only count, and never refuse.
         :param off: switch the limits off.
         :param limit: an additional limiter, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``.
-        :param force: also to less than a hundredth of what is declared.
+        :param force: make the change even if it leaves less than a hundredth of what is declared.
         """
         given = {
             "kind": "override",
@@ -125,7 +126,7 @@ class Control:
         return self._list("ban", who, None, options)
 
     def undo(self, id: str, *, reason: str = "", author: str = "") -> Override | Listing:  # noqa: A002 - the entry's
-        """Take an entry back. Returns it; raises :class:`ConfigurationError` when there is none with this id."""
+        """Undo an entry, and return it. Raises :class:`ConfigurationError` if no entry has this id."""
         _check_texts(reason=reason, author=author)
         stamp, document = self._read()
         found = _of_id(document, id)
@@ -138,11 +139,11 @@ class Control:
         raise ControlConflict(_TOO_MANY)
 
     def entry(self, id: str) -> Override | Listing:  # noqa: A002 - the entry's
-        """The entry with this id. Raises :class:`ConfigurationError` when there is none."""
+        """The entry with this id. Raises :class:`ConfigurationError` if there is none."""
         return _of_id(self._read()[1], id)
 
     def entries(self) -> tuple[Override | Listing, ...]:
-        """What is in force now, asked of the storage."""
+        """All entries in force now, as the storage has them."""
         return self._read()[1].entries
 
     def history(self, most: int = 50) -> list[Change]:
@@ -152,7 +153,7 @@ class Control:
         return self._store.history(most)
 
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
-        """Put a line into the history about something that changes no entry: ``note("reset", "user:42")``."""
+        """Add a line to the history about something that changes no entry: ``note("reset", "user:42")``."""
         _check_texts(what=what, entry=entry, reason=reason, author=author)
         change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="")
         for _ in range(TRIES):
@@ -163,7 +164,7 @@ class Control:
 
     @property
     def problem(self) -> Exception | None:
-        """Why the newest document is not in force in this process; ``None``: it is."""
+        """Why the newest document is not in force in this process; ``None`` if it is."""
         return self._watcher.problem
 
     @property
@@ -173,14 +174,14 @@ class Control:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process keeps what is changed. It is ``False`` for ``local://`` while no worker uses its server."""
+        """Whether changes would be kept: ``False`` for ``local://`` while no worker uses its server."""
         return self._store.in_use
 
     def idle(self) -> set[str]:
-        """The ids of overrides in force that nothing in this app answers to: their endpoint or rule is gone."""
+        """The ids of overrides in force that apply to nothing in this app: their endpoint or rule is gone."""
         return self._steered.idle(self._read()[1])
 
-    # In two steps, for commands and pages that show first what would change
+    # In two steps, for commands and pages that first show what would change
 
     def preview(
         self,
@@ -193,10 +194,10 @@ class Control:
     ) -> Preview:
         """What the change that ``given`` describes would do. Nothing is changed.
 
-        ``given`` is what the methods above take, as data, with the ``kind``: ``{"kind": "deny", "who": "::1"}``,
+        ``given`` has the arguments of the methods above as data, and the ``kind``: ``{"kind": "deny", "who": "::1"}``,
         ``{"kind": "override", "endpoint": "search", "rule": "ip-60s", "rules": "200/minute"}``. Raises
-        :class:`InvalidData`, which names the fields, and :class:`ConfigurationError` when it does not fit the limits of
-        the app.
+        :class:`InvalidData`, which names the fields, and :class:`ConfigurationError` if the change does not fit the
+        limits of the app.
         """
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _KINDS)])
@@ -264,8 +265,8 @@ class Control:
         return entry
 
     def _read(self) -> tuple[str, Document]:
-        """The newest, and its stamp. Raises :class:`StorageError`, and :class:`ConfigurationError` when it cannot be
-        read: to write another in its place would lose what others have written."""
+        """The stamp of the newest document, and the document. Raises :class:`StorageError`, and
+        :class:`ConfigurationError` if the document cannot be read: replacing it would lose what others have written."""
         found = self._store.read("")
         document = document_from(found.text) if found.text else Document()
         return found.stamp, document.at(found.now)

@@ -17,25 +17,25 @@ LONGEST_TEXT = 500
 MOST_TIMES = 1000
 
 _WIDEST = {4: 8, 6: 16}
-"""A network of fewer bits, by the version of IP, is a large part of the internet."""
+"""By IP version: a network with a shorter prefix is a large part of the internet."""
 _COUNTED = {4: 24, 6: 48}
-"""Networks of more bits are a small part of it, however many there are."""
+"""Networks with longer prefixes are a small part of it, however many there are."""
 _MOST_REFUSED = {4: 1 << 31, 6: 1 << 124}
-"""Half of all addresses; of IPv6, half of those that are given out (2000::/3)."""
+"""Half of all addresses; for IPv6, half of those that are assigned (2000::/3)."""
 
 Moment = Annotated[float, Field(allow_inf_nan=False)]
 Note = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Client = Annotated[
     Who, PlainValidator(Who.parse), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})
 ]
-"""Read once, when the document is: the lists of thousands of clients are made of it."""
+"""Parsed once, with the document, and not again for the lists, which may have thousands of clients."""
 
 
 class _Entry(Written):
     id: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
     """The id that :meth:`Control.undo` takes."""
     author: Note = ""
-    """Who has made it."""
+    """Who made it."""
     reason: Note = ""
     since: Moment
     """When it was made: POSIX time, by the clock of the server that keeps the document."""
@@ -50,13 +50,13 @@ class Override(_Entry):
     endpoint: Text | None = None
     """An endpoint, a blueprint, a pattern such as ``api.*``, or the scope of a check; ``None``: all."""
     rule: Text | None = None
-    """Of the rule with this name, which is what header fields show."""
+    """Only the rule with this name in header fields."""
     limiter: Text | None = None
-    """Of limiters with this name, or with this type: ``ip``."""
+    """Only limiters with this name, or with this type: ``ip``."""
     who: Client | None = None
-    """Of all limits that count this subject, or addresses of this network."""
+    """Only for this subject, or for addresses of this network."""
     rules: WrittenRules | None = None
-    """What holds instead."""
+    """The new rules."""
     times: float | None = Field(None, gt=0, le=MOST_TIMES)
     """Factor for the count and the burst."""
     shadow: bool | None = None
@@ -88,7 +88,7 @@ class Override(_Entry):
 
     @property
     def target(self) -> str:
-        """What it changes: another override of the same takes its place."""
+        """What it changes: a later override with the same target replaces it."""
         more = "+" if self.limit is not None else ""
         return f"override {self.endpoint or '*'} {self.rule or ''} {self.limiter or ''} {self.who or ''} {more}"
 
@@ -99,7 +99,7 @@ class Override(_Entry):
 
     @property
     def written_rules(self) -> tuple[Rule, ...]:
-        """What :attr:`rules` says."""
+        """The rules in :attr:`rules`."""
         return () if self.rules is None else rules_of(self.rules)
 
     @property
@@ -121,7 +121,7 @@ class Listing(_Entry):
     kind: Literal["allow", "deny", "ban"]
     who: Client
     status: Literal[403, 429] | None = None
-    """Of a refusal; ``None``: ``MULTILIMIT_DENY_STATUS``, and 429 for a ban."""
+    """The status of a refusal; ``None``: ``MULTILIMIT_DENY_STATUS``, and 429 for a ban."""
 
     @model_validator(mode="after")
     def _check_listing(self) -> Listing:
@@ -140,13 +140,13 @@ class Listing(_Entry):
 
 
 def entry_from(given: dict[str, Any]) -> Override | Listing:
-    """The entry that is ``given``. Raises :class:`ConfigurationError`, as for a declaration."""
+    """The entry that ``given`` describes. Raises :class:`ConfigurationError`, as for a declaration."""
     model: type[Override] | type[Listing] = Override if given.get("kind") == "override" else Listing
     return validated(model, str(given.get("kind")), given, imports=False)
 
 
 def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
-    """What ``entry``, one of ``listings``, would do to (nearly) everyone; empty: it does not."""
+    """Why ``entry``, one of ``listings``, would refuse (nearly) everyone; empty if it would not."""
     network = entry.who.network
     if network is None or network.prefixlen > _COUNTED[network.version]:
         return ""
@@ -156,7 +156,7 @@ def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
     refused = addresses_in(each for each in denied if each and _is_counted(each, network.version))
     if refused < _MOST_REFUSED[network.version]:
         return ""
-    return f"{entry}: together with all that is denied, half of all IPv{network.version} addresses would be refused"
+    return f"{entry}: together with the other entries, it would refuse half of all IPv{network.version} addresses"
 
 
 def _is_counted(network: Network, version: int) -> bool:
@@ -177,7 +177,7 @@ def _as_json(written: Any) -> str:
 
 
 def _plain(written: Any) -> Any:
-    """As JSON has it, without what is not said."""
+    """``written`` for JSON, without the options that were not given."""
     if isinstance(written, Written):
         return written.model_dump(mode="json", exclude_unset=True)
     return [_plain(each) for each in written] if isinstance(written, tuple) else written

@@ -1,4 +1,4 @@
-"""The control document: what is changed while the app runs. :mod:`.reading` reads it."""
+"""The control document: all changes made while the app runs. :mod:`.reading` reads it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from .controls import Listing, Override
 
 FORMAT = 1
-"""Of the document. A process that meets a newer one changes nothing."""
+"""The version of the document's format. A process that finds a newer one changes nothing."""
 MOST_ENTRIES = 100_000
-"""That a document may have."""
+"""The most entries of a document."""
 MOST_OVERRIDES = 1000
-"""Of its entries. Each of them may change each endpoint."""
+"""The most overrides among them: each one may change every endpoint."""
 
 Action = Literal["override", "allow", "deny", "ban"]
 
 
 class Document(NamedTuple):
-    """All that is changed."""
+    """All changes."""
 
     entries: tuple[Override | Listing, ...] = ()
 
@@ -31,13 +31,13 @@ class Document(NamedTuple):
         return json.dumps({"format": FORMAT, "entries": entries}, ensure_ascii=False, separators=(",", ":"))
 
     def at(self, now: float) -> Document:
-        """What of it holds at ``now``."""
+        """The document without the entries that have ended by ``now``."""
         if not any(each.until is not None and each.until <= now for each in self.entries):
             return self
         return Document(tuple(each for each in self.entries if each.until is None or now < each.until))
 
     def having(self, entry: Override | Listing) -> Document:
-        """With ``entry`` in the place of what has the same target."""
+        """The document with ``entry``, which replaces an entry that has the same target."""
         others = [each for each in self.entries if each.target != entry.target]
         if len(others) >= MOST_ENTRIES:
             raise ConfigurationError(f"the control document has {MOST_ENTRIES} entries: undo some, or deny networks")

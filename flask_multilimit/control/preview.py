@@ -14,18 +14,18 @@ class Difference:
     endpoint: str
     methods: tuple[str, ...]
     before: tuple[str, ...]
-    """Each rule in words."""
+    """One text for each rule."""
     after: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A change that is not made yet: :meth:`.Control.put` makes it."""
+    """A change that has not been made yet: :meth:`.Control.put` makes it."""
 
     entry: Override | Listing
     endpoints: tuple[Difference, ...]
-    """Those with other limits afterwards. Lists change no limits."""
+    """The endpoints whose limits differ afterwards. Entries of lists change no limits."""
     warning: str
-    """Why it is only made with ``force=True``; empty: nothing speaks against it."""
+    """Why the change needs ``force=True``; empty if it does not."""
     replaces: Override | Listing | None = None
-    """The entry about the same limit or client that ends with it. To undo the change does not bring that back."""
+    """The entry about the same limit or client that the change replaces. Undoing the change does not restore it."""

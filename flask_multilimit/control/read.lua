@@ -1,9 +1,9 @@
--- The control document, unless the one that the caller knows is still in force.
+-- Read the control document, unless the caller knows it already.
 --
--- KEYS[1]  hash: stamp (which of all versions it is) and document
+-- KEYS[1]  hash: stamp (identifies the version) and document
 -- ARGV[1]  the stamp that the caller knows; "" for none
 --
--- Replies with the stamp ("" when there is no document), the document (nothing when the stamp is known), and the time of
+-- Replies with the stamp ("" if there is no document), the document ("" if the caller knows the stamp), and the time of
 -- the server in seconds and microseconds.
 local stamp = redis.call('HGET', KEYS[1], 'stamp') or ''
 local document = ''

@@ -1,4 +1,4 @@
-"""Reads the control document. It may be what another version wrote, or what a person broke."""
+"""Reads the control document. Another version may have written it, or a person may have broken it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class _WrittenDocument(Written):
 
 
 def document_from(text: str | bytes) -> Document:
-    """Raise :class:`ConfigurationError` when it cannot be read, or is of a newer version."""
+    """The document in ``text``. Raises :class:`ConfigurationError` if it cannot be read, or has a newer format."""
     try:
         read = _WrittenDocument.model_validate_json(text, context=NO_IMPORTS)
     except ValueError:  # a ValidationError is one
-        read = _told(text)
+        read = _explained(text)
     return Document(read.entries)
 
 
-def _told(text: str | bytes) -> _WrittenDocument:
-    """Raise what is wrong with it, in words."""
+def _explained(text: str | bytes) -> _WrittenDocument:
+    """Read it again, to raise an error that says what is wrong with it."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Where the control document lies: in the storage beside the quotas, or in the memory of this process."""
+"""Stores the control document: in the storage beside the quotas, or in the memory of this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..engine import StorageError
 from ..engine.storage import Scripted, Storage
 
 KEPT = 1000
-"""Changes that the history keeps."""
+"""The number of changes that the history keeps."""
 RIGHTS_TO_FOLLOW = "+hget"
-"""What a user of the server must be allowed besides what limits need, to learn of changes."""
+"""The rights that a user of the server needs to follow changes, besides those for limits."""
 RIGHTS_TO_CHANGE = "+hset +xadd +xrevrange"
-"""What else, to make changes and to list them."""
+"""The further rights to make changes and to list them."""
 NEVER_WRITTEN = ""
 """The stamp of a document that nobody has written."""
 
@@ -32,38 +32,41 @@ class Change(TypedDict):
     author: str
     reason: str
     what: str
-    """``set`` or ``undo``; or what :meth:`.Control.note` was told."""
+    """``set`` or ``undo``; or what :meth:`.Control.note` was given."""
     entry: str
-    """In words."""
+    """The entry as text for people."""
     id: str
 
 
 class Found(NamedTuple):
-    """What a store has answered."""
+    """The answer of a store."""
 
     stamp: str
-    """Which of all versions it is."""
+    """Identifies this version of the document."""
     text: str | None
-    """``None``: the one that is known already, or none."""
+    """The document; ``None`` if the caller knows it already, or there is none."""
     now: float
     """POSIX time, by the clock of the store."""
 
 
 class Store(Protocol):
-    """Keeps a document, and writes only in the place of what the writer has seen. Raises :class:`StorageError`."""
+    """Keeps a document, and replaces it only if it is still the one that the writer has seen. Raises
+    :class:`StorageError`."""
 
     shared: bool
     """Whether other processes see it."""
 
     @property
     def in_use(self) -> bool:
-        """Whether a process keeps it: ``False`` only where it begins and ends with the processes that use it."""
+        """Whether a document would be kept: ``False`` only for a server that runs while processes use it, if none
+        does."""
 
     def read(self, known: str) -> Found:
         """The document, unless its stamp is ``known``."""
 
     def write(self, seen: str, text: str, change: Change) -> str | None:
-        """The new stamp; ``None``, and nothing is written, when another document is there than was ``seen``."""
+        """Replace the document with the stamp ``seen``, and return the new stamp. Return ``None`` and write nothing if
+        there is another document now."""
 
     def history(self, most: int) -> list[Change]:
         """The latest changes, the newest first."""
@@ -101,7 +104,7 @@ class StoreInMemory:
 
 
 class StoreInStorage:
-    """In a storage that all processes share: a hash, and beside it a stream, in a slot of their own."""
+    """In a storage that all processes share: a hash for the document and a stream for the history, in one slot."""
 
     shared = True
 
@@ -142,7 +145,7 @@ class StoreInStorage:
 
 DOCUMENT = "{control}:document"
 HISTORY = "{control}:history"
-"""What follows the prefix in the keys of control."""
+"""The two keys of control, after the prefix."""
 
 
 def is_control(key: str) -> bool:
@@ -151,7 +154,7 @@ def is_control(key: str) -> bool:
 
 
 def store_for(storage: Storage, *, prefix: str) -> Store:
-    """The store of an app whose quotas lie in ``storage``."""
+    """The store of an app whose quotas are in ``storage``."""
     return StoreInStorage(storage, prefix=prefix) if isinstance(storage, Scripted) else StoreInMemory()
 
 
@@ -161,8 +164,8 @@ def _script(name: str) -> str:
 
 
 def _stamp_after(seen: str) -> str:
-    """A number that counts up, for people; and what no other writer has made, for after a fail-over that has lost the
-    last change."""
+    """A number that counts up, for people, and a random part, because after a fail-over that lost the last change,
+    another writer may count to the same number."""
     return f"{int(seen.partition('-')[0] or 0) + 1}-{token_hex(4)}"
 
 
@@ -175,7 +178,7 @@ def _text(value: Any) -> str:
 
 
 def _change(id_: Any, fields: Any) -> Change:
-    """Of an entry of the stream, whose id begins with the milliseconds of the server's clock."""
+    """The change in an entry of the stream, whose id begins with the milliseconds of the server's clock."""
     flat = [
         _text(each) for each in (fields if isinstance(fields, list) else [x for pair in fields.items() for x in pair])
     ]

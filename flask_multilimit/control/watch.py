@@ -1,4 +1,4 @@
-"""How a process learns what the control document says: in the background, about twice a second."""
+"""Keeps a process up to date with the control document: in the background, about twice a second."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from .document import Document
 from .store import NEVER_WRITTEN, Store
 
 SECONDS = (0.4, 0.6)
-"""Between two looks, at random, so that not all workers ask at once: with the answer, less than a second."""
+"""The time between two looks, chosen at random, so that not all workers ask at once. With the answer it is less than a
+second."""
 
 LONG = 1 << 20
-"""Characters of a document."""
+"""A document of so many characters is long."""
 PAUSE = 20
 """Pause before ended entries are pruned again, as a multiple of the last pruning's duration."""
 
 _dice = random.Random()
-"""Of its own: an app may have seeded the one that all share."""
+"""A generator of our own: an app may have seeded the shared one."""
 
 NOTHING = Document()
-"""What is changed when nobody has changed anything."""
+"""The document while nobody has changed anything."""
 
 
 class InForce(NamedTuple):
-    """What a process knows of the document."""
+    """What a process knows about the document."""
 
     stamp: str = NEVER_WRITTEN
     document: Document = NOTHING
@@ -50,8 +51,9 @@ class InForce(NamedTuple):
 
 
 class Watcher:
-    """Keeps up with a store: calls ``take`` with what holds, whenever that changes, and ``report`` when a document, or
-    something in it, cannot be taken. What held before stays in force then, and while the store does not answer.
+    """Follows a store: calls ``take`` with the entries that apply, whenever these change, and ``report`` if a document,
+    or something in it, cannot be applied. Then the earlier entries stay in force, as they do while the store does not
+    answer.
 
     Fork-safe: a child starts without a thread.
     """
@@ -81,33 +83,33 @@ class Watcher:
         tell_child(self)
 
     def start(self) -> None:
-        """Take what holds now, and keep up with it from now on."""
+        """Apply the current document, and follow it from now on."""
         self.look()
         if self.store.shared or self.in_force.document.next_end is not None:
             self._run()
 
     def look(self) -> None:
-        """Ask the store once, unless no process uses it: then nothing is there, and asking would make it."""
+        """Ask the store once, unless no process uses it: then it is empty, and asking would start it."""
         if self.store.in_use:
             self.ask()
 
     def ask(self) -> None:
-        """Ask the store once, and use it from now on: what a command writes there must not end with the command."""
+        """Ask the store once, even if no process uses it yet: a change by a command must outlive the command."""
         with self._lock:
             try:
                 self._look()
             except StorageError as error:
-                if not error.no_reply:  # else the guard of the storage tells of it
+                if not error.no_reply:  # otherwise the guard of the storage reports it
                     self._fail(error)
 
     @property
     def age(self) -> float:
-        """Seconds since the store has last answered."""
+        """Seconds since the store last answered."""
         return time.monotonic() - self._seen
 
     @property
     def version(self) -> int:
-        """How often the document that is known was changed; 0 for never."""
+        """How many changes led to the known document; 0 if there were none."""
         return int(self.in_force.stamp.partition("-")[0] or 0)
 
     def close(self) -> None:
@@ -118,7 +120,7 @@ class Watcher:
         found, read = self.store.read(known.stamp), time.monotonic()
         self._seen = read
         if found.stamp != known.stamp:
-            # Remembered before it is read: what is wrong in it is told once.
+            # Remembered before it is read, so that a mistake in it is reported once.
             self.in_force = InForce(found.stamp, known.document, found.now, read)
             text = found.text or ""
             with _no_collections(len(text)):
@@ -137,7 +139,7 @@ class Watcher:
         self._hold(document, now)
 
     def _hold(self, document: Document, now: float) -> None:
-        """Put in force what of ``document`` holds ``now``."""
+        """Put the entries of ``document`` that have not ended ``now`` in force."""
         started, holding = time.monotonic(), document.at(now)
         self._next_end = holding.next_end
         if holding is not self._taken:
@@ -146,7 +148,7 @@ class Watcher:
                 self._take(holding)
             except ConfigurationError as error:
                 self._fail(error)
-        # Of thousands of entries, one may end at every look.
+        # With thousands of entries, one may end at every look.
         self._not_before = time.monotonic() + PAUSE * (time.monotonic() - started)
 
     def _fail(self, error: Exception) -> None:
@@ -179,15 +181,15 @@ class Watcher:
 
 
 def _read(text: str) -> Document:
-    from .reading import document_from  # noqa: PLC0415 - where nobody changes anything, nothing is read
+    from .reading import document_from  # noqa: PLC0415 - most processes never have a document to read
 
     return document_from(text)
 
 
 @contextmanager
 def _no_collections(size: int) -> Iterator[None]:
-    """Put garbage collection off while a long text becomes many objects of which none is garbage: it would take as
-    long again."""
+    """Postpone garbage collection while a long text becomes many objects, none of them garbage: it would double the
+    time."""
     if size < LONG or not gc.isenabled():
         yield
         return
@@ -199,7 +201,7 @@ def _no_collections(size: int) -> Iterator[None]:
 
 
 def _watch(watching: weakref.ref[Watcher]) -> None:
-    """The thread keeps no app alive."""
+    """Run the thread, which does not keep the app alive."""
     while True:
         time.sleep(_dice.uniform(*SECONDS))
         watcher = watching()
@@ -208,5 +210,5 @@ def _watch(watching: weakref.ref[Watcher]) -> None:
         try:
             watcher.ask()
         except Exception:
-            watcher._logger.exception("Rate limits: the control document could not be looked at; will try again")
+            watcher._logger.exception("Rate limits: could not look for a new control document; will try again")
         del watcher

@@ -1,4 +1,4 @@
-"""The addresses of clients: however a client or a proxy writes one, it is one client."""
+"""The addresses of clients: one client, however it or a proxy writes the address."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from socket import AF_INET, inet_ntop, inet_pton
 
 LONGEST_ADDRESS = 64
-"""Characters; an IPv6 address with a zone and a port has fewer. (A proxy that is trusted too far passes on
-anything.)"""
+"""Characters. An IPv6 address with a zone and a port has fewer, but an app that trusts too many proxies gets text of
+any length."""
 
 
 def without_port(address: str) -> str:
@@ -31,7 +31,7 @@ def network_of(address: str, ipv6_prefix: int) -> str:
 
 
 def _is_plain_ipv4(address: str) -> bool:
-    """Whether it is one, spelled as it should be: nearly all are, and this takes a tenth of the time."""
+    """Whether it is one in canonical form, as nearly all are: this takes a tenth of the time of parsing."""
     try:
         return inet_ntop(AF_INET, inet_pton(AF_INET, address)) == address
     except (OSError, ValueError):

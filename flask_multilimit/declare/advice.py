@@ -24,9 +24,9 @@ from .limiter import Declaration
 from .unwrap import attributes_of, functions_below, held_inside, mark_below
 
 EXTENSION = "multilimit"
-"""Where the extension lies in ``app.extensions``."""
+"""The key of the extension in ``app.extensions``."""
 GATE = "multilimit.gate"
-"""Where its gate for that app lies: one extension may serve several apps."""
+"""The key of its gate for that app: one extension may serve several apps."""
 
 _MARK = "__multilimit__"
 _ADVICE = "__multilimit_advice__"
@@ -52,7 +52,7 @@ class Stack:
 
     @functools.cached_property
     def covered(self) -> frozenset[Declaration]:
-        """All that need not be checked again after this stack: also those that do not serve the method."""
+        """The limiters that need not be checked again after this stack, including those for other methods."""
         return frozenset(self.declarations)
 
 
@@ -62,7 +62,7 @@ class Gate(Protocol):
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the stack. Return all declarations that are covered if the call may pass; raise if not.
 
-        What is in :data:`held_by_this_call` holds the slots of a service function.
+        The holder in :data:`held_by_this_call` holds the slots of a service function.
         """
 
 
@@ -95,7 +95,7 @@ def advise(function: Any, stack: Stack) -> Any:
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
             covered = _enter(stack, doors)
-            token = _covered.set(covered)  # inlined: a context manager would take some microseconds
+            token = _covered.set(covered)  # inlined: a context manager would take microseconds
             try:
                 result = behind(*args, **kwargs)
             finally:
@@ -133,7 +133,7 @@ def _covering(covered: frozenset[Declaration]) -> Iterator[None]:
 
 
 async def _carried(coroutine: CoroutineType[Any, Any, Any], covered: frozenset[Declaration]) -> Any:
-    """For a decorator that is not async and has called an async function: keep what is covered while it runs."""
+    """For an async function that a plain decorator has called: keep what is covered while the coroutine runs."""
     with _covering(_covered.get() | covered):
         return await coroutine
 
@@ -163,13 +163,13 @@ def _gate(stack: Stack) -> Gate:
 
 
 def declared_on(function: object) -> Stack | None:
-    """The outermost stack of ``function``, also below other decorators that tell what they wrap."""
+    """The outermost stack of ``function``, also below other decorators that say what they wrap."""
     return cast("Stack | None", mark_below(function, _MARK))
 
 
 def limited_inside(function: object) -> list[str]:
-    """Where limiters are declared that the stack of ``function`` does not have, and that stand on functions which it
-    holds: perhaps below a decorator that does not tell what it wraps."""
+    """Where further limiters are declared: on functions that ``function`` holds, perhaps because it is a decorator that
+    does not say what it wraps. Limiters of its own stack are left out."""
     own = declared_on(function)
     covered = own.covered if own is not None else frozenset()
     stacks = (declared_on(held) for held in held_inside(function))
@@ -184,7 +184,7 @@ def limiter_above(function: object) -> str | None:
 
 
 def note_routed(view: object) -> None:
-    """Note that ``view`` is the view of some app, so what is limited in it is limited there as declared."""
+    """Note that ``view`` is the view of some app, so the limits of the functions below it apply there."""
     if declared_on(view) is None:
         return
     _, *below = functions_below(view)

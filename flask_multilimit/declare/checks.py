@@ -1,4 +1,4 @@
-"""Mistakes in combinations of limiters that are right one by one."""
+"""Finds mistakes in combinations of limiters that are each valid by themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reject_shared_keys(
     scope: str | None = None,
     methods: Mapping[Declaration, str] | None = None,
 ) -> None:
-    """Raise :class:`ConfigurationError` when two rules would count in one key, and so charge it twice.
+    """Raise :class:`ConfigurationError` if two rules would count in one key, and so charge it twice.
 
     ``prefix``, ``scope`` and ``methods`` are for declarations that set none themselves.
     """
@@ -44,10 +44,10 @@ def reject_shared_keys(
 
 
 def reject_scattered_keys(where: str, declarations: Iterable[Declaration]) -> None:
-    """Raise :class:`ConfigurationError` when one limiter of ``where`` spreads its keys over a cluster by subject, and
-    the others do not, so that their keys would not lie in one slot.
+    """Raise :class:`ConfigurationError` if one limiter of ``where`` spreads its keys over a cluster by subject, and the
+    others do not, so that their keys would not be in one slot.
 
-    Limiters with a scope are shared with other places, so their keys lie where those of the scope lie.
+    Limiters with a scope are shared with other places, so their keys are in the slot of the scope.
     """
     own = [declaration for declaration in declarations if declaration.scope is None]
     by_subject = next((declaration for declaration in own if declaration.hash_tag == "subject"), None)
@@ -70,7 +70,7 @@ def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
 
 
 def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, stacklevel: int) -> None:
-    """Warn about each rule that can never refuse, because another one always refuses before it.
+    """Warn about each rule that can never refuse, because another one always refuses first.
 
     Only pairs that include the first of ``declarations`` are looked at: the others were checked when they were
     declared.
@@ -82,7 +82,7 @@ def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, sta
             if concerned and _always_tighter(other, tighter, declaration, rule):
                 warnings.warn(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} can never refuse, because '
-                    f"Rule({tighter}) of the {other} always refuses before; leave it out or make it stricter",
+                    f"Rule({tighter}) of the {other} always refuses first; leave it out or make it stricter",
                     ConfigurationWarning,
                     stacklevel=stacklevel + 1,
                 )

@@ -1,6 +1,6 @@
-"""Limits written as data: in settings, in a file, in overrides, in simulations. One model for all of them.
+"""Limits written as data: in settings, in a file, in overrides, in simulations. One model serves all of them.
 
-It has all options of :func:`rate_limiter`. A callable is named by its import path.
+It has all options of :func:`rate_limiter`. A callable is given by its import path.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*.^_`|~-]{1,64})")
 _IMPORT_PATTERN = f"^{_IMPORT_PATH.pattern}$"
 _CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
-"""Options that text names a callable for."""
+"""Options for which text names a callable."""
 _COST = 'give a whole number, 0 or more, or "module:function"'
 _STATUSES = 'give a list of statuses such as [401, 403] or ["4xx"], or "module:function"'
 _TYPES = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
@@ -80,7 +80,7 @@ class Mistake(NamedTuple):
         return f"{shown}: {self.remedy}" if shown else self.remedy
 
 
-class InvalidData(ConfigurationError):  # noqa: N818 - says what it is
+class InvalidData(ConfigurationError):  # noqa: N818 - the name says enough
     """A :class:`ConfigurationError` about data. Its mistakes can be shown beside the fields of a form."""
 
     def __init__(self, where: str, mistakes: Sequence[Mistake]) -> None:
@@ -131,7 +131,7 @@ class ExemptNetworks:
 
 
 def _imported(text: str) -> Callable[..., Any]:
-    """What ``module:function`` names. Raises :class:`ConfigurationError`."""
+    """The callable that ``module:function`` names. Raises :class:`ConfigurationError`."""
     module, _, names = text.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -194,7 +194,7 @@ _WITH_TIMEOUT: dict[str, Any] = {
     "if": {"required": ["timeout"], "properties": {"timeout": {"type": "number"}}},
     "then": {"properties": {"time": False, "algorithm": {"const": CONCURRENCY}}},
 }
-"""What JSON Schema says of a rule with a timeout."""
+"""The JSON Schema of a rule with a timeout."""
 
 
 class WrittenRule(Written):
@@ -207,7 +207,7 @@ class WrittenRule(Written):
     count: int = Field(100, ge=1, le=MAX_COUNT)
     """Units."""
     algorithm: str = Field("sliding_window", json_schema_extra={"enum": list(ALGORITHMS)})
-    """How they are counted."""
+    """How units are counted."""
     burst: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Units that may pass at once: for token_bucket, leaky_bucket and gcra."""
     max_delay: float | None = Field(None, ge=SHORTEST, le=LONGEST)
@@ -215,7 +215,7 @@ class WrittenRule(Written):
     lease: int | None = Field(None, ge=2)
     """Units that a process may take at once and spend without asking the storage."""
     timeout: float | None = Field(None, ge=SHORTEST_TIMEOUT, le=LONGEST_TIMEOUT)
-    """In place of time: at most count run at once, and slots of a worker that died are free after so many seconds."""
+    """In place of time: at most count run at once, and slots of a dead worker are free after so many seconds."""
     name: str | None = Field(None, pattern=f"^{NAME}$")
     """Its name in header fields and errors."""
 
@@ -238,7 +238,7 @@ class WrittenRule(Written):
         return self
 
     def _check_timeout(self) -> None:
-        """It says by itself that the rule is about what runs at once."""
+        """Reject what contradicts it: a timeout alone says that the rule is about what runs at once."""
         if "time" in self.model_fields_set:
             raise ValueError(
                 "time and timeout: give one of them: time for a rate, or timeout for a limit of what runs at once"
@@ -251,15 +251,15 @@ class WrittenBan(Written):
     """A subject that is refused repeatedly is refused for a time."""
 
     after: int = Field(3, ge=1, le=MOST_STRIKES)
-    """Refusals."""
+    """The number of refusals that begin a ban."""
     within: float = Field(600, ge=SHORTEST, le=LONGEST)
-    """Seconds in which they come."""
+    """Seconds within which these refusals come."""
     time: float = Field(3600, ge=SHORTEST, le=LONGEST)
-    """Seconds for which the first ban holds."""
+    """Seconds that the first ban lasts."""
     factor: float = Field(2, ge=1, le=MOST_FACTOR)
-    """So many times as long holds each that repeats the last."""
+    """A ban that repeats the last one lasts so many times as long."""
     most: float = Field(86_400, ge=SHORTEST, le=LONGEST)
-    """Seconds for which one holds at most; and seconds after its end within which the next repeats it."""
+    """The most seconds that a ban lasts; also the seconds after its end within which the next one repeats it."""
 
     @property
     def ban(self) -> Ban:
@@ -268,7 +268,7 @@ class WrittenBan(Written):
     @model_validator(mode="after")
     def _check_ban(self) -> WrittenBan:
         try:
-            self.ban  # noqa: B018 - raises what is wrong in it
+            self.ban  # noqa: B018 - raises if anything is wrong in it
         except ConfigurationError as error:
             raise ValueError(str(error).partition("): ")[2]) from error
         return self
@@ -297,7 +297,7 @@ WrittenRules = Annotated[
 
 
 def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[Rule, ...]:
-    """The rules that are ``written``. Raises :class:`ConfigurationError`."""
+    """The rules in ``written``. Raises :class:`ConfigurationError`."""
     items = [written] if isinstance(written, (str, WrittenRule)) else written
     found: list[Rule] = []
     for item in items:
@@ -324,7 +324,7 @@ class WrittenLimiter(Written):
     scope: Text | None = None
     """Limiters of one scope share their quotas. Default: the endpoint."""
     hash_tag: HashTag = "scope"
-    """What decides in which slot of a cluster a key lies."""
+    """What determines the slot of a key in a cluster."""
     methods: Some[Text] | None = None
     """Request methods it applies to. Default: all but OPTIONS."""
     cost: Annotated[
@@ -343,7 +343,7 @@ class WrittenLimiter(Written):
         ]
         | None
     ) = Field(None, examples=[[401, 403], ["4xx"]])
-    """Statuses whose responses count: the charge for any other is refunded. Or module:function."""
+    """Statuses of responses that count: for any other, the charge is refunded. Or module:function."""
     shadow: bool = False
     """Evaluate and count, but never refuse."""
     on_storage_error: OnStorageError | None = None
@@ -359,7 +359,7 @@ class WrittenLimiter(Written):
     message: str | None = None
     """The message to a refused client."""
     on_rejected: ImportPath | None = None
-    """module:function, called with the Decision; what it returns is the response."""
+    """module:function, called with the Decision; its return value is the response."""
     with_defaults: bool = False
     """Let the default limits apply, too."""
     name: str | None = Field(None, pattern=f"^{NAME_PATTERN}$")
@@ -436,7 +436,7 @@ def _parts_of(type_: str | tuple[str, ...]) -> list[str]:
 
 
 def type_of(written: str | tuple[str, ...]) -> SubjectType:
-    """The type that is ``written``, such as ``ip``, ``user+ip``, ``header:X-Api-Key`` or ``module:function``."""
+    """The type that ``written`` names, such as ``ip``, ``user+ip``, ``header:X-Api-Key`` or ``module:function``."""
     found = tuple(_single_type(part) for part in _parts_of(written))
     return found[0] if len(found) == 1 else found
 
@@ -499,7 +499,7 @@ class LimitsFile(Written):
     default_limits: WrittenLimits = ()
     """Limits of each endpoint for which nothing else is declared."""
     unmatched_limits: WrittenLimits = ()
-    """Limits of requests that match no route (404) or not its methods (405)."""
+    """Limits of requests that match no route (404) or no method of it (405)."""
     limits: dict[str, LimitsOfName] = Field(default_factory=dict)
     """Limits by endpoint, blueprint or pattern; "off" does the same as listing the name in ``exempt``."""
     exempt: tuple[Text, ...] = Field((), strict=False)
@@ -519,12 +519,12 @@ def limiter_options(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         options = validated(WrittenLimiter, f'limiter on "{where}"', written).options
     except ConfigurationError:
-        Declaration.of(where, _written_alike(written))  # raises the same error as a decorator
+        Declaration.of(where, _same_in_python(written))  # raises the same error as a decorator
         raise
     return {**options, **objects}
 
 
-def _written_alike(written: Mapping[str, Any]) -> dict[str, Any]:
+def _same_in_python(written: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are written the same way in data and in Python."""
     alike = set(OPTIONS) - {"type"} | ({"rules"} if not isinstance(written.get("rules"), Mapping) else set())
     return {
@@ -551,8 +551,7 @@ def _has_object(value: object) -> bool:
 def validated(model: type[M], where: str, given: Any, *, imports: bool = True) -> M:
     """``given`` as ``model``; without ``imports``, an import path is a mistake.
 
-    Raises :class:`ConfigurationError`, which names for each mistake ``where`` it is, the path, the value and the
-    remedy.
+    Raises :class:`ConfigurationError`, which says for each mistake ``where`` it is, the path, the value and the remedy.
     """
     try:
         return model.model_validate(given, context=None if imports else NO_IMPORTS)
@@ -568,7 +567,7 @@ def read_limits(path: Path) -> FileLimits:
 
 
 def file_limits(where: str, given: Any) -> FileLimits:
-    """``given``, which stands in a file or could. Raises :class:`ConfigurationError`."""
+    """The limits in ``given``, which has the form of a file. Raises :class:`ConfigurationError`."""
     read = validated(LimitsFile, where, given)
     return FileLimits(*(getattr(read, name) for name in FileLimits._fields))
 
@@ -587,7 +586,7 @@ def _parsed(path: Path) -> Any:
 
 
 def parse_toml(text: str) -> Any:
-    try:  # here, and not at the top: few apps read a file, and all would wait for it when they start
+    try:  # here, and not at the top: few apps read a file, and the import would slow the start of all
         tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
         raise ConfigurationError(
@@ -643,7 +642,7 @@ def _step(numbered: tuple[int, Any]) -> str:
 
 
 def _model_at(steps: Sequence[Any], model: type[BaseModel]) -> type[BaseModel]:
-    """What is written at a path in ``model``."""
+    """The model of the value at a path in ``model``."""
     fields = [step for step in steps if isinstance(step, str)]
     if fields[:1] == ["limits"]:
         del fields[1:2]  # the name of an endpoint
@@ -656,12 +655,12 @@ _INNER: dict[str, type[BaseModel]] = {
     "limit": WrittenLimiter,
     "default_limits": WrittenLimiter,
 }
-"""What is written in a field; in others, limiters."""
+"""The models of these fields; those of all others are limiters."""
 _WORDS: dict[type[BaseModel], str] = {WrittenRule: "a rule", WrittenBan: "a ban", WrittenLimiter: "a limiter"}
 
 
 def _belonging(option: str, model: type[BaseModel]) -> str:
-    """Where an option belongs that ``model`` does not have, or which one of its own may be meant."""
+    """Where ``option``, which ``model`` does not have, belongs, or which option of ``model`` may be meant."""
     for field, inner in _INNER.items():
         if field in model.model_fields and option in inner.model_fields:
             return f'; it is one of {_WORDS[inner]}: "{field}": {{"{option}": ...}}'

@@ -41,7 +41,7 @@ T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 
 
 class RateLimiter:
-    """A limiter that is not applied yet: decorates functions and blueprints, and can be put into lists of limits."""
+    """A limiter that is not applied yet. It decorates functions and blueprints, and can be put into lists of limits."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -90,16 +90,17 @@ def rate_limiter(
     with_defaults: bool = False,
     name: str | None = None,
 ) -> RateLimiter:
-    """Declare a limiter on a view, a method, any function, or a blueprint. Stack as many as you like: one check.
+    """Declare a limiter on a view, a method, any function, or a blueprint. Stack as many as you like: they take one
+    check.
 
     :param type: who shares the quota: a :class:`LimitType`; a callable of your own (``name`` is then required)
-        that returns the subject of this request, or ``None`` when the limiter does not apply to it; or a tuple of
+        that returns the subject of this request, or ``None`` if the limiter does not apply to it; or a tuple of
         these, which together are one subject.
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
-        that returns them for the current request: ``None``, ``""`` or ``[]`` for no limit now, 0 so that nothing
-        passes. Left out, one ``Rule()``: 100 in 60 seconds. When the callable raises or returns nonsense, the last
+        that returns them for the current request: ``None``, ``""`` or ``[]`` for no limit now, 0 to let nothing
+        pass. Default: one ``Rule()``, which is 100 in 60 seconds. If the callable raises or returns nonsense, the last
         good rules of that limiter and subject stay in force.
-    :param key: what its keys begin with; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
+    :param key: the beginning of its keys; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.
     :param hash_tag: what determines the slot of a key in a Redis Cluster: the ``"scope"``, so that all limits of an
@@ -107,9 +108,9 @@ def rate_limiter(
         subjects are spread over all servers.
     :param methods: the request methods it applies to; default all but ``OPTIONS``. ``GET`` includes ``HEAD``.
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
-    :param exempt_when: a callable; when it returns true this limiter does not apply.
-    :param charge_when: a callable of the response; when it returns false, what was charged before the view ran is
-        refunded exactly. So no more than ``count`` requests can be in progress, and only those that you choose count.
+    :param exempt_when: a callable; if it returns true, this limiter does not apply.
+    :param charge_when: called with the response; if it returns false, the charge made before the view ran is refunded
+        exactly. So no more than ``count`` requests can be in progress, and only those that you choose count.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.
@@ -117,16 +118,16 @@ def rate_limiter(
         or until its turn in a ``leaky_bucket`` queue; the worker serves no other request meanwhile.
     :param ban: a :class:`Ban`: a subject that is refused repeatedly is refused for a time, whatever the rules say.
     :param reserve: the part of each count that is kept for requests of a priority, the most important first:
-        ``{"critical": 0.2}`` keeps the last fifth for the critical. Further ones share what the first leave.
+        ``{"critical": 0.2}`` keeps the last fifth for critical requests. Requests without priority share the rest.
     :param priority: a callable that returns the priority of the current request; used with ``reserve``.
     :param message: the message to a refused client, or a callable of the :class:`Decision` that returns it.
-    :param on_rejected: called with the :class:`Decision` of a refusal; what it returns is the response.
+    :param on_rejected: called with the :class:`Decision` of a refusal; its return value, if any, is the response.
     :param with_defaults: let the default limits apply, too.
     :param name: the name of its rules in header fields, and for a type of your own also in keys.
 
-    A refused call raises :exc:`RateLimitExceeded` (HTTP 429) and leaves every quota as it was. Put it below
-    ``@app.route``, like every decorator of a view. Whatever is wrong in it raises :class:`ConfigurationError` where it
-    is applied.
+    A refused call raises :exc:`RateLimitExceeded` (HTTP 429) and leaves every quota as it was. Put the decorator below
+    ``@app.route``, like every decorator of a view. A mistake in it raises :class:`ConfigurationError` where it is
+    applied.
     """
     options = dict(locals())
     return RateLimiter(options)
@@ -138,10 +139,10 @@ def exempt(target: T, /) -> T: ...
 def exempt(*levels: Level) -> Callable[[T], T]: ...
 def exempt(*levels: Any) -> Any:
     """Exempt a view (a function, a class or one of its methods) or a blueprint from limits declared elsewhere; its
-    own ``rate_limiter`` stay in force.
+    own ``rate_limiter`` decorators stay in force.
 
-    ``@exempt`` from all of them; ``@exempt("default", "blueprint")`` from these ``levels``: ``application``,
-    ``blueprint``, ``configuration``, ``default``.
+    ``@exempt`` exempts it from all of them, ``@exempt("default", "blueprint")`` from these ``levels`` only. The levels
+    are ``application``, ``blueprint``, ``configuration`` and ``default``.
     """
     if len(levels) == 1 and not isinstance(levels[0], str):
         return _exempted(levels[0], LEVELS)

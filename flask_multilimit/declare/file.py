@@ -1,4 +1,4 @@
-"""What a file of limits says once it is read. :mod:`.data` reads it."""
+"""The content of a file of limits. :mod:`.data` reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OFF = "off"
 
 
 class FileLimits(NamedTuple):
-    """The limits of a file: the fields of :class:`.LimitsFile`, which says what may stand in them."""
+    """The limits of a file. The fields are those of :class:`.LimitsFile`, which documents them."""
 
     application_limits: Any = ()
     default_limits: Any = ()

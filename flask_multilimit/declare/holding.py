@@ -1,4 +1,4 @@
-"""Who holds the slots that a check takes: what collects its decision, and releases it at its end."""
+"""Holders collect the decisions whose slots they hold, and release the slots when their work ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Holder:
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.ended: bool = False
-        """What work in a thread or a task takes after that, nobody holds."""
+        """Nobody holds the slots that a thread or a task of this work takes after that."""
 
     def takes(self, decision: Decision) -> bool:
         """Hold the slots of ``decision``; false if the work has ended meanwhile, which may have released them."""
@@ -40,7 +40,7 @@ held_by_this_call: ContextVar[Holder | None] = ContextVar("multilimit_held", def
 
 @contextmanager
 def holding(holder: Holder) -> Iterator[None]:
-    """Let ``holder`` hold the slots that this block takes, instead of the response."""
+    """Let ``holder``, instead of the response, hold the slots that this block takes."""
     token = held_by_this_call.set(holder)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What one limiter is: the value behind ``rate_limiter``, validated."""
+"""One declared limiter: the options of ``rate_limiter``, validated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Reaction = Callable[[Decision], Any]
 """Called with the decision of a refusal; may return a response to send instead of the 429 page."""
 
 LONGEST_WAIT = 3600
-"""Seconds a declaration may keep a request asleep."""
+"""The most seconds for which a declaration may let a request sleep."""
 
 
 @record(kw_only=True)
@@ -75,7 +75,7 @@ class Declaration:
 
     @classmethod
     def of(cls, where: str, options: Mapping[str, Any]) -> Declaration:
-        """Raises :class:`ConfigurationError`, which names ``where``, for whatever is wrong in ``options``."""
+        """Raises :class:`ConfigurationError`, which names ``where``, for any mistake in ``options``."""
         try:
             given = dict(_given(options))
             if "rules" in given and not callable(given["rules"]):
@@ -90,12 +90,12 @@ class Declaration:
 
     @property
     def methods_in_key(self) -> str:
-        """The part of its keys for its methods: limiters of different methods do not share a quota, unless they name a
-        scope."""
+        """The part of its keys for its methods: limiters of different methods do not share a quota unless they have a
+        scope of their own."""
         return "" if self.methods is None or self.scope_is_given else "+".join(sorted(self.methods))
 
     def shared_as(self, scope: str) -> Declaration:
-        """A copy that is named after ``scope``, and has it as its scope unless it has one."""
+        """A copy that is named after ``scope``, and uses it as its scope unless it has one."""
         return replace(self, scope=self.scope or scope, scope_is_given=self.scope_is_given, name=self.name or scope)
 
     @property
@@ -104,7 +104,7 @@ class Declaration:
         return type_name_of(self.type, self.name)
 
     def name_of(self, rule: Rule) -> str:
-        """What header fields call ``rule``, unless a rule of an earlier limiter has the name."""
+        """The name of ``rule`` in header fields, unless a rule of an earlier limiter has it."""
         return rule.name or f"{self.name or self.type_name.replace('+', '-')}-{rule.window}"
 
     @property
@@ -218,7 +218,7 @@ def _check_reserve(declaration: Declaration) -> None:
     if (declaration.reserve is None) != (declaration.priority is None):
         raise ConfigurationError(
             "reserve and priority belong together: reserve says which part of each count is kept for which priority, "
-            "priority is a callable that returns that of the current request"
+            "and priority is a callable that returns the priority of the current request"
         )
     if declaration.reserve is not None:
         check_callable("priority", declaration.priority)

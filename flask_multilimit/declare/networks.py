@@ -1,4 +1,4 @@
-"""Networks: how they are written, and which of thousands of them contains an address."""
+"""Networks: parses them, and finds which of thousands contains an address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALL_V4 = 1 << 32
 
 
 class Network(NamedTuple):
-    """A network of IPv4 or IPv6: far lighter than those of :mod:`ipaddress`, for lists of many thousands."""
+    """A network of IPv4 or IPv6: much lighter than those of :mod:`ipaddress`, for lists of many thousands."""
 
     version: int
     first: int
@@ -48,7 +48,7 @@ _LENGTHS = {str(length): length for length in range(129)}
 
 
 def network_from(text: object) -> Network:
-    """The network that ``text`` writes: ``"203.0.113.0/24"``, or an address, which is a network of one.
+    """The network that ``text`` names: ``"203.0.113.0/24"``, or an address, which is a network of one.
 
     An IPv4-mapped IPv6 address is the IPv4 address that it stands for. Raises :class:`ConfigurationError`.
     """
@@ -58,7 +58,7 @@ def network_from(text: object) -> Network:
     if network is not None:
         return network
     try:
-        read = ip_network(text.strip(), strict=False)  # which reads netmasks as well
+        read = ip_network(text.strip(), strict=False)  # also reads netmasks
     except ValueError:
         raise ConfigurationError(
             f'network {brief(text)}: write it as "203.0.113.7", "203.0.113.0/24" or "2001:db8::/32"'
@@ -69,9 +69,9 @@ def network_from(text: object) -> Network:
 
 
 def usual_network(text: str) -> Network | None:
-    """The network that ``text`` writes with a length, as nearly all do; ``None``: it does not.
+    """The network in ``text`` if it has the usual form, with a prefix length; otherwise ``None``.
 
-    A fifth of the time that :mod:`ipaddress` takes.
+    This takes a fifth of the time of :mod:`ipaddress`.
     """
     address, slash, length = text.strip().partition("/")
     version, family = (6, AF_INET6) if ":" in address else (4, AF_INET)
@@ -107,7 +107,7 @@ class Networks(Generic[T]):
     """Finds the smallest of ``networks`` that contains an address, in a few comparisons however many there are."""
 
     def __init__(self, networks: Iterable[tuple[Network, T]]) -> None:
-        # Numbers only, for of thousands of objects each would cost the garbage collector time as well.
+        # Numbers only: each of thousands of objects would also cost the garbage collector time.
         keys: dict[int, list[int]] = {4: [], 6: []}
         values: dict[int, list[T]] = {4: [], 6: []}
         for (version, first, prefixlen), value in networks:
@@ -121,7 +121,7 @@ class Networks(Generic[T]):
         return self._size
 
     def find(self, address: str) -> T | None:
-        """What belongs to the smallest network around ``address``; ``None`` if there is none, or it is no address."""
+        """The value of the smallest network around ``address``; ``None`` if there is none, or it is not an address."""
         found = number_of(address)
         return None if found is None else self.at(found)
 
@@ -132,18 +132,18 @@ class Networks(Generic[T]):
 
 
 AddressNumber = tuple[int, int]
-"""The version and the number of an address. An IPv6 address that maps one of IPv4 counts as the latter."""
+"""The version and the number of an address. An IPv4-mapped IPv6 address counts as the IPv4 address."""
 
 
 def number_of(address: str) -> AddressNumber | None:
-    """The version and the number of ``address``; ``None`` if it is none."""
+    """The version and the number of ``address``; ``None`` if it is not an address."""
     try:
         if ":" not in address:
             return 4, int.from_bytes(inet_pton(AF_INET, address), "big")
         if len(address) > LONGEST_ADDRESS:
             return None
         number = int.from_bytes(inet_pton(AF_INET6, address.partition("%")[0]), "big")
-    except (OSError, ValueError):  # the peer of a unix socket, say; ValueError: a NUL or a surrogate in it
+    except (OSError, ValueError):  # such as the peer of a unix socket; ValueError: a NUL or a surrogate in it
         bare = without_port(address)
         return None if bare == address else number_of(bare)
     return (4, number - _MAPPED) if _MAPPED <= number < _MAPPED + _ALL_V4 else (6, number)

@@ -1,5 +1,5 @@
-"""A limited function that is no view holds its slots until it returns; if it returns a coroutine or a generator, until
-that has ended."""
+"""Releases the slots of a limited function that is not a view: when it returns, or if it returns a coroutine or a
+generator, when that has ended."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _GOES_ON = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 class _Until:
-    """A block that ends ``holder`` if an exception leaves it."""
+    """A block that ends ``holder`` if an exception is raised in it."""
 
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
 
     def __enter__(self) -> None:
-        """It goes on."""
+        """Do nothing: the holder goes on."""
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
@@ -62,7 +62,7 @@ class _Until:
 
 
 def _with_slots(result: Any, holder: Holder) -> Any:
-    """``result``, which ends ``holder`` when it has ended, or is garbage before it has ended or even begun."""
+    """``result``, which ends ``holder`` when it ends, or when it is garbage before it has ended or even begun."""
     going_on: Any
     if isinstance(result, CoroutineType):
         going_on = _awaited(result, holder)
@@ -73,7 +73,7 @@ def _with_slots(result: Any, holder: Holder) -> Any:
 
 
 def _end_later(holder: Holder) -> None:
-    """In another thread, because garbage may be collected at any point of any code."""
+    """End ``holder`` in another thread, because garbage may be collected at any point of any code."""
     if not holder.ended:
         KEEPER.later(holder.end)
 
@@ -86,7 +86,7 @@ async def _awaited(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> A
 
 
 class _Drawn(Generator[Any, Any, Any]):
-    """A generator that holds slots. Whatever leaves it by an exception has ended it."""
+    """A generator that holds slots until it ends, which it always does by an exception."""
 
     def __init__(self, generator: GeneratorType[Any, Any, Any], holder: Holder) -> None:
         self._generator = generator

@@ -1,6 +1,6 @@
-"""A part of each count that is kept for the requests that matter most: a load shedder in one key.
+"""Keeps a part of each count for the requests that matter most: a load shedder in one key.
 
-All requests ask for the same key. Those without priority ask by a rule with a smaller count, so the reserved part stays
+All requests ask for the same key. Those without priority ask with a rule of a smaller count, so the reserved part stays
 free for those with priority, and one command decides as usual. (Stripe, "Scaling your API with rate limiters", 2017:
 the fleet usage load shedder.)
 """
@@ -30,7 +30,7 @@ def check_reserve(reserve: object, rules: tuple[Rule, ...]) -> None:
         if not is_number(part) or not 0 < part < 1:
             raise ConfigurationError(f"reserve={brief(reserve)}: a part is above 0 and below 1, not {brief(part)}")
     if sum(map(_exactly, reserve.values())) >= 1:
-        raise ConfigurationError(f"reserve={brief(reserve)}: together below 1, or nothing is left for others")
+        raise ConfigurationError(f"reserve={brief(reserve)}: give less than 1 in all, or nothing is left for others")
     for rule in rules:
         reject_buckets(rule)
         if not _left_of(rule.count, _kept_from(None, reserve)):
@@ -40,8 +40,8 @@ def check_reserve(reserve: object, rules: tuple[Rule, ...]) -> None:
 
 
 def rule_for(priority: object, reserve: Mapping[str, float], rule: Rule) -> Rule:
-    """``rule`` without what is reserved for the priorities before ``priority`` in ``reserve``. Raises
-    :class:`ConfigurationError` for a priority that is not text, and for a rule that can reserve nothing."""
+    """``rule`` without the part that is reserved for the priorities before ``priority`` in ``reserve``. Raises
+    :class:`ConfigurationError` for a priority that is not text, and for a rule that cannot reserve anything."""
     if priority is not None and not isinstance(priority, str):
         raise ConfigurationError(f"priority returned {brief(priority)}: return text, or None")
     return _lowered(rule, _kept_from(priority, reserve))
@@ -58,7 +58,7 @@ def _lowered(rule: Rule, kept: Fraction) -> Rule:
 
 
 def reject_buckets(rule: Rule) -> None:
-    """Raise :class:`ConfigurationError` for a rule of which nothing can be reserved."""
+    """Raise :class:`ConfigurationError` for a rule that cannot reserve anything."""
     if "burst" in rule.implementation.PARAMETERS:
         # Their state is an instant. To a smaller bucket, the state of a larger one looks like an error of the clock.
         takers = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]

@@ -1,4 +1,4 @@
-"""The JSON Schema of a file of limits, with what the source says of each option."""
+"""The JSON Schema of a file of limits, with the descriptions of the options in the source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _describe(definition: dict[str, Any], model: type[BaseModel]) -> None:
-    """Say of each property what stands below its field. pydantic could do so by itself, but would read the source
+    """Describe each property by the string below its field. pydantic could do so by itself, but would read the source
     whenever the models are imported."""
     told = _docstrings_of(model)
     for name, field in model.model_fields.items():

@@ -30,13 +30,13 @@ class LimitType(str, Enum):
     """Another name for ``DEFAULT``."""
     IP = "ip"
     """Requests of one client address: ``request.remote_addr``, and nothing that a client can invent. IPv6 addresses
-    of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says otherwise) count as one, an IPv4-mapped one as IPv4."""
+    of one network (/64 unless ``MULTILIMIT_IPV6_PREFIX`` says otherwise) count as one, IPv4-mapped ones as IPv4."""
     USER = "user"
     """Requests of one user: what ``user_loader`` returns, or flask-login's current user."""
 
 
 UserLoader = Callable[[], Any]
-"""Returns the id of the current request's user, ``None`` for nobody."""
+"""Returns the id of the current request's user; ``None`` if nobody is logged in."""
 
 SingleType = LimitType | Callable[[], str | int | UUID | None]
 SubjectType = SingleType | tuple[SingleType, ...]
@@ -100,7 +100,7 @@ def subjects_given(
     everyone: bool = False,
     subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> dict[str, str]:
-    """The subjects that the caller gives, by type. Raises :class:`ConfigurationError` for what is no id."""
+    """The subjects that the caller gives, by type. Raises :class:`ConfigurationError` for a value that is not an id."""
     check_bool("everyone", everyone)
     if subjects is not None:
         check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
@@ -151,8 +151,8 @@ class Subjects:
         return None if value is None else Subject(str(name), _text(value, f"the type {name!r}"))
 
     def resolve_if_found(self, type_: SubjectType, name: str | None) -> Subject | None:
-        """As :meth:`resolve`, for a request that ends before everything about it is found out. If the ``user_loader``
-        raises, the client is one that is not logged in; if a callable type does, it has no subject."""
+        """As :meth:`resolve`, for a request that ends before everything about it is known. If the ``user_loader``
+        raises, the client counts as not logged in; if a callable type raises, it has no subject."""
         if isinstance(type_, tuple):
             return _together(type_, name, [self.resolve_if_found(part, name) for part in type_])
         try:
@@ -225,7 +225,7 @@ class Subjects:
             asked = current_request()
         except RuntimeError:
             raise RuntimeError(
-                "a limit is by the address of the client, and outside of a request there is none; use another type "
+                "a limit counts by the address of the client, and outside of a request there is none; use another type "
                 "there, such as LimitType.DEFAULT"
             ) from None
         address = asked.remote_addr or ""

@@ -22,8 +22,8 @@ class Who(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Who:
-        """``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"``, ``"api_key:abc"``. Text that can be read as a network
-        is one, and what was read stays as it is. Raises :class:`ConfigurationError`."""
+        """From ``"203.0.113.0/24"``, ``"2001:db8::7"``, ``"user:42"`` or ``"api_key:abc"``. Text that can be read as a
+        network is one. A :class:`Who` is returned as it is. Raises :class:`ConfigurationError`."""
         if isinstance(text, cls):
             return text
         network = usual_network(text) if isinstance(text, str) else None

@@ -103,7 +103,7 @@ def test_rules_by_request_have_it_too() -> None:
         ({"critical": 1}, "a part is above 0 and below 1, not 1"),
         ({"critical": "0.2"}, "a part is above 0 and below 1, not '0.2'"),
         ({"critical": True}, "a part is above 0 and below 1, not True"),
-        ({"a": 0.5, "b": 0.5}, "together below 1, or nothing is left for others"),
+        ({"a": 0.5, "b": 0.5}, "give less than 1 in all, or nothing is left for others"),
         ({"": 0.5}, "a priority is text, not ''"),
         ({7: 0.5}, "a priority is text, not 7"),
         ({}, "give parts by priority"),

@@ -241,7 +241,7 @@ class TestIdleRules:
         assert Path(__file__).read_text().splitlines()[warning.lineno - 1].endswith("# this line")
         assert re.search(
             PLACE + r"Rule\(600 per 3600s\) of the default limiter .* can never refuse, because Rule\(10 per 60s\) of "
-            r"the default limiter .* always refuses before; leave it out or make it stricter$",
+            r"the default limiter .* always refuses first; leave it out or make it stricter$",
             str(warning.message),
         )
 
