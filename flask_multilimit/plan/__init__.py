@@ -1,1 +1,1 @@
-"""Made when the app starts: which limits apply to each endpoint."""
+"""Plans which limits apply to each endpoint, when the app starts."""

@@ -1,4 +1,4 @@
-"""Mistakes in plans whose limiters are right one by one."""
+"""Finds mistakes in plans whose limiters are each valid by themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .endpoint import Plan
 
 
 def reject_misplaced(views: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigurationError` when a limiter stands above the decorator that registered one of ``views``.
-    These are the views of all endpoints."""
+    """Raise :class:`ConfigurationError` if a limiter stands above the decorator that registered one of ``views``, the
+    views of all endpoints."""
     for view in views.values():
         note_routed(view)
     for endpoint, view in views.items():

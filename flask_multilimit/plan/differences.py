@@ -23,7 +23,7 @@ def differences(before: Plans, after: Plans) -> list[Difference]:
 
 
 def smallest_share(before: Plans, after: Plans) -> float:
-    """The smallest part that is left of any limit, for any subject; 1 if none becomes stricter."""
+    """The smallest share that remains of any limit, for any subject; 1 if none becomes stricter."""
     return min((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
 
 
@@ -35,7 +35,7 @@ def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]
 
 
 def _shares(before: Plan, after: Plan) -> Iterator[float]:
-    """What is left of each limiter. A new limit is compared with all others."""
+    """The share that remains of each limiter. A new limiter is compared with all others."""
     old = {limiter.declared: limiter for limiter in before.limiters}
     all_rules = [rule for limiter in before.limiters for rule in limiter.rules]
     for limiter in after.limiters:

@@ -1,4 +1,4 @@
-"""From declarations to hits: the limiters of an endpoint, and what they ask for a request."""
+"""The limiters of an endpoint, and the hits that they make for a request."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class PlannedLimiter:
     declaration: Declaration
     stem: str
     rules: tuple[tuple[str, Rule], ...]
-    """Each with its name; empty when they depend on the request."""
+    """The rules with their names; empty if they depend on the request."""
     dynamic: DynamicRules | None
     special: SpecialRules | None = None
-    """For subjects with rules of their own."""
+    """The rules for subjects that have their own."""
     changed_from: Declaration | None = None
-    """What was declared, if an override has changed it."""
+    """The original declaration, if an override has changed it."""
     by_name: tuple[Override, ...] = ()
-    """What changes the rules that depend on the request."""
+    """The overrides of rules that depend on the request."""
     ban_name: str = ""
-    """What header fields call its ban."""
+    """The name of its ban in header fields."""
 
     @property
     def declared(self) -> Declaration:
@@ -58,7 +58,7 @@ class PlannedLimiter:
 
     @property
     def counted(self) -> tuple[Rule, ...]:
-        """The rules that have a key: also the one of its ban."""
+        """The rules that have a key, including that of its ban."""
         rules = tuple([rule for _, rule in self.rules])
         return rules if self.declaration.ban is None else (*rules, self.declaration.ban.rule)
 
@@ -116,7 +116,7 @@ def _remembered_hits(
 
 
 class Applied(NamedTuple):
-    """A limiter that applies to this request, and what it asks."""
+    """A limiter that applies to this request, and its hits."""
 
     declaration: Declaration
     subject: Subject
@@ -128,8 +128,8 @@ _ELSEWHERE = Declaration.of("check_hits", {})
 
 
 class AppliedLimits(tuple[Applied, ...]):
-    """All limiters that apply to a request, and what they ask: one hit per key. If rules that depend on the request
-    share a key with another, the strictest one applies."""
+    """All limiters that apply to a request, and their hits: one per key. If rules that depend on the request share a
+    key with another, the strictest one applies."""
 
     hits: tuple[Hit, ...]
     reserved: tuple[Applied, ...]
@@ -161,8 +161,8 @@ class AppliedLimits(tuple[Applied, ...]):
 
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
-        """For hits that no limiter of the app has made; ``subjects`` says who is counted, by type. The latest is kept
-        in ``hits``."""
+        """The limits for hits that no limiter of the app has made; ``subjects`` says who is counted, by type. ``hits``
+        keeps the latest answer."""
         known = hits.memory.get(cls)
         if known is not None and known[:2] == (scope, subjects):
             latest: AppliedLimits = known[2]
@@ -177,7 +177,7 @@ class AppliedLimits(tuple[Applied, ...]):
         return made
 
     def longest_wait(self, decision: Decision) -> float:
-        """Seconds that this request may sleep: the most to which every limiter that refuses, or has a queue, agrees."""
+        """Seconds that this request may sleep: as long as every limiter that refuses, or has a queue, permits."""
         if decision.allowed and not decision.delay:
             return 0
         keys = {status.hit.key for status in decision.violated}
@@ -213,8 +213,8 @@ class Plan:
         methods: Mapping[Declaration, str] | None = None,
         overrides: Overrides | None = None,
     ) -> Plan:
-        """The plan of ``declarations``. Raises :class:`ConfigurationError` when two of them share a key, or those of
-        ``scope`` alone would lie in several slots.
+        """The plan of ``declarations``. Raises :class:`ConfigurationError` if two of them share a key, or the keys of
+        ``scope`` would be in several slots.
 
         ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint.
         ``counted_as`` is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of
@@ -264,7 +264,7 @@ class Plan:
 
     @cached_property
     def is_steady(self) -> bool:
-        """Whether it depends on nothing of a request but the subjects."""
+        """Whether it depends on nothing but the subjects of a request."""
         return not any(
             limiter.dynamic
             or limiter.declaration.exempt_when
@@ -283,12 +283,12 @@ class Plan:
         """The limiters that apply to the current request. Each type is resolved once.
 
         Without ``conditions``, limiters that are exempt now apply as well, and a cost that depends on the request is 1.
-        The same holds if the request has ``ended`` early and the callable that says otherwise raises.
+        The same is true if the request has ``ended`` early and the callable that would say otherwise raises.
         """
         if not self.is_steady:
             return AppliedLimits(self._apply(resolve, conditions=conditions, ended=ended), self.scope)
         types = self._types
-        # As nearly always there is one type, and a list of it would take longer than to resolve it.
+        # Nearly always there is one type, and making a list of it would take longer than resolving it.
         subjects = (resolve(*types[0]),) if len(types) == 1 else tuple([resolve(*each) for each in types])
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
@@ -297,7 +297,7 @@ class Plan:
 
     @cached_property
     def same_for_all(self) -> AppliedLimits | None:
-        """The limiters that apply to every request, where nothing depends on the request."""
+        """The limiters that apply to every request, if nothing depends on the request; otherwise ``None``."""
         if not self.is_steady or any(type_ is not LimitType.DEFAULT for type_, _ in self._types):
             return None
         return AppliedLimits(self.apply_to((EVERYONE,) * len(self._types)), self.scope)

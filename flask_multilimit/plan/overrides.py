@@ -1,4 +1,4 @@
-"""From the control document to the limiters of an endpoint: other rules, limiters off or in shadow, further limits."""
+"""Applies overrides to the limiters of an endpoint: new rules, limiters off or in shadow, additional limits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NamedRule = tuple[str, Rule]
 
 
 class Overrides:
-    """All overrides in force. Making a plan finds out which of them apply to it."""
+    """All overrides in force. Those that apply to a plan are found when it is made."""
 
     def __init__(self, entries: Iterable[Override] = ()) -> None:
         self.entries: tuple[Override, ...] = tuple(entries)
         self.met: set[str] = set()
         """Ids of the overrides that apply to anything in the plans made so far."""
         self.unfit: set[str] = set()
-        """Scopes whose hits could not be asked as these make them."""
+        """Scopes to whose hits the overrides could not be applied."""
         self._everywhere: list[int] = []
         self._named: dict[str, list[int]] = {}
         self._patterns: list[tuple[str, int]] = []
@@ -49,7 +49,7 @@ class Overrides:
         return bool(self.entries)
 
     def at(self, scope: str) -> Group:
-        """Those that ``scope`` meets. Scopes that meet the same have one object."""
+        """The overrides that apply to ``scope``. Scopes with the same overrides share one object."""
         found = {index for pattern, index in self._patterns if fnmatchcase(scope, pattern)}
         if self._named:
             found.update(index for name in _names_of(scope) for index in self._named.get(name, ()))
@@ -108,7 +108,8 @@ class Changed(NamedTuple):
 
     @property
     def all_rules(self) -> Iterator[Rule]:
-        """Those for everybody, and what is written for certain subjects and for rules that depend on the request."""
+        """The rules for everybody, and those of overrides for certain subjects and of rules that depend on the
+        request."""
         yield from (rule for _, rule in self.rules)
         for each in (*self.by_name, *(self.special.entries if self.special is not None else ())):
             yield from each.written_rules
@@ -118,7 +119,7 @@ _WILD = frozenset("*?[")
 
 
 def _names_of(scope: str) -> Iterator[str]:
-    """What an override may call it: itself, and the blueprints around it."""
+    """The names by which an override can name ``scope``: its own, and those of the blueprints around it."""
     yield scope
     at = scope.find(".")
     while at >= 0:
@@ -127,16 +128,16 @@ def _names_of(scope: str) -> Iterator[str]:
 
 
 class Group:
-    """The overrides that a scope meets."""
+    """The overrides that apply to a scope."""
 
     def __init__(self, entries: tuple[Override, ...]) -> None:
         self.changes: tuple[Override, ...] = tuple(each for each in entries if each.who is None)
-        """Those that change limiters for everybody, in their order."""
+        """The overrides that change limiters for everybody, in their order."""
         self._about = [(each.who, each) for each in entries if each.who is not None]
         self._special: dict[str, SpecialSubjects | None] = {}
 
     def about(self, declaration: Declaration) -> SpecialSubjects | None:
-        """Those about subjects that a limiter counts; ``None``: there are none."""
+        """The overrides for subjects that a limiter counts; ``None`` if there are none."""
         type_name = declaration.type_name
         if type_name not in self._special:
             counted = {type_name, *type_name.split("+")}
@@ -162,7 +163,7 @@ def _change_limiter(changed: Changed, override: Override) -> Changed:
 
 
 def change_rules(rules: Iterable[NamedRule], overrides: Sequence[Override]) -> tuple[NamedRule, ...]:
-    """The rules after the overrides of their names, without those that are off."""
+    """The rules after the overrides that name them, without those that are off."""
     found = []
     for name, rule in rules:
         changed: Rule | None = rule

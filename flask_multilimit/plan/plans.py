@@ -34,7 +34,7 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class Standing(NamedTuple):
-    """What applies to some subjects at an endpoint, for all methods for which it is the same."""
+    """The limiters that apply to some subjects at an endpoint, for all methods where they are the same."""
 
     methods: tuple[str, ...]
     applied: AppliedLimits
@@ -65,7 +65,7 @@ class Plans:
         self.dynamic: MutableMapping[Hashable, DynamicRules] = {} if dynamic is None else dynamic
         """The rules by request of each limiter at its endpoint, which remember the last good ones."""
         self.entries: tuple[Override, ...] = ()
-        """The overrides that these plans obey."""
+        """The overrides in these plans."""
         if overrides is not None:
             self.overrides, self.entries = overrides, overrides.entries
         self._subjects = subjects
@@ -75,16 +75,16 @@ class Plans:
 
     @cached_property
     def overrides(self) -> Overrides:
-        """What is changed while the app runs."""
-        from .overrides import Overrides  # noqa: PLC0415 - nothing is changed in most processes
+        """The overrides in these plans, with what was found about them when the plans were made."""
+        from .overrides import Overrides  # noqa: PLC0415 - most processes have none
 
         return Overrides()
 
     # Build
 
     def build(self) -> None:
-        """Make the plan of every endpoint. Raises :class:`ConfigurationError` for whatever is wrong in a declaration
-        that applies to one. With overrides, this only makes them: they were checked without overrides before."""
+        """Make the plan of every endpoint. Raises :class:`ConfigurationError` for any mistake in a declaration that
+        applies to one. With overrides, this does not check the plans: they were checked without overrides before."""
         if self.entries:
             self.ensure()
             return
@@ -102,7 +102,8 @@ class Plans:
             raise ConfigurationError("; ".join(problems))
 
     def changed(self, overrides: Overrides) -> Plans:
-        """The plans after ``overrides``. Raises :class:`ConfigurationError` if a part of them could not be declared."""
+        """The plans after ``overrides``. Raises :class:`ConfigurationError` if limits like these could not be
+        declared."""
         plans = Plans(
             self.app,
             self.sources,
@@ -139,8 +140,8 @@ class Plans:
         return [*self._endpoints.values(), *self._unmatched.values()]
 
     def of_request(self, asked: Request) -> Plan | None:
-        """What applies to a request; ``None`` if it has no endpoint and is neither 404 nor 405, such as a redirect of
-        the router."""
+        """The plan of a request; ``None`` if it has no endpoint and is neither 404 nor 405, such as a redirect by the
+        router."""
         endpoint = asked.endpoint
         if endpoint is not None:
             return self._endpoints.get((endpoint, asked.method)) or self.of_endpoint(endpoint, asked.method)
@@ -149,17 +150,17 @@ class Plans:
         return None
 
     def of_endpoint(self, endpoint: str, method: str) -> Plan:
-        """What applies to ``endpoint`` when called with ``method``."""
+        """The plan of ``endpoint`` when called with ``method``."""
         plan = self._endpoints.get((endpoint, method))
         if plan is None:
             plan = self._made_for(endpoint, method)
-            # A route without methods takes any that a client invents.
+            # A route without methods takes any method that a client invents.
             if method in METHODS or method in self.methods_of(endpoint):
                 self._endpoints[endpoint, method] = plan
         return plan
 
     def of_unmatched(self, method: str) -> Plan:
-        """What applies to a request that matches no route."""
+        """The plan of a request that matches no route."""
         known = method if method in self.unmatched_methods else ""
         plan = self._unmatched.get(known)
         if plan is None:
@@ -168,17 +169,17 @@ class Plans:
 
     @cached_property
     def unmatched_methods(self) -> frozenset[str]:
-        """The methods that have plans of their own where no route matches: also those that a limiter names. All others
-        have one together."""
+        """The methods that have plans of their own if no route matches, including those that a limiter names. All
+        others share one plan."""
         declared = self._declared(UNMATCHED_SCOPE, self.sources.for_unmatched())
         return METHODS.union(*(each.methods or () for each in declared))
 
     def of_service(self, stack: Stack, method: str | None) -> Plan:
-        """What applies to a function that is not the view of the request. ``method`` is that of the request, if any."""
+        """The plan of a function that is not the view of the request. ``method`` is that of the request, if any."""
         known = None
         if method and any(each.methods for each in stack.declarations):
             is_known = method in METHODS or any(method in (each.methods or ()) for each in stack.declarations)
-            known = method if is_known else ""  # one plan for all that clients invent
+            known = method if is_known else ""  # one plan for all methods that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
             plans[known] = self._made(stack.where, stack.declarations, known, None)
@@ -190,8 +191,8 @@ class Plans:
         return self._planned(scope, [declaration], None, None)
 
     def standings(self, endpoint: str, method: str | None, resolve: Resolve) -> list[Standing]:
-        """What applies at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and costs that
-        depend on the request; without a ``method``, for each method that it takes."""
+        """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
+        costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
         found: dict[tuple[Hit, ...], Standing] = {}
         for method_ in self.methods_for(endpoint, method):
             plan = self.of_endpoint(endpoint, method_)
@@ -201,8 +202,8 @@ class Plans:
         return list(found.values())
 
     def standings_given(self, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
-        """As :meth:`standings`, of the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
-        no endpoint of the app is limited by."""
+        """As :meth:`standings`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
+        limits no endpoint of the app."""
         found = self.standings(endpoint, method, self._subjects.given(given))
         unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
         if unknown:
@@ -219,7 +220,7 @@ class Plans:
                 )
 
     def methods_for(self, endpoint: str, method: str | None) -> list[str]:
-        """``method``, or all that ``endpoint`` takes. Raises :class:`ConfigurationError` when there is no such
+        """``method``, or all methods that ``endpoint`` takes. Raises :class:`ConfigurationError` if there is no such
         endpoint, or it does not take the method."""
         self.require_endpoint(endpoint)
         if method is not None and not isinstance(method, str):
@@ -238,7 +239,7 @@ class Plans:
         return sorted({method for rule in self._routes_of(endpoint) for method in rule.methods or METHODS})
 
     def is_exempt(self, endpoint: str) -> bool:
-        """Whether somebody has exempted ``endpoint``, or a method of it, from the default limits."""
+        """Whether ``endpoint``, or a method of it, is exempt from the default limits."""
         view = self.app.view_functions.get(endpoint)
         of_view = frozenset[Level]().union(*(view_exemptions(view, each) for each in self.methods_of(endpoint)))
         return "default" in self.sources.exempt_from(endpoint, of_view)
@@ -256,7 +257,7 @@ class Plans:
 
     @cached_property
     def types(self) -> Mapping[str, SubjectType]:
-        """The types by name: those that every app has, and those of the limiters of endpoints."""
+        """The types by name: those that every app has, and those of limiters of endpoints."""
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
         if self._subjects.knows_users:
             found[LimitType.USER.value] = LimitType.USER
@@ -343,7 +344,7 @@ def _declared_here(scope: str | None, options: dict[str, Any]) -> Declaration:
     reject_unknown_options(f'limiter on "{where}"', options)
     for option in ("methods", "with_defaults"):
         if option in options:
-            raise ConfigurationError(f'limiter on "{where}": {option} is for declarations; here it has no meaning')
+            raise ConfigurationError(f'limiter on "{where}": {option} is for declarations; it has no meaning here')
     if callable(options.get("rules")):
-        raise ConfigurationError(f'limiter on "{where}": rules are given by a callable in declarations; here call it')
+        raise ConfigurationError(f'limiter on "{where}": a callable for rules is for declarations; call it here')
     return rate_limiter(**options, scope=scope).at(where)

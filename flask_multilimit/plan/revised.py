@@ -1,4 +1,4 @@
-"""Hits that no plan has made, as overrides of their scope make them: those of tasks, scripts and extensions."""
+"""Applies overrides to hits that no plan has made: those of tasks, scripts and extensions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger("flask_multilimit")
 
 
 def revised(hits: Hits, overrides: Overrides) -> Hits | None:
-    """``hits`` as ``overrides`` of the scopes that :func:`hits_for` was given make them; ``None``: all are off.
+    """``hits`` after the ``overrides`` of the scopes that :func:`hits_for` was given; ``None`` if all are off.
 
-    An override that adds a limit is about endpoints: who else would be counted is not known here. What could not be
-    asked, because two rules would share a key, is asked as declared, and logged once.
+    Overrides that add a limit are only for endpoints: who else would be counted is not known here. If overrides cannot
+    be applied, because two rules would share a key, the hits stay as they are, and the error is logged once.
     """
     known = hits.memory.get(revised)
     if known is not None and known[0] is overrides:
@@ -58,12 +58,14 @@ def _as_changed(hits: list[Hit], origin: Origin, overrides: Overrides) -> list[H
     except ConfigurationError as error:
         if origin.scope not in overrides.unfit:
             overrides.unfit.add(origin.scope)
-            _log.error('Rate limits: overrides of "%s" do not fit what is asked there: %s', origin.scope, error)
+            _log.error(
+                'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', origin.scope, error
+            )
         return hits
 
 
 def _changed(hits: Sequence[Hit], origin: Origin, overrides: Overrides) -> tuple[Sequence[NamedRule], bool] | None:
-    """The rules, and whether they only count; ``None``: there are none."""
+    """The rules, and whether they only count; ``None`` if they are off."""
     before = tuple((hit.name, hit.rule) for hit in hits)
     declared = Declaration(
         where=origin.scope,
@@ -102,7 +104,7 @@ def _bans(hits: Sequence[Hit], watched: Sequence[Hit]) -> list[Hit]:
 
 
 def _watching(ban: BanHit, became: Mapping[str, Sequence[str]]) -> BanHit:
-    """It goes on watching what it has watched in other scopes."""
+    """``ban``, watching the present keys of the hits that it watches, which may be of other scopes."""
     watches = dict.fromkeys(now for key in ban.watches for now in _now(key, became))
     return replace(ban, watches=tuple(watches))
 

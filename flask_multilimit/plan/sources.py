@@ -1,4 +1,4 @@
-"""Where the limits of an endpoint come from, beside its own decorators: app, blueprints, settings, defaults."""
+"""Collects the limits of an endpoint that are not its own decorators: of app, blueprints, settings and defaults."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ UNMATCHED_SCOPE = "unmatched"
 
 
 def scope_of(endpoint: str) -> str:
-    """What limiters of an endpoint count as: its name, which may be that of a scope of ours."""
+    """The scope of the limiters of an endpoint: its name, with a prefix if that is the name of a scope of ours."""
     return f"endpoint:{endpoint}" if endpoint in {APPLICATION_SCOPE, UNMATCHED_SCOPE} else endpoint
 
 
 class Sources(NamedTuple):
-    """All limits of one app that stand outside of decorators."""
+    """All limits of one app that are declared outside of decorators."""
 
     app: Flask
     application: tuple[Declaration, ...]
     default: tuple[Declaration, ...]
     unmatched: tuple[Declaration, ...]
     configured: tuple[tuple[str, tuple[Declaration, ...]], ...]
-    """By the name or pattern of ``MULTILIMIT_LIMITS`` and of ``limits``, in their order."""
+    """The limits for each name or pattern in ``MULTILIMIT_LIMITS`` and ``limits``, in their order."""
     exempt: tuple[tuple[str, str], ...]
-    """Names and patterns, and where each is said."""
+    """Exempt names and patterns, and where each is declared."""
 
     @classmethod
     def of(
@@ -50,8 +50,7 @@ class Sources(NamedTuple):
         unmatched: Any,
         limits: Iterable[Any],
     ) -> Sources:
-        """What the settings say, after it what the file of ``MULTILIMIT_FILE`` does, and then what was given to the
-        extension."""
+        """The limits of the settings, then those of the ``MULTILIMIT_FILE``, then those given to the extension."""
         of_file = settings.file or ""
         by_name = [
             *_by_name(settings.limits, f"{PREFIX}LIMITS"),
@@ -90,9 +89,10 @@ class Sources(NamedTuple):
     def for_endpoint(
         self, endpoint: str, method: str, *, own: Iterable[Declaration], exempt: frozenset[Level]
     ) -> tuple[Declaration, ...]:
-        """The limits that apply to ``endpoint`` beside its ``own``, from the whole app to the endpoint.
+        """The limits that apply to ``endpoint`` besides its ``own``, from those of the whole app to those of the
+        endpoint.
 
-        ``exempt`` are the levels that its view has asked to be exempt from.
+        ``exempt`` are the levels that its view is exempt from.
         """
         if any(self._answers_to(name, endpoint) for name, _ in self.exempt):
             exempt = LEVELS
@@ -111,11 +111,12 @@ class Sources(NamedTuple):
         return LEVELS if named else self._with_blueprints(endpoint, of_view)
 
     def for_unmatched(self) -> tuple[Declaration, ...]:
-        """The limits of requests without an endpoint; those of the app only beside limits made for these."""
+        """The limits of requests without an endpoint. Those of the app apply only if there are limits for such
+        requests."""
         return (*self.application, *self.unmatched) if self.unmatched else ()
 
     def unknown_names(self) -> list[str]:
-        """A message for each name or pattern in the settings that no endpoint answers to."""
+        """A message for each name or pattern in the settings that matches no endpoint."""
         configured = ((name, declarations[0].where) for name, declarations in self.configured)
         return [
             f'{where}: no endpoint or blueprint is called "{name}" or matches it; `flask routes` lists the endpoints'
@@ -132,7 +133,8 @@ class Sources(NamedTuple):
         )
 
     def _blueprint_limits(self, endpoint: str, exempt: frozenset[Level]) -> tuple[Declaration, ...]:
-        """A blueprint that is exempt from this level keeps its own limits, and drops those around it."""
+        """The limits of blueprints. A blueprint that is exempt from this level keeps its own limits, and drops those of
+        the blueprints around it."""
         limits: list[Declaration] = []
         for blueprint in self._blueprints_of(endpoint):
             if "blueprint" in exempt_levels(blueprint):
@@ -144,7 +146,7 @@ class Sources(NamedTuple):
         return exempt.union(*(exempt_levels(each) for each in self._blueprints_of(endpoint)))
 
     def _blueprints_of(self, endpoint: str) -> list[Any]:
-        """Those the endpoint lies in, the outermost first."""
+        """The blueprints around the endpoint, outermost first."""
         names = endpoint.split(".")[:-1]
         paths = (".".join(names[: n + 1]) for n in range(len(names)))
         return [self.app.blueprints[path] for path in paths if path in self.app.blueprints]
@@ -158,9 +160,10 @@ class Sources(NamedTuple):
 
 
 def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
-    """Limiters as configuration or a list of limits writes them.
+    """The limiters in a setting or a list of limits.
 
-    Text or a :class:`Rule` is a limiter of everyone; a mapping has the options of ``rate_limiter``, its type as text.
+    Text or a :class:`Rule` is a limiter for everyone together; a mapping has the options of ``rate_limiter``, its type
+    as text.
     """
     if isinstance(given, (list, tuple)):
         return tuple(declaration for each in given for declaration in declarations_from(each, where))
@@ -170,7 +173,7 @@ def declarations_from(given: Any, where: str) -> tuple[Declaration, ...]:
 
 
 def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration, ...]]]:
-    """Names, where each is said, and its limits: none for what is off."""
+    """Names, where each is declared, and its limits, none if they are off."""
     if not isinstance(limits, Mapping):
         raise ConfigurationError(f'{where}={brief(limits)}: give a dict such as {{"api.*": "100/minute"}}')
     return [
@@ -199,7 +202,7 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
     if isinstance(given, Mapping):
         return rate_limiter(**limiter_options(where, given))
     raise ConfigurationError(
-        f'{where}: {brief(given)} is no limit; give text such as "100/minute", a dict such as '
+        f'{where}: {brief(given)} is not a limit; give text such as "100/minute", a dict such as '
         '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
     )
 
@@ -207,8 +210,8 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
 def _collected(
     name: str, *configured: tuple[str, Any], given: Any, shared_as: str | None = None
 ) -> tuple[Declaration, ...]:
-    """Those of one name, of each place that configures some, and of the extension; ``shared_as`` makes each one quota,
-    unless it has a scope of its own."""
+    """The limiters called ``name`` in each place that configures some, and in the extension. ``shared_as`` is the scope
+    of those without one."""
     found = [declarations_from(each, where + (name.upper() if where == PREFIX else name)) for where, each in configured]
     declarations = (*chain.from_iterable(found), *declarations_from(given, name))
     if shared_as:

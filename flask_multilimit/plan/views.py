@@ -1,4 +1,4 @@
-"""What is declared on a view: also on the class of a class-based one, and on the method that serves the request."""
+"""Finds the limiters on a view; for a class-based view, also those on its class and on the method that serves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..declare.unwrap import attributes_of, functions_below
 
 
 def view_stack(view: Any, method: str) -> Stack | None:
-    """What is declared on a view and on the parts of a class-based one that serve ``method``, together."""
+    """The limiters on a view together with those on the parts of a class-based view that serve ``method``."""
     stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
     if len(stacks) < 2:
         return stacks[0] if stacks else None
@@ -23,9 +23,9 @@ def view_stack(view: Any, method: str) -> Stack | None:
 
 
 def methods_of_handlers(view: Any) -> dict[Declaration, str]:
-    """The limiters that stand on the methods of a class-based view, and what keys say of the methods that each serves.
+    """The limiters on the methods of a class-based view, and for each the methods that it serves, as keys name them.
 
-    Those that have methods or a scope of their own go by these.
+    Limiters with ``methods`` or a scope of their own are left out.
     """
     view_class = _class_of(view)
     if view_class is None:
@@ -55,7 +55,7 @@ def view_exemptions(view: Any, method: str) -> frozenset[Level]:
 
 
 def _parts(view: Any, method: str) -> list[Any]:
-    """The view function, and of a class-based one all that a request comes through, outermost first."""
+    """The view function; for a class-based view, all functions that a request passes, outermost first."""
     view_class = _class_of(view)
     if view_class is None:
         return [view]
@@ -63,13 +63,13 @@ def _parts(view: Any, method: str) -> list[Any]:
 
 
 def _class_of(view: Any) -> type[View] | None:
-    """The class that ``as_view`` made ``view`` of. A mock, which has any attribute, is no such view."""
+    """The class from which ``as_view`` made ``view``. A mock, which has every attribute, does not count as one."""
     found = (attributes_of(function).get("view_class") for function in functions_below(view))
     return next((each for each in found if isinstance(each, type) and issubclass(each, View)), None)
 
 
 def _handler(view_class: Any, name: str) -> Any:
-    """What serves the method, with our own among the ``method_decorators`` that flask-restful puts around it."""
+    """The handler of a method, with our decorators among the ``method_decorators`` that flask-restful applies."""
     if not issubclass(view_class, MethodView):
         return None
     handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)

@@ -1,1 +1,1 @@
-"""Runs at each request: the check, and what the client is told."""
+"""Serves each request: checks its limits, and answers the client."""

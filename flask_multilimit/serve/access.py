@@ -29,9 +29,9 @@ class Listed(NamedTuple):
     status: Status = 403
     """The status of the refusal, for ``deny``."""
     banned: bool = False
-    """Whether it is a ban, and the client is told so."""
+    """Whether it is a ban, which the refusal tells the client."""
     ends_in: float | None = None
-    """Seconds until its end, when it was found; ``None``: it lasts."""
+    """Seconds until its end, from when it was found; ``None``: it lasts."""
 
 
 def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Status = 403) -> list[Listed]:
@@ -43,7 +43,7 @@ def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Sta
 
 
 def told_at(time: Callable[[], float], deny_status: Status) -> Callable[[Listing], Listed | None]:
-    """What says what an entry tells a request at the ``time`` of the request: ``None`` when it has just ended."""
+    """A function that turns an entry into a :class:`Listed` at the current ``time``; ``None`` if it has just ended."""
 
     def told(entry: Listing) -> Listed | None:
         ends_in = None if entry.until is None else entry.until - time()
@@ -64,8 +64,8 @@ def told_at(time: Callable[[], float], deny_status: Status) -> Callable[[Listing
 class AccessLists:
     """All lists of an app. Immutable: when a list changes, another one takes its place.
 
-    ``live`` are those that are changed while it runs. There may be very many, so what they say to a request is worked
-    out, by ``told``, only when one concerns it.
+    ``live`` are the entries that control makes while the app runs. There may be very many, so ``told`` turns an entry
+    into a :class:`Listed` only when it applies to a request.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AccessLists:
         told: Callable[[Listing], Listed | None] | None = None,
     ) -> None:
         self.declared: tuple[Listed, ...] = tuple(listed)
-        """Those that stay as long as the app runs."""
+        """The entries that stay as long as the app runs."""
         allowed: list[Listed | Listing] = []
         denied: list[Listed | Listing] = []
         for declared in self.declared:
@@ -114,7 +114,7 @@ class AccessLists:
 
     @property
     def allows_subjects(self) -> bool:
-        """Whether any subject is allowed, which may come from a denied address."""
+        """Whether any subject is allowed: it may come from a denied address."""
         return bool(self._allowed.type_names)
 
 
@@ -128,7 +128,7 @@ class _Found:
         self.type_names: frozenset[str] = frozenset(type_name for type_name, _ in self._subjects)
 
     def _take(self, entries: Iterable[Listed | Listing]) -> Iterator[tuple[Network, Listed | Listing]]:
-        """Keep the subjects; the rest are networks."""
+        """Keep the entries about subjects, and yield those about networks."""
         for entry in entries:
             network, type_name, value = entry.who
             if network is None:

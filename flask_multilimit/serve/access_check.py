@@ -56,7 +56,7 @@ class AccessCheck:
             return "limited"
         if listed.action == "deny":
             self._deny(listed)
-        if record.plan.limiters or record.plan is NO_PLAN:  # else everyone passes, listed or not
+        if record.plan.limiters or record.plan is NO_PLAN:  # otherwise everyone passes, listed or not
             tell_of("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
         return "allowed"
 
@@ -68,7 +68,7 @@ class AccessCheck:
         raise self._refusals.denied(listed, self._in_force.settings)
 
     def _named(self, who: Who) -> Subject | None:
-        """Of a network, the address in it."""
+        """The subject of an entry; for a network, the address of the client."""
         if who.network is None:
             return Subject(who.type_name, who.value)
         return self._in_force.subjects.resolve(LimitType.IP, None)

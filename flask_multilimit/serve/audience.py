@@ -1,4 +1,4 @@
-"""Who learns of the outcomes of an app: traffic, unless it is switched off, and the developer's observers."""
+"""The audience of an app's outcomes: traffic, unless it is switched off, and the developer's observers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AppAudience(Audience):
         self.present: bool = bool(observers) or traffic is not None
         """Whether there is a listener besides receivers of the signal."""
         self.only: Traffic | None = None if observers else traffic
-        """The traffic, if no observer listens besides."""
+        """The traffic, if there is no observer."""
         self._app = app
         self._beat = watched.beat
 
@@ -80,7 +80,7 @@ class AppAudience(Audience):
         applied: Sequence[Counted] = (),
         error: Exception | None = None,
     ) -> None:
-        """Count one outcome, and make it an :class:`Event` for those who want one."""
+        """Count one outcome, and make an :class:`Event` of it if anybody wants one."""
         if self.traffic is not None:
             self.traffic.count(endpoint, outcome, decided_by, decision, applied)
         if self.observers or limit_event.receivers:
@@ -92,12 +92,12 @@ class AppAudience(Audience):
             self._beat.start()
 
 
-def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
+def check_and_tell(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
     traffic = audience.only
     if traffic is None or applied.may_wait or limit_event.receivers:
-        return _check_and_tell(limiter, scope, applied, audience)
-    # For the many apps without an observer: traffic needs no event and no time.
+        return _check_timed(limiter, scope, applied, audience)
+    # Most apps have no observer, and traffic needs neither an event nor the time that the check took.
     try:
         decision = limiter.check(applied.hits)
     except StorageError as error:
@@ -112,7 +112,7 @@ def check_aloud(limiter: Limiter, scope: str, applied: AppliedLimits, audience: 
     return decision
 
 
-def _check_and_tell(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
+def _check_timed(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     started, waited = perf_counter(), 0.0
     try:
         decision = limiter.check(applied.hits)
@@ -183,7 +183,7 @@ class WatchedApp:
 
 
 def _uncontrolled() -> None:
-    """Of an app that nothing steers yet."""
+    """The control state of an app without control."""
 
 
 def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:

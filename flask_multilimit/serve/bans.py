@@ -1,4 +1,4 @@
-"""Tells of each ban that begins: one signal, one log line."""
+"""Reports each ban that begins, by one signal and one log line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..signals import notify, subject_banned
 
 
 def tell_of_bans(app: Flask, settings: Settings, decision: Decision, scope: str, applied: AppliedLimits) -> None:
-    """Those that began with ``decision``, which was made at ``scope``."""
+    """Report the bans that began with ``decision``, which was made at ``scope``."""
     for ban in decision.bans:
         if ban.begun and not ban.hit.shadow:
             limiter, subject = _banned(ban, applied)
@@ -32,7 +32,7 @@ def tell_of_bans(app: Flask, settings: Settings, decision: Decision, scope: str,
 
 
 def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
-    """The name of the limiter that bans, and whom. Hits that no limiter has made say it themselves."""
+    """The name of the limiter that bans, and the banned subject. Hits that no limiter has made hold both themselves."""
     origin = ban.hit.origin
     if origin is not None:
         return origin.type, Subject(origin.type, origin.subject)

@@ -1,5 +1,5 @@
-"""Answers refusals: those that nobody handles, and those that error handlers raise, because a limiter is on them or
-they call a limited function."""
+"""Answers refusals that no error handler answers, and refusals in error handlers, which may be limited themselves or
+call a limited function."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _REFUSALS = (RateLimitExceeded, AccessDenied, StorageUnavailable)
 
 
 def answer_refusals(app: Flask) -> None:
-    """Answer a refusal in an error handler of ``app`` like one in a view. Flask makes a server error of every exception
-    that an error handler raises."""
+    """Answer a refusal in an error handler of ``app`` like one in a view. Flask alone would answer every exception of
+    an error handler with a server error."""
     app.handle_user_exception = _answering(app, app.handle_user_exception)  # type: ignore[method-assign]
     app.handle_exception = _answering_last(app, app.handle_exception)  # type: ignore[method-assign]
 
@@ -29,7 +29,7 @@ def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
             answer = handle(*arguments)
         except _REFUSALS as refusal:
             *context, error = arguments
-            if refusal is error:  # nobody handles it: TRAP_HTTP_EXCEPTIONS
+            if refusal is error:  # no handler takes it: TRAP_HTTP_EXCEPTIONS
                 raise
             answer = _handled(handle, context, refusal)
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer
@@ -40,7 +40,7 @@ def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _handled(handle: Callable[..., Any], context: list[Any], refusal: Exception) -> Any:
-    """What the error handlers say about ``refusal``. If they are refused as well, that is the answer."""
+    """The answer of the error handlers to ``refusal``. If they are refused as well, that refusal is the answer."""
     try:
         return handle(*context, refusal)
     except _REFUSALS as again:
@@ -50,7 +50,7 @@ def _handled(handle: Callable[..., Any], context: list[Any], refusal: Exception)
 
 
 def _answering_last(app: Any, handle: Callable[..., Any]) -> Callable[..., Any]:
-    """For the error handler of 500. After it, nothing but the server is left to answer."""
+    """For the error handler of 500, after which only the server could answer."""
 
     @functools.wraps(handle)
     def handle_exception(*arguments: Any) -> Any:

@@ -43,10 +43,10 @@ class AppGate(InForce):
         self.verdicts: Verdicts = Verdicts(self, self._records, refusals, self._lists, self.settlement)
 
     def install(self) -> None:
-        """Put the gate around what the app does for a request.
+        """Put the gate around the handling of each request.
 
-        Hooks of Flask are not enough: none runs after the ``before_request`` functions of blueprints, an exception in
-        ``after_request`` is a server error, and header fields are to be complete after all other functions.
+        Flask's hooks are not enough: none runs after the ``before_request`` functions of blueprints, an exception in
+        ``after_request`` is a server error, and header fields must be complete after all other functions.
         """
         preprocess, dispatch = self.app.preprocess_request, self.app.dispatch_request
         process = self.app.process_response
@@ -96,7 +96,7 @@ class AppGate(InForce):
         answer_refusals(self.app)
 
     def _enter(self) -> Record | None:
-        """Look up what applies to the current request, and turn away the addresses that are denied."""
+        """Look up the plan of the current request, and turn away denied addresses."""
         if not self.startup.finished:
             self.startup.run()
         if not self.settings.enabled:
@@ -108,7 +108,7 @@ class AppGate(InForce):
         return self._records.open(asked, plan) if plan is not None else None
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
-        """Check what ``stack`` declares, together with all other limits that apply. Raise unless the call may pass."""
+        """Check the limiters of ``stack`` together with all other limits that apply. Raise unless the call may pass."""
         if not self.settings.enabled:
             return stack.covered
         record = self._records.current()
@@ -144,10 +144,10 @@ class AppGate(InForce):
 
 
 def gate_of(app: Flask) -> AppGate:
-    """The gate of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
+    """The gate of ``app``. Raises :class:`ConfigurationError` if it has no MultiLimit."""
     return cast("AppGate", gate_of_app(app))
 
 
 def gate_in_force() -> AppGate:
-    """The gate of the current app. Raises as :func:`gate_of`, and RuntimeError where no app is in force."""
+    """The gate of the current app. Raises as :func:`gate_of`, and RuntimeError if there is no current app."""
     return gate_of(app_in_force())

@@ -1,4 +1,4 @@
-"""Header fields that tell a client what is left of its quotas, in one of several dialects.
+"""Header fields that show a client what is left of its quotas, in one of several dialects.
 
 A dialect is a function of hits and their standings (remaining, retry_after, reset_after; times in microseconds), which
 returns fields. To add one, write it, and give it a name in :data:`DIALECTS` and in ``Settings.headers``.
@@ -27,13 +27,13 @@ Standing = tuple[int, int, int]
 Fields = Iterable[tuple[str, str]]
 
 CONCURRENT_REQUESTS = "concurrent-requests"
-"""Quota unit of draft-ietf-httpapi-ratelimit-headers for what is in progress."""
+"""Quota unit of draft-ietf-httpapi-ratelimit-headers for requests in progress."""
 
 _NAMES = frozenset(
     ["cache-control", "retry-after", "ratelimit", "ratelimit-policy"]
     + [f"{prefix}-{what}" for prefix in ("ratelimit", "x-ratelimit") for what in ("limit", "remaining", "reset")]
 )
-"""Of all fields that are set here, in lower case."""
+"""The names of all fields that are set here, in lower case."""
 
 
 def describe(response: Response, decisions: Sequence[Decision], settings: Settings) -> None:
@@ -64,7 +64,7 @@ def _fields(decisions: Sequence[Decision], settings: Settings, response: Respons
 
 
 def _put(headers: Headers, fields: Sequence[tuple[str, str]]) -> None:
-    """Set ``fields``. Hardly ever is one of them there already, and to add them takes a third of the time."""
+    """Set ``fields``. Hardly ever does one of them exist already, and adding takes a third of the time of setting."""
     put = headers.add
     for name, _ in headers:
         if name.lower() in _NAMES:
@@ -82,7 +82,7 @@ def _latest_refusal(decisions: Sequence[Decision]) -> Decision | None:
 
 
 def _add_retry_after(fields: list[tuple[str, str]], decision: Decision, settings: Settings) -> None:
-    """``Retry-After`` (RFC 9110, 10.2.3), rounded up: never too early, if the time is known."""
+    """Add ``Retry-After`` (RFC 9110, 10.2.3), rounded up: if the time is known, it is never too early."""
     retry_after = decision.retry_after
     if math.isinf(retry_after) and decision.waits_for_slot:
         retry_after = max(decision.refused_for, settings.slot_retry_after)
@@ -92,7 +92,7 @@ def _add_retry_after(fields: list[tuple[str, str]], decision: Decision, settings
         fields.append(("Retry-After", str(seconds) if as_seconds else http_date(math.ceil(time.time()) + seconds)))
 
 
-# What is shown
+# What to show
 
 
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
@@ -182,9 +182,9 @@ class _Lasting(NamedTuple):
 
     policy: str
     starts: tuple[str, ...]
-    """Of the items of ``RateLimit``."""
+    """The beginnings of the items of ``RateLimit``."""
     untimed: frozenset[int]
-    """The places of rules for requests in progress: it is not known when there will be more left."""
+    """The places of rules for requests in progress: nobody knows when a slot becomes free."""
 
 
 def _lasting(hits: tuple[Hit, ...]) -> _Lasting:
@@ -208,13 +208,13 @@ def _kept_once(lasting: _Lasting) -> _Lasting:
 
 
 class _Usual(NamedTuple):
-    """The fields of :func:`standard` for a check that every rule admits, but for what is left."""
+    """The fields of :func:`standard` for a check that every rule admits, without the remaining units."""
 
     reset_afters: tuple[int, ...]
-    """Of sliding windows, they are the same at every request that passes."""
+    """For sliding windows, they are the same at every request that passes."""
     policy: str
     items: str
-    """With ``%d`` for what is left."""
+    """With ``%d`` in place of the remaining units."""
 
 
 def _as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
@@ -269,4 +269,4 @@ DIALECTS = {
     "both": (standard, legacy),
     "off": (),
 }
-"""By the values of ``MULTILIMIT_HEADERS``."""
+"""The dialects, by the values of ``MULTILIMIT_HEADERS``."""

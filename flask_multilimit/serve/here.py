@@ -1,4 +1,4 @@
-"""Checks of limits that are given at the call instead of declared: ``multilimit.check``, ``limit``."""
+"""Checks limits that are given in the call instead of declared: ``multilimit.check``, ``limit``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .gate import AppGate
 def check_here(
     gate: AppGate, scope: str, options: Mapping[str, Any], subject: str | None
 ) -> tuple[Decision, AppliedLimits]:
-    """Decide on a limiter that is given at the call."""
+    """Decide on a limiter that is given in the call."""
     gate.startup.keep_up()
     plan = gate.plans.declared_here(scope, dict(options))
     applied = plan.apply(_resolver(gate, plan.limiters[0].declaration, subject))

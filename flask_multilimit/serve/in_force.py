@@ -1,4 +1,4 @@
-"""What is in force in one app, shared by the modules that serve its requests."""
+"""The parts in force in one app, shared by the modules that serve its requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InForce:
-    """Control and the test kit exchange parts of it while the app runs, each in one assignment."""
+    """Control and the test kit replace parts of it while the app runs, each in one assignment."""
 
     app: Flask
     settings: Settings

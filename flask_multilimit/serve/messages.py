@@ -1,4 +1,4 @@
-"""What we say to a client ourselves, in English and Chinese."""
+"""The package's own messages to clients, in English and Chinese."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
 
 LONGEST_REMEMBERED = 512
-"""Characters of a header field. No browser sends a longer one, which gets the default."""
+"""Characters of a header field. No browser sends a longer one; for such a field, the default applies."""
 
 
 class Messages(NamedTuple):

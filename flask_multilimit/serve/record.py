@@ -1,4 +1,4 @@
-"""The record of a request: its plan, what was decided for it, and the charges that wait for its response."""
+"""The record of a request: its plan, the decisions for it, and the charges that wait for its response."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Record:
 
     def __init__(self, plan: Plan) -> None:
         self.plan: Plan = plan
-        """What applies to its endpoint, looked up once."""
+        """The plan of its endpoint, looked up once."""
         self.checked: bool = False
         """Whether the plan was checked, or the part of it that the request reached."""
         self.admitted: bool = False
@@ -78,11 +78,11 @@ class Records:
             found: Record | None = current_request().__dict__.get(self._name)
         except RuntimeError:
             return None
-        return found  # cast() would be three calls a request
+        return found  # cast() would be three calls per request
 
     def make(self) -> Record:
-        """A new record for the current request. Outside of a request it replaces the last one: no response shows
-        several, and an app context may live long."""
+        """A new record for the current request. Outside of a request it replaces the last one: there is no response to
+        show several, and an app context may live long."""
         asked, record = request_if_any(), Record(NO_PLAN)
         if asked is None:
             setattr(g, self._name, record)

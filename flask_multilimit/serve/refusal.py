@@ -54,7 +54,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         if response is not None:
             self.code = None  # Flask then sends the response as it is, without asking error handlers for another
         self.decision = decision
-        """The answer of the storage: which rules refuse, and for how long."""
+        """The decision that refuses: it says which rules refuse, and for how long."""
         self._messages = messages
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
         return Response(body, status=self.code, headers=fields)
 
     def answer(self, asked: Request, response_class: Callable[..., Response]) -> Response:
-        """What Flask would make of :meth:`get_response`: the response to ``asked``, of the class that the app has."""
+        """The response to ``asked`` that Flask would make from :meth:`get_response`, of the app's own class."""
         if self.response is not None:
             return cast("Response", self.response)
         body, fields = self._written(asked.environ)
@@ -97,7 +97,7 @@ class RateLimitExceeded(TooManyRequests, MultiLimitError):  # noqa: N818 - like 
 
 
 class _Negotiated(HTTPException):
-    """With a body of the content type that the client prefers."""
+    """An error whose body has the content type that the client prefers."""
 
     def get_body(self, environ: Any = None, scope: dict[str, Any] | None = None) -> str:  # noqa: ARG002
         chosen = negotiate(environ)
@@ -148,7 +148,7 @@ class _DeniedForNow(AccessDenied, TooManyRequests):
 
 
 def _page(error: HTTPException, *paragraphs: str | None) -> str:
-    """In whatever language the paragraphs are: werkzeug's own page says that it is English."""
+    """A page without a language, because the paragraphs may be in any: werkzeug's own page says that it is English."""
     said = "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in paragraphs)
     title = f"<title>{error.code} {error.name}</title>\n<h1>{error.name}</h1>\n"
     return f"<!doctype html>\n<meta charset=utf-8>\n{title}{said}"
@@ -167,7 +167,7 @@ to wait, rounded up (``None``: waiting does not help, or nobody knows how long),
 
 
 def _violations(decision: Decision) -> tuple[_Violation, ...]:
-    """The rules of ``decision.violated``, without making statuses, which would take most of the time."""
+    """The rules of ``decision.violated``, without creating statuses, which would take most of the time."""
     return tuple(
         [
             (
@@ -228,22 +228,22 @@ class Refusals:
         self._on_rejected = on_rejected
 
     def too_many(self, decision: Decision, applied: AppliedLimits, settings: Settings) -> RateLimitExceeded:
-        """The refusal that ``decision`` is."""
+        """The refusal for ``decision``."""
         declared = applied.refusing_longest(decision) if applied.has_answers else None
         messages = _messages(settings)
         ours = messages.banned if applied.has_bans and decision.ban is not None else messages.too_many
         message = settings.message if declared is None or declared.message is None else declared.message
-        text = None if message is None else self._of_theirs("message", _said_by, message, decision)
+        text = None if message is None else self._from_app("message", _said_by, message, decision)
         react = (declared and declared.on_rejected) or self._on_rejected
-        response = None if react is None else self._of_theirs("on_rejected", self._response_of, react, decision)
+        response = None if react is None else self._from_app("on_rejected", self._response_of, react, decision)
         return RateLimitExceeded(decision, text or ours, messages=messages, response=response)
 
     def _response_of(self, react: Reaction, decision: Decision) -> Response | None:
         answer = react(decision)
         return None if answer is None else self._app.make_response(answer)
 
-    def _of_theirs(self, name: str, ask: Callable[[C, Decision], T], theirs: C, decision: Decision) -> T | None:
-        """What the app says by ``theirs``. If it cannot be made or sent, the default refusal is used."""
+    def _from_app(self, name: str, ask: Callable[[C, Decision], T], theirs: C, decision: Decision) -> T | None:
+        """What the app's own ``theirs`` gives; ``None``, for the default refusal, if it fails or cannot be sent."""
         try:
             return ask(theirs, decision)
         except Exception as error:
@@ -266,7 +266,7 @@ class Refusals:
 
 
 def _said_by(message: Message, decision: Decision) -> str:
-    """The text of ``message``, empty for the default. Raises an error for what cannot be sent."""
+    """The text of ``message``, empty for the default. Raises an error for text that cannot be sent."""
     text = message(decision) if callable(message) else message
     said = str(text) if text else ""
     said.encode()
@@ -274,7 +274,7 @@ def _said_by(message: Message, decision: Decision) -> str:
 
 
 def _has_handler(app: Flask, error: Exception) -> bool:
-    """Whether the app has an error handler for this error, other than for all of them."""
+    """Whether the app has an error handler for this error, and not just one for all exceptions."""
     classes = set(type(error).__mro__) - set(Exception.__mro__)
     handlers = (by_class for by_code in app.error_handler_spec.values() for by_class in by_code.values())
     return any(not classes.isdisjoint(by_class) for by_class in handlers)

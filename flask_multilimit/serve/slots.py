@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _current_context: Callable[[], RequestContext] = request_ctx._get_current_object  # type: ignore[attr-defined]
 _SLOTS = "multilimit_slots"
-"""Where its slots are in a request context: the request itself is shared by all copies of the context."""
+"""The attribute of a request context that has its slots: the request itself is shared by all copies of the context."""
 
 
 class RequestHolder(Holder):
@@ -40,7 +40,7 @@ class RequestHolder(Holder):
 
 
 def holder_of_request() -> Holder | None:
-    """What holds slots until the current request ends; ``None`` outside of one."""
+    """The holder of slots until the current request ends; ``None`` outside of one."""
     try:
         attributes = _current_context().__dict__
     except RuntimeError:

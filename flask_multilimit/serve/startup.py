@@ -1,4 +1,4 @@
-"""What an app does once, before its first request: check its limits, and begin to follow changes."""
+"""Starts an app before its first request: checks its limits, and begins to follow changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Startup:
     def __init__(self, in_force: InForce) -> None:
         self._in_force = in_force
         self.follow_changes: Callable[[], None] = _nothing
-        """Applies the changes made while the app runs, now and from now on."""
+        """Applies the changes made so far, and from now on those that follow."""
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
         self.finished: bool = False
@@ -50,7 +50,7 @@ class Startup:
                     self._in_force.audience.begin()
 
     def validate(self) -> None:
-        """Raise :class:`ConfigurationError` for whatever is wrong in declarations and settings of limits."""
+        """Raise :class:`ConfigurationError` for any mistake in declarations and settings of limits."""
         self._check_declarations()
         plans = self._in_force.plans
         if self._in_force.settings.unknown_names == "error":
@@ -66,7 +66,7 @@ class Startup:
             on.subjects.require_users("allow and deny")
 
     def _require_slots(self) -> None:
-        """Raise :class:`ConfigurationError` where Concurrent rules are asked of a storage that keeps no slots."""
+        """Raise :class:`ConfigurationError` if there are Concurrent rules, and the storage keeps no slots."""
         on = self._in_force
         for plan in on.plans.planned.values():
             if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
@@ -78,8 +78,8 @@ class Startup:
                     raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
     def _report_unknown_names(self) -> None:
-        """Raise :class:`ConfigurationError` where a developer sees it. In production only log: a limit that applies
-        to nothing must not stop all requests."""
+        """Raise :class:`ConfigurationError` if a developer sees it. In production only log: a limit that applies to
+        nothing must not stop all requests."""
         app, plans = self._in_force.app, self._in_force.plans
         strict = self._in_force.settings.unknown_names == "error"
         if strict and (app.testing or app.debug):

@@ -1,4 +1,4 @@
-"""Applies the control document: exchanges the plans and the lists of an app, each in one assignment."""
+"""Applies the control document: replaces the plans and the lists of an app, each in one assignment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Steering:
         self._gate = gate
         self._declared = gate.plans
         self._latest = gate.plans
-        """What was made last, in force or not."""
+        """The plans made last, in force or not."""
         self._lists: tuple[Listed, ...] = () if gate.access is None else gate.access.declared
         self._entries: dict[str, Override | Listing] = {}
         self._logs = False
@@ -48,8 +48,8 @@ class Steering:
 
     @cached_property
     def control(self) -> Control:
-        """What changes limits and lists."""
-        from ..control.control import Control  # noqa: PLC0415 - with the models of all that can be changed
+        """The control that changes limits and lists."""
+        from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
         from .trial import Trial  # noqa: PLC0415
 
         trial = Trial(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
@@ -57,7 +57,7 @@ class Steering:
 
     @property
     def enabled(self) -> bool:
-        """Whether the app takes changes while it runs."""
+        """Whether the app can be changed while it runs."""
         return self._gate.settings.control and self._gate.settings.enabled
 
     def start(self) -> None:
@@ -67,12 +67,12 @@ class Steering:
             self.watcher.start()
 
     def look(self) -> None:
-        """Apply the current document once. Commands, which only look, print by themselves what people are to know."""
+        """Apply the current document once, without log lines: for commands, which print for themselves."""
         if self.enabled:
             self.watcher.look()
 
     def revise(self, hits: Hits) -> Hits | None:
-        """``hits`` that no plan has made as overrides of their scope make them; ``None``: all of them are off."""
+        """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
         gate = self._gate
         if not gate.startup.finished:
             gate.startup.keep_up()
@@ -138,7 +138,7 @@ class Steering:
             by = f" by {each.author}" if each.author else ""
             log("Rate limits %s: %s (%s%s)%s", what, each, each.id, by, f": {each.reason}" if each.reason else "")
         if len(changed) > MOST_LOGGED:
-            log("Rate limits %s: %d entries more", what, len(changed) - MOST_LOGGED)
+            log("Rate limits %s: %d more entries", what, len(changed) - MOST_LOGGED)
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)
@@ -151,6 +151,6 @@ def _amounts(entries: Sequence[Override | Listing]) -> dict[str, int]:
 
 
 def steering_of(app: Flask) -> Steering:
-    """The steering of ``app``. Raises :class:`ConfigurationError` when it has no MultiLimit."""
+    """The steering of ``app``. Raises :class:`ConfigurationError` if it has no MultiLimit."""
     gate_of(app)
     return cast("Steering", app.extensions[STEERING])

@@ -1,4 +1,4 @@
-"""What a change of limits or lists would do, tried before it is made."""
+"""Tries a change of limits or lists before it is made, to show what it would do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Trial:
         self._ipv6_prefix = ipv6_prefix
 
     def differences(self, before: Document, after: Document) -> list[Difference]:
-        """Each endpoint that has other limits in ``after``. Raises :class:`ConfigurationError`."""
+        """Each endpoint whose limits differ in ``after``. Raises :class:`ConfigurationError`."""
         if before.overrides == after.overrides:
             return []
         return differences(self._plans_with(before.overrides), self._plans_with(after.overrides))
@@ -43,7 +43,8 @@ class Trial:
         return found
 
     def validate(self, document: Document, entry: Override | Listing) -> None:
-        """Raise :class:`ConfigurationError` when ``document``, to which ``entry`` is new, could not be declared."""
+        """Raise :class:`ConfigurationError` if limits like those of ``document``, with the new ``entry``, could not be
+        declared."""
         if isinstance(entry, Override):
             self._plans_with(document.overrides)
             if entry.who is not None:
@@ -52,7 +53,7 @@ class Trial:
             self._check_type(entry.who)
 
     def warning(self, document: Document, entry: Override | Listing) -> str:
-        """Why ``entry`` is only forced: it would do nothing, or refuse nearly everyone."""
+        """Why ``entry`` needs ``force``: it would do nothing, or refuse nearly everyone; empty if it does not."""
         if isinstance(entry, Listing):
             return "" if entry.kind == "allow" else too_many_denied(document.listings, entry)
         before = self._plans_with([each for each in document.overrides if each.id != entry.id])
@@ -84,7 +85,7 @@ class Trial:
 
 
 def _hint(entry: Override, plans: Plans) -> str:
-    """What ``entry`` could be about instead."""
+    """What ``entry`` may have meant instead."""
     known = {endpoint for endpoint, _ in plans.planned}
     if entry.endpoint in known:
         of_endpoint = [plan for (endpoint, _), plan in plans.planned.items() if endpoint == entry.endpoint]

@@ -7,7 +7,7 @@ from ..engine.reply import ALLOWED
 from ..plan.endpoint import AppliedLimits, Plan
 from ..signals import limit_event, limits_checked, request_rejected, shadow_rejected
 from .access_check import AccessCheck
-from .audience import check_aloud, send_signals
+from .audience import check_and_tell, send_signals
 from .bans import tell_of_bans
 from .in_force import InForce
 from .record import Record, Records
@@ -30,8 +30,8 @@ class Verdicts:
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
 
-        ``record`` is that of the request whose ``plan`` this is. If the user, or what else there is to count by, cannot
-        be found out, the request ends with that error; what is known is checked before.
+        ``record`` is that of the request whose ``plan`` this is. If a subject cannot be found, the request ends with
+        that error, after the limits whose subjects are known have been checked.
         """
         if record is not None:
             record.checked = True
@@ -62,7 +62,7 @@ class Verdicts:
                 raise self.rejection(decision, applied)
 
     def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
-        """What applies to the current request; ``None`` if a list allows it."""
+        """The limits that apply to the current request; ``None`` if a list allows it."""
         on = self._in_force
         if on.access is not None and self._lists.allows(record or self._records.current()):
             return None
@@ -94,7 +94,7 @@ class Verdicts:
         on = self._in_force
         try:
             if on.audience.present or limit_event.receivers:
-                decision = check_aloud(on.limiter, scope, applied, on.audience)
+                decision = check_and_tell(on.limiter, scope, applied, on.audience)
             else:
                 decision = on.limiter.check(hits)
                 if applied.may_wait and (wait := applied.longest_wait(decision)):

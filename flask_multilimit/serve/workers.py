@@ -1,5 +1,5 @@
-"""Warnings at the first request about the processes that serve an app: each would admit more than the limits say, or
-none would flush traffic."""
+"""Warns at the first request if the processes that serve an app would together admit more than the limits, or would not
+flush traffic."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) 
     if not limiter.storage.shared:
         app.logger.warning(
             "Several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them admits the "
-            "whole of every limit. Name what they share: local:// on one machine (pip install "
+            "whole of every limit. Set a storage that they share: local:// on one machine (pip install "
             "'flask-multilimit[local]'), or a server, such as redis://localhost:6379/0.",
             settings.storage_uri,
         )
     elif not (workers := limiter.health().workers).certain:
         app.logger.warning(
-            "The number of worker processes that serve this app is unknown. While storage is away each of them admits "
+            "The number of worker processes that serve this app is unknown. While storage is away, each of them admits "
             "1/%d of every limit (%s). Set MULTILIMIT_WORKERS.",
             workers.count,
             workers.source,

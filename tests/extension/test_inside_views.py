@@ -249,7 +249,7 @@ class TestMistakes:
             ({"scope": ""}, 'limiter on "": scope='),
             ({"scope": 5}, 'limiter on "5": scope=5'),
             ({"rules": "5/fortnight"}, 'limiter on "mail": rule .*unknown unit'),
-            ({"rules": lambda: "5/minute"}, 'limiter on "mail": rules are given by a callable in declarations'),
+            ({"rules": lambda: "5/minute"}, "a callable for rules is for declarations; call it here"),
             ({"cots": 1}, r"'cots' is not an option of a limiter; did you mean 'cost'\?"),
             ({"methods": ["POST"]}, 'limiter on "mail": methods is for declarations'),
             ({"with_defaults": True}, 'limiter on "mail": with_defaults is for declarations'),
