@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 
 import pytest
@@ -12,6 +13,7 @@ import flask_multilimit
 from docs.snippets import blocks_of
 from flask_multilimit.config import PREFIX, Settings
 from flask_multilimit.engine.storage import SCHEMES
+from flask_multilimit.operate import doctor
 from support.folders import ROOT
 from support.rates import RATES
 
@@ -58,6 +60,14 @@ def test_the_choices_of_a_setting_are_all_documented(name: str) -> None:
     choices = getattr(SETTINGS[name].annotation, "__args__", ())
     section = _sections().get(name, "")
     assert not [choice for choice in choices if isinstance(choice, str) and f'`"{choice}"`' not in section]
+
+
+def test_every_finding_of_the_doctor_is_documented() -> None:
+    made = re.findall(r'\bFinding\(\s*"([\w ]+)"', inspect.getsource(doctor))
+    table = (REFERENCE / "cli.md").read_text().partition("| finding |")[2].partition("\n\n")[0]
+    first_cells = " ".join(re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE))
+
+    assert sorted(set(made)) == sorted(re.findall(r"`(.+?)`", first_cells))
 
 
 def test_every_scheme_of_a_storage_is_documented() -> None:
