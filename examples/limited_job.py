@@ -27,7 +27,7 @@ def main() -> None:
             print(f"{name}: sent")
         else:
             limiter.refund(decision)
-            print(f"{name}: the mail server is busy, tomorrow again")
+            print(f"{name}: the mail server is busy, try again tomorrow")
     limiter.close()
 
 
