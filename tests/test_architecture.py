@@ -146,7 +146,10 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "engine/storage/layers": ({"deny_cache", "guard", "leases"}, {"stack"}),
     "engine/storage/layers/guard": (
         {"breaker", "fallback", "policy", "workers"},
-        {"health", "log", "pending", "probe"},
+        {"health", "pending", "probe"},
+        {"report"},
+        {"outage"},
+        {"recovery"},
         {"guard"},
     ),
     "engine/storage/redis": (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from enum import Enum
 from threading import Lock
-from typing import Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from ....errors import StorageError
 from ....hits import Hit
@@ -14,6 +15,10 @@ from ....hits import Hit
 RETURN_SECONDS = 1.5
 """How long a process stays in ``RETURNING``: the last process to probe is one probe behind, and may still have charges
 to make."""
+PATIENCE = 1.0
+"""Seconds after which there is no second attempt, so that a request never waits that long again."""
+
+T = TypeVar("T")
 
 
 class State(Enum):
@@ -63,6 +68,14 @@ class Breaker:
         if not self.has_failed:
             return "closed"
         return "open" if self.state is State.OPEN else "half-open"
+
+    def once_more(self, error: StorageError, failures: int, start: float, ask: Callable[..., T], *arguments: Any) -> T:
+        """A second attempt, so that one lost reply does not open the breaker. The first one began at ``start``, by
+        :func:`time.monotonic`, when ``failures`` had been noted. Raises :class:`StorageError`, also if a second attempt
+        makes no sense."""
+        if not error.no_reply or failures != self.failures or time.monotonic() - start > PATIENCE:
+            raise error
+        return ask(*arguments)
 
     def fail(self, hits: tuple[Hit, ...], error: StorageError) -> bool:
         """Open; return whether an outage begins. A failure in ``HALF_OPEN`` belongs to the same outage."""

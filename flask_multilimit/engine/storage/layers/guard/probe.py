@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from threading import Event, Lock, Thread
 
 from ....errors import StorageError
+from ....forks import tell_child
 from ....hits import Hit
 from ....keys import beside
 from ....rules import Rule
@@ -41,6 +42,7 @@ class Prober:
         self._thread: Thread | None = None
         self._stopped = Event()
         self._last = 0.0
+        tell_child(self)
 
     def ensure(self, lock: Lock) -> None:
         """Start the thread unless it runs."""
@@ -64,8 +66,8 @@ class Prober:
         if self._thread is not None:
             self._thread.join(timeout=PROBE_SECONDS)
 
-    def forget(self) -> None:
-        """In a forked child: the thread belongs to the parent, and may have held the lock of the event."""
+    def _after_fork_in_child(self) -> None:
+        """The thread belongs to the parent, and may have held the lock of the event."""
         stopped, self._stopped = self._stopped, Event()
         if stopped.is_set():
             self._stopped.set()

@@ -75,7 +75,7 @@ def in_the_middle_of(lock: threading.Lock) -> tuple[threading.Thread, threading.
 
 
 def guard_lock(limiter: Limiter) -> threading.Lock:
-    return limiter._storage._lock  # type: ignore[attr-defined, no-any-return]
+    return limiter._storage._outage._lock  # type: ignore[attr-defined, no-any-return]
 
 
 def test_a_fork_waits_until_memory_is_whole() -> None:
@@ -191,16 +191,16 @@ def test_two_forks_at_once_leave_a_server_of_local_storage_to_be_found(tmp_path:
 
 def test_who_is_deciding_comes_to_an_end_while_another_forks(workers: Workers) -> None:
     """The lock of the guard is held by those who take that of its memory: a fork takes them in the same order."""
-    guard = workers.limiters[0]._storage
+    outage = workers.limiters[0]._storage._outage  # type: ignore[attr-defined]
     decided, forked = threading.Event(), list[int]()
     forker = threading.Thread(target=lambda: forked.append(fork_and(lambda: None)))
 
     def decide() -> None:
-        with guard._lock:  # type: ignore[attr-defined]
+        with outage._lock:
             forker.start()
             forker.join(0.2)  # it gets as far as it can
-            if guard._fallback._memory._lock.acquire(timeout=SECONDS):  # type: ignore[attr-defined]
-                guard._fallback._memory._lock.release()  # type: ignore[attr-defined]
+            if outage.fallback._memory._lock.acquire(timeout=SECONDS):
+                outage.fallback._memory._lock.release()
                 decided.set()
 
     decide()

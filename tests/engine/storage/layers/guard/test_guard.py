@@ -128,7 +128,7 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        self.until(lambda: all(guard._prober._thread is None for guard in self._guards()))  # all is told and logged
+        self.until(lambda: all(guard._recovery._prober._thread is None for guard in self._guards()))  # all is logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
@@ -837,7 +837,7 @@ def test_who_answers_with_an_error_is_not_asked_again(make: Callable[..., Worker
 def test_who_let_us_wait_for_long_is_not_asked_again(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.guard.PATIENCE", -1)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.breaker.PATIENCE", -1)
     workers = make()
     workers.storage.stumbles = 1
 
@@ -970,7 +970,8 @@ def test_what_is_remembered_of_the_storage_is_bounded(
     for n in range(100):
         guard.check(hits(subject=f"client-{n}"))
 
-    assert len(guard._fallback._recent) + len(guard._fallback._older) <= 20
+    fallback = guard._outage.fallback
+    assert len(fallback._recent) + len(fallback._older) <= 20
 
 
 @pytest.mark.parametrize("kind", [Hits, tuple], ids=["hits", "plain tuple"])
@@ -1114,7 +1115,7 @@ def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pyte
         counted.append(given)
         return count_workers(3)
 
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.guard.count_workers", count)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.count_workers", count)
     storage = GuardedStorage(MemoryStorage())
     assert Limiter(storage).check(hits("5/minute")).allowed
     before = list(counted)

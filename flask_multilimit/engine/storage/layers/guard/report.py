@@ -1,42 +1,63 @@
-"""What a guard logs: one line for each change, not one for each request."""
+"""What a guard reports: one line in the log, and one call, for each change, not one for each request."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from ....errors import StorageError, with_remedy
 from ....hits import Hit, OnStorageError
 from ....keys import without_subject
+from .health import Health
 from .workers import Workers
 
 LOG_SECONDS = 60.0
 """Between two lines about single checks that fail."""
 
 
-class OutageLog:
-    """Writes to ``logger``, by default the one called ``flask_multilimit``."""
+class Report:
+    """Writes to ``logger``, by default the one called ``flask_multilimit``, and calls ``on_change``.
 
-    def __init__(self, logger: logging.Logger | None) -> None:
-        self.given = logger
+    ``on_error`` is the policy of hits without one.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger | None,
+        on_change: Callable[[Health], object] | None,
+        on_error: OnStorageError,
+    ) -> None:
         self._logger = logger or logging.getLogger("flask_multilimit")
+        self._on_change = on_change
+        self._on_error: OnStorageError = on_error
         self._next_single = 0.0
 
-    def failed(self, hits: tuple[Hit, ...], error: StorageError, policy: OnStorageError, workers: Workers) -> None:
+    def failed(self, hits: tuple[Hit, ...], error: StorageError, health: Health) -> None:
         self._logger.error(
             "Rate limits: %s, asked about %s. Until the storage is back: %s",
             with_remedy(error),
             without_subject(hits[0].key),
-            _meanwhile(policy, workers),
+            _meanwhile(self._on_error, health.workers),
         )
+        self._tell(health)
 
-    def is_back(self, seconds: float, *, charged: int, given_up: int) -> None:
+    def is_back(self, seconds: float, charged: int, health: Health) -> None:
         self._logger.warning(
             "Rate limits: the storage is back after %.1f s. Checks admitted meanwhile: %d charged to it, %d not.",
             seconds,
             charged,
-            given_up,
+            health.given_up,
         )
+        self._tell(health)
+
+    def _tell(self, health: Health) -> None:
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(health)
+        except Exception as error:
+            self._logger.error("Rate limits: the on_change callback raised", exc_info=error)
 
     def is_due(self) -> bool:
         """Whether a line about a single check may be written now; not thread-safe."""
@@ -49,9 +70,6 @@ class OutageLog:
     def single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
         """About a check that fails although the storage answers others."""
         self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, with_remedy(error))
-
-    def callback_raised(self, error: Exception) -> None:
-        self._logger.error("Rate limits: the on_change callback raised", exc_info=error)
 
     def no_thread(self, error: RuntimeError) -> None:
         self._logger.warning("Rate limits: could not start the recovery thread: %s", error)

@@ -1,0 +1,204 @@
+"""What this process does in place of a storage that is away, and what it must tell the storage afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from uuid import UUID
+
+from ....decision import Charge, Decision
+from ....errors import StorageError
+from ....forks import mind_forks
+from ....hits import Hit
+from ...base import Slot, Storage
+from .breaker import Breaker, State
+from .fallback import Fallback, without_bans
+from .health import Health
+from .pending import Admitted, PendingCharges
+from .report import Report
+from .workers import Workers, count_workers
+
+
+class Outage:
+    """Begins when the storage fails, and ends when it has been charged for what was admitted meanwhile.
+
+    ``outage_keys`` bounds both the keys that are counted here and the hits that are kept to be charged later. Every
+    change is made under the lock of the breaker. Thread-safe, fork-safe.
+    """
+
+    def __init__(
+        self, storage: Storage, report: Report, *, workers: int | None, outage_keys: int, clock: Callable[[], int]
+    ) -> None:
+        self.breaker = Breaker()
+        self.fallback = Fallback(clock, most_keys=outage_keys)
+        self.pending = PendingCharges(storage, clock, self.note_single, most_hits=outage_keys)
+        self._report = report
+        self._given_workers = workers
+        self._workers: Workers | None = None
+        """``None`` until they are counted."""
+        self._lock = self.breaker.lock
+        mind_forks(self)
+
+    # Begin and end
+
+    def begin(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> bool:
+        """Open the breaker, unless another failure was noted after the check that failed began. Return whether an
+        outage begins."""
+        if failures != self.breaker.failures:
+            return False
+        workers = count_workers(self._given_workers)  # takes milliseconds
+        with self._lock:
+            if failures != self.breaker.failures or not self.breaker.fail(hits, error):
+                return False
+            self.pending.begin()
+            self.fallback.begin()
+            self._share_between(workers)
+            health = self._health()
+        self._report.failed(hits, error, health)
+        return True
+
+    def note_single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
+        """Something failed because of its own keys, which is no outage."""
+        with self._lock:
+            if not self._report.is_due():
+                return
+            self._share_between(count_workers(self._given_workers))
+        self._report.single(hits, error)
+
+    def end_if_settled(self) -> bool:
+        """End the outage, if there is one, unless something is pending. Return whether nothing is."""
+        with self._lock:  # so that no decision is made in between
+            if self.pending:
+                return False
+            if self.breaker.state is not State.HALF_OPEN:  # no outage, or another check has failed meanwhile
+                return True
+            self.fallback.end()
+            seconds = self.breaker.settle(alone=self._counted().count == 1)
+            health = self._health()
+        self._report.is_back(seconds, self.pending.charged, health)
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the other processes have had time to charge, too, once this one is settled. Closes the breaker."""
+        if not self.breaker.time_is_up:
+            return False
+        with self._lock:
+            self.breaker.close_when_returned()
+        return True
+
+    def health(self) -> Health:
+        """How the storage stands."""
+        with self._lock:
+            return self._health()
+
+    # Meanwhile
+
+    def decide(
+        self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool, pending: bool
+    ) -> tuple[Decision, Decision | None]:
+        """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on their shares
+        alone. ``pending``: the storage must be charged for it."""
+        with self._lock:
+            decision, on_shares = self.fallback.decide(check_id, hits, local, charging=charging)
+            if pending and on_shares is not None and on_shares.charges:
+                self.pending.keep(check_id, Admitted(without_bans(local), on_shares))
+        return decision, on_shares
+
+    def take_back(self, on_shares: Decision | None) -> None:
+        """Refund what :meth:`decide` has charged here."""
+        if on_shares is not None:
+            with self._lock:
+                self.fallback.refund(on_shares, frozenset(hit.key for hit in on_shares.hits))
+
+    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> bool:
+        """Refund what was charged here, or keep the refund for later; ``False`` if it is for the storage to make."""
+        with self._lock:
+            admitted = self.pending.find(check_id)
+            if admitted is not None:
+                refunded = frozenset(charge.hit.key for charge in charges)
+                admitted.local = self.fallback.refund(admitted.local, refunded)
+                later = admitted.carried
+            else:
+                later = self.breaker.state is State.OPEN
+            if later:
+                self.pending.keep_refund(check_id, charges)
+            return later or admitted is not None
+
+    def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
+        """Release the slots that were taken here, and keep others for later while the storage is away. Return those
+        that are for the storage to release."""
+        pending = self.pending
+        if self.breaker.state is State.CLOSED and not pending.admitted and not pending.refunds:  # bool() is a call more
+            return slots
+        with self._lock:
+            return [slot for slot in slots if not self._release_here(slot)]
+
+    def _release_here(self, slot: Slot) -> bool:
+        check_id, charges = UUID(bytes=slot.check_id), (Charge(slot.hit, 0),)
+        admitted = self.pending.find(check_id)
+        if admitted is not None:
+            admitted.local = self.fallback.refund(admitted.local, frozenset((slot.hit.key,)))
+            if not admitted.carried:
+                return True
+        elif self.breaker.state is not State.OPEN:
+            return False
+        else:
+            self.fallback.slot_is_free(slot)
+        self.pending.keep_refund(check_id, charges)
+        return True
+
+    def renew(self, slots: Sequence[Slot]) -> list[Slot]:
+        """While the storage is away, slots count here, and it is charged for them when it is back, because they may
+        have expired there meanwhile. Return those that are for the storage to renew."""
+        of_checks: dict[bytes, list[Slot]] = {}
+        for slot in slots:
+            of_checks.setdefault(slot.check_id, []).append(slot)
+        elsewhere = list[Slot]()
+        with self._lock:
+            for check_id, taken in of_checks.items():
+                admitted = self.pending.find(UUID(bytes=check_id))
+                if admitted is not None:
+                    admitted.local = self.fallback.renew(admitted.local)
+                elif self.breaker.state is State.OPEN:
+                    local, hits = self.fallback.take_over(taken), tuple([slot.hit for slot in taken])
+                    self.pending.keep(check_id, Admitted(hits, local, carried=True, before=True))
+                else:
+                    elsewhere += taken
+        return elsewhere
+
+    def reset(self, keys: Sequence[str]) -> None:
+        """Forget what was counted and known about ``keys``."""
+        with self._lock:
+            self.fallback.reset(keys)
+
+    # Under the lock
+
+    def _health(self) -> Health:
+        breaker, pending = self.breaker, self.pending
+        return Health(
+            state="failed" if breaker.has_failed else "working",
+            since=breaker.since,
+            error=breaker.error,
+            breaker=breaker.shown,
+            fallback_keys=len(self.fallback),
+            pending=len(pending),
+            given_up=pending.given_up,
+            workers=self._counted(),
+        )
+
+    def _counted(self) -> Workers:
+        """The processes that share a limit. Counting them takes milliseconds, so it waits until somebody asks."""
+        workers = self._workers
+        if workers is None:
+            workers = count_workers(self._given_workers)
+            self._share_between(workers)
+        return workers
+
+    def _share_between(self, workers: Workers) -> None:
+        self._workers = workers
+        self.fallback.workers = workers.count
+
+    def _after_fork_in_child(self) -> None:
+        """Leave it to the parent to charge what it has admitted."""
+        self._lock = self.breaker.lock = Lock()
+        self.pending.forget()
