@@ -645,6 +645,28 @@ def test_what_is_not_charged_yet_is_not_admitted_again(returning: Workers) -> No
     assert limiter.peek(plan).remaining == 0
 
 
+def test_what_a_storage_refuses_on_its_way_back_takes_nothing_of_the_share(returning: Workers) -> None:
+    limiter, everyone = returning.limiters[0], hits_for("20/minute", scope="all")
+    each = [hits("1/minute", subject=f"client-{n}") for n in range(15)]
+    for one in each:
+        returning.storage.check(one)
+
+    refused = [limiter.check(everyone + one) for one in each]
+
+    assert [decision.decided_by for decision in refused] == ["memory"] * 15
+    assert [decision.allowed for decision in refused] == [False] * 15
+    assert returning.admitted(everyone) == [20]
+
+
+def test_a_reset_on_its_way_back_resets_the_share_too(returning: Workers) -> None:
+    limiter, plan = returning.limiters[0], hits("10/minute", subject="eve")
+    assert returning.admitted(plan) == [10]
+
+    limiter.reset(plan)
+
+    assert returning.admitted(plan) == [10]
+
+
 def test_a_refund_of_what_is_not_charged_yet_is_made_up_for(make: Callable[..., Workers]) -> None:
     workers = make()
     limiter, plan = workers.limiters[0], hits("10/minute")
@@ -958,6 +980,10 @@ def test_what_is_pending_is_bounded(make: Callable[..., Workers], monkeypatch: p
     health = workers.limiters[0].health()
 
     assert (health.pending, health.given_up) == (10, 20)
+    workers.mend()
+    workers.break_down()
+    workers.admitted(hits("30/minute", subject="bob"), 1)
+    assert workers.limiters[0].health().given_up == 0, "of this outage"
 
 
 def test_what_is_remembered_of_the_storage_is_bounded(
@@ -1122,6 +1148,44 @@ def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pyte
 
     assert [storage.health().workers.count for _ in range(2)] == [3, 3]
     assert (before, counted) == ([], [None])
+
+
+def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, numbers = Shared(Clock()), iter([2, 5])
+    monkeypatch.setattr(
+        "flask_multilimit.engine.storage.layers.guard.outage.count_workers", lambda _: count_workers(next(numbers))
+    )
+    guard = GuardedStorage(storage)
+    limiter = Limiter(guard)
+    assert guard.health().workers.count == 2
+    storage.error = StorageError("it is broken")
+
+    admitted = sum(limiter.check(hits("20/minute")).allowed for _ in range(20))
+    limiter.close()
+
+    assert (admitted, guard.health().workers.count) == (2, 5)
+
+
+def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFixture) -> None:
+    changes, clock, logger = list[Health](), Clock(), logging.getLogger("app")
+    options: dict[str, Any] = {"workers": 4, "logger": logger, "on_change": changes.append, "outage_keys": 1000}
+    storage = Shared(clock)
+    guard = GuardedStorage(MemoryStorage(), **options, on_error="deny").rebuild(storage, clock)
+    storage.error = StorageError("it is broken")
+
+    with pytest.raises(StorageDenied):
+        guard.check(hits())
+    guard.stop()
+
+    assert [(change.state, change.workers.count) for change in changes] == [("failed", 4)]
+    assert [record.name for record in caplog.records] == ["app"]
+    for n in range(1200):
+        guard.check(hits_for("5/minute", scope="x", subject=str(n), on_storage_error="local"))
+    assert guard.health().fallback_keys <= 1000
+    last = hits_for("5/minute", scope="x", subject="last", on_storage_error="local")
+    before = [guard.check(last).allowed for _ in range(2)]
+    clock.advance(60)
+    assert [*before, guard.check(last).allowed] == [True, False, True]
 
 
 def test_a_number_that_is_given_holds() -> None:
