@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -16,7 +17,10 @@ OUTCOME = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED) (\S+)")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment())
+    """In a folder of its own: pytest would take the settings and fixtures of ours."""
+    command = [sys.executable, *arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=folder)
 
 
 def environment() -> dict[str, str]:
