@@ -1,1 +1,1 @@
-"""What happened, for machines and people."""
+"""Reports what happened, to machines and people."""

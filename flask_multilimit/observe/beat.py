@@ -12,9 +12,9 @@ from typing import Protocol
 from ..engine.forks import tell_child
 
 SECONDS = 1.0
-"""Between two beats."""
+"""The time between two beats."""
 IDLE_BEATS = 5
-"""Beats with nothing to do after which the thread ends; the next event starts another."""
+"""The thread ends after so many beats with nothing to do; the next event starts another."""
 
 
 class Task(Protocol):

@@ -37,7 +37,7 @@ TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "una
 NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", "refunded"})
 """Outcomes without a check of limits."""
 OTHERS = "(others)"
-"""The name under which endpoints and rules are counted that are unknown, or too many to count separately."""
+"""The name for endpoints and rules that are unknown, or too many to count separately."""
 BREAKER_STATES = ("closed", "half-open", "open")
 """The values of :attr:`Health.breaker`."""
 SLEPT_SECONDS = 0.001
@@ -57,7 +57,7 @@ class Counted(Protocol):
 
     @property
     def hits(self) -> tuple[Hit, ...]:
-        """What it asks of the storage."""
+        """The hits that it asks the storage about."""
 
 
 class ByList(NamedTuple):
@@ -128,14 +128,14 @@ _Fields = tuple[
     str, Outcome, str, "Decision | None", float, float, "Sequence[Counted]", "Exception | None"
 ]  # fmt: skip
 event_of: Callable[[_Fields], Event] = from_fields(Event)
-"""An event of all its fields: every request may make one."""
+"""Makes an event from the tuple of its fields, cheaply: every request may make one."""
 
 
 class Observer(Protocol):
     """Any callable that takes an event. It runs while the request waits, so it must be fast."""
 
     def __call__(self, event: Event, /) -> object:
-        """Take note of ``event``. An exception is logged, at most once a minute, and the request goes on."""
+        """Handle ``event``. An exception is logged, at most once a minute, and the request goes on."""
 
 
 class ControlState(NamedTuple):
@@ -150,7 +150,7 @@ class ControlState(NamedTuple):
 
 
 class Watched(Protocol):
-    """What an observer may ask about an app."""
+    """An app, as an observer may ask about it."""
 
     @property
     def name(self) -> str: ...
@@ -199,7 +199,7 @@ class Audience:
                 self.log(observer, error)
 
     def log(self, observer: Observer, error: Exception) -> None:
-        """At most once a minute."""
+        """Log ``error``, at most once a minute for all observers."""
         now = self._clock()
         if now >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
@@ -237,7 +237,7 @@ def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[R
 def is_near_limit(decision: Decision) -> bool:
     """Whether :func:`hits_near_limit` finds any, for a check that every rule allows."""
     try:
-        fews = decision.hits.memory[_fews]  # type: ignore[attr-defined]  # `memoized`, written out: each request asks
+        fews = decision.hits.memory[_fews]  # type: ignore[attr-defined]  # as memoized() does, with one call fewer
     except (AttributeError, KeyError):
         fews = memoized(decision.hits, _fews)
     return True in map(lt, decision.reply[REMAININGS], fews)
@@ -253,7 +253,7 @@ def hits_near_limit(decision: Decision) -> Sequence[Hit]:
 
 
 def _few(hit: Hit) -> float:
-    """With fewer units left, the rule of ``hit`` is near its limit. A ban never is."""
+    """The rule of ``hit`` is near its limit if fewer units than this are left. A ban never is."""
     return 0 if isinstance(hit, BanHit) else hit.rule.quota.burst * (1 - NEAR_LIMIT)
 
 

@@ -141,7 +141,8 @@ class OpenTelemetryObserver:
         )
 
     def _make_observables(self, meter: Meter) -> None:
-        """Instruments that ask the app when metrics are collected. Those that add up over processes are no gauges."""
+        """Make instruments that ask the app when metrics are collected. Those whose values add up over processes are
+        not gauges."""
         for name, unit, text, callback in (
             ("storage.up", "1", "Whether the storage of an app answers.", self._storage_up),
             ("control.version", "{change}", "How often limits were changed at run time.", self._control_version),

@@ -128,7 +128,7 @@ class PrometheusMetrics:
 
     def _make(self, buckets: Sequence[float]) -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            self._register(_Flushing(self.flush))  # before the metrics, for they are collected in this order
+            self._register(_Flushing(self.flush))  # before the metrics: they are collected in this order
         self._make_counters()
         self._make_histogram(buckets)
         self._make_gauges()

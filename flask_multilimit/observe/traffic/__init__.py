@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What reads traffic is imported when it is asked for: workers only write it."""
+    """Import the readers of traffic on first use: workers only write it."""
     if name in __all__:
         return getattr(import_module(".reading", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

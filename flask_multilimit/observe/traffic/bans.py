@@ -10,7 +10,7 @@ from ...engine import StorageError
 from .reading import BansBegun, TrafficReader
 
 SECONDS = 5.0
-"""Between two looks."""
+"""The time between two looks."""
 
 
 class BanWatch:
@@ -28,7 +28,7 @@ class BanWatch:
         now = self._clock()
         if now >= self._next and not ending:
             self._next = now + SECONDS
-            with suppress(StorageError):  # the guard and the outbox tell of it; what is known holds meanwhile
+            with suppress(StorageError):  # the guard and the outbox report it; the known bans count meanwhile
                 self._known = now, self._reader.bans()
         return bool(self.in_force())
 

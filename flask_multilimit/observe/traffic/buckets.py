@@ -1,4 +1,4 @@
-"""Where traffic lies in storage: buckets of ten seconds that live an hour, and the ends of bans."""
+"""The layout of traffic in storage: buckets of ten seconds that live an hour, and the ends of bans."""
 
 from __future__ import annotations
 

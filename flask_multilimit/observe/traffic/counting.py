@@ -38,7 +38,7 @@ AT_ONCE = 200
 """The number of events that are summed up together."""
 
 DENY_LIST, BAN_LIST = "(deny list)", "(banned by hand)"
-"""What stands in place of a rule when a list refuses."""
+"""The names in place of a rule when a list refuses."""
 _LIST_OF: dict[Outcome, str] = {"denied": DENY_LIST, "banned": BAN_LIST}
 
 L = TypeVar("L")
@@ -50,8 +50,8 @@ _Who = tuple[str, str, str, str]
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Marks:
-    """A check of which there is more to count than its labels. There is one object for each outcome of the same hits,
-    and it is counted by its identity."""
+    """A check for which more than its labels is counted. There is one object for each outcome of the same hits, and it
+    is counted by identity."""
 
     labels: _Labels
     rules: tuple[_RuleLabels, ...]
@@ -74,7 +74,7 @@ class Counter:
         self._seen: list[_Labels] = []
         """What is not summed up yet. Requests append without a lock, so summing up removes only what it has seen."""
         self._marked: list[_Marks] = []
-        """The same, of checks of which there is more to count."""
+        """The same, for checks for which more is counted."""
         self._start()
         mind_forks(self, inner=True)
 
@@ -88,8 +88,8 @@ class Counter:
                 self._sum_up()
 
     def count_admitted(self, endpoint: str, decision: Decision, applied: Sequence[Counted]) -> None:
-        """Count a check that admits, and did not wait. What there is to count of it is found out later, of many in a
-        row: between the steps of a request it would take three times as long."""
+        """Count a check that admits, and did not wait. The details are worked out later, for many checks in a row:
+        between the steps of a request, this would take three times as long."""
         admitted = self._admitted
         admitted.append((endpoint, decision, applied))
         if len(admitted) >= AT_ONCE:
@@ -122,7 +122,7 @@ class Counter:
     ) -> None:
         if decision is not None and outcome != "refunded" and (outcome != "allowed" or is_near_limit(decision)):
             self._marked.append(_marks_of(endpoint, outcome, decided_by, decision, applied))
-        elif decision is None and applied and outcome != "unanswered":  # by a list
+        elif decision is None and applied and outcome != "unanswered":  # a list decided
             self._marked.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))
         else:
             self._seen.append((endpoint, outcome, decided_by))
@@ -152,7 +152,7 @@ class Counter:
 
 
 def _out_of(seen: list[L]) -> list[L]:
-    """What is in the list, which is taken out of it. What is appended meanwhile stays."""
+    """Take all items out of the list, and return them. Items that are appended meanwhile stay."""
     amount = len(seen)
     taken = seen[:amount]
     del seen[:amount]
@@ -177,7 +177,7 @@ def _marks_of_listed(endpoint: str, outcome: Outcome, decided_by: str, subject: 
 def _marks_of(
     endpoint: str, outcome: Outcome, decided_by: str, decision: Decision, applied: Sequence[Counted]
 ) -> _Marks:
-    """Kept with the hits, because a subject that is refused once is often refused again."""
+    """The marks of a decision, kept with its hits, because a subject that is refused once is often refused again."""
     near: Sequence[Hit] = ()
     end: tuple[object, ...] = (endpoint, outcome, decided_by, *map(truth, decision.reply[RETRY_AFTERS]))
     if decision.reply[ALLOWED] and (near := hits_near_limit(decision)):
@@ -186,7 +186,7 @@ def _marks_of(
         return _new_marks((endpoint, outcome, decided_by), decision, near, applied, begun)
     known: dict[tuple[object, ...], _Marks]
     try:
-        known = decision.hits.memory[_marks_by_end]  # type: ignore[attr-defined]  # `memoized`, written out
+        known = decision.hits.memory[_marks_by_end]  # type: ignore[attr-defined]  # as memoized() does
     except (AttributeError, KeyError):
         known = memoized(decision.hits, _marks_by_end)
     marks = known.get(end)

@@ -1,4 +1,4 @@
-"""What is counted, and how the names of counts are written in the storage."""
+"""The counts, and how their names are written in the storage."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BanBegun(NamedTuple):
     rule: str
     """Its name."""
     check_id: bytes
-    """Of the check with which it began: so it is told from others, and names nobody."""
+    """The id of the check with which it began, which identifies the ban without naming anybody."""
     until: float
     """When it ends: POSIX time."""
 
@@ -107,7 +107,7 @@ def written_subjects(refused: Mapping[Refused, int]) -> dict[str, int]:
 
 
 def written_bans(begun: Iterable[BanBegun]) -> dict[str, int]:
-    """When each ends, in milliseconds."""
+    """The end of each ban, in milliseconds, by its name in the storage."""
     return {f"{_name(ban.endpoint)}\t{_name(ban.rule)}\t{ban.check_id.hex()}": round(ban.until * 1000) for ban in begun}
 
 

@@ -31,12 +31,12 @@ ShownSubjects = Literal["plain", "hashed", "none"]
 
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
-    """What goes to one bucket in one command."""
+    """Counts for one bucket, sent in one command."""
 
     bucket: int
     counts: Counts
     number: int | None = None
-    """Set at the first attempt. Nobody knows whether that attempt arrived, so the batch must not change any more."""
+    """Set at the first attempt. It is not known whether that attempt arrived, so the batch must not change any more."""
 
 
 class Outbox:
@@ -106,7 +106,8 @@ class Outbox:
         self._waiting: list[Batch] = []
 
     def _log(self, error: StorageError) -> None:
-        """The guard logs that a storage is away, but not that it only takes no traffic."""
+        """Log ``error`` once a minute, because the guard reports a storage that is away, but not one that only refuses
+        traffic."""
         now = time.monotonic()
         if now >= self._quiet_until and not self._is_away():
             self._quiet_until = now + QUIET_SECONDS

@@ -1,4 +1,4 @@
-"""The log by default: one line a minute while something is refused."""
+"""The default log: one line a minute while something is refused."""
 
 from __future__ import annotations
 

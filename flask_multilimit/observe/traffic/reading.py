@@ -126,7 +126,7 @@ class BansBegun(NamedTuple):
     """When each ends, by endpoint and name of the ban; some have ended already."""
 
     def in_force(self, at: float | None = None) -> dict[tuple[str, str], int]:
-        """How many hold ``at`` a POSIX time (default: when the storage was asked), by endpoint and name."""
+        """How many bans hold ``at`` a POSIX time (default: when the storage was asked), by endpoint and name."""
         now = self.at if at is None else at
         counted = {name: sum(end > now for end in ends) for name, ends in self.ends.items()}
         return {name: amount for name, amount in counted.items() if amount}
