@@ -1,4 +1,4 @@
-"""``flask multilimit`` as every app knows it: each command is loaded when somebody asks for it."""
+"""``flask multilimit`` for every app: each command is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """The group of :data:`COMMANDS`, of which a process that serves requests needs none, and of those added to it."""
+    """The group of :data:`COMMANDS`, which a process that serves requests never loads, and of commands added to it."""
 
     def __init__(self) -> None:
         super().__init__("multilimit", help="Inspect and change the rate limits of the app.")

@@ -11,18 +11,18 @@ import click
 
 GAP = 2
 NARROWEST = 12
-"""Characters that a column is never made narrower than, where it has so many."""
+"""A column is never made narrower than this many characters."""
 
 
 def width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+    """Columns of the terminal; 80 if there is none."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def columns(
     rows: Sequence[Sequence[str]], *, indent: int = 0, headings: Sequence[str] = (), whole: bool = False
 ) -> list[str]:
-    """Aligned lines; the widest cells are wrapped when the screen is too narrow, unless they are to stay ``whole``."""
+    """Aligned lines. If the screen is too narrow, the widest cells are wrapped, unless they must stay ``whole``."""
     sizes = sizes_of([headings, *rows] if headings else rows, indent, whole=whole)
     lines = [click.style(line, dim=True) for line in _row(headings, sizes, indent)] if headings else []
     return lines + [line for row in rows for line in _row(row, sizes, indent)]
@@ -55,7 +55,7 @@ def _row(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
 
 
 def paragraph(text: str, *, indent: int = 0, first: str | None = None) -> list[str]:
-    """``text`` wrapped; ``first`` takes the place of the first line's indent."""
+    """``text`` wrapped; ``first`` replaces the first line's indent."""
     return textwrap.wrap(
         text,
         max(width(), 40),

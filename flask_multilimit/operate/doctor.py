@@ -1,4 +1,4 @@
-"""What is wrong with the limits of an app and with its storage, and how to fix it."""
+"""Finds problems with the limits of an app and with its storage, and says how to fix them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from .listing import ListedEndpoint, endpoints_of, limiters_of, prefixes_of, sto
 
 PINGS = 8
 MANY_ENDED = 100
-"""Entries of the control document."""
+"""So many ended entries in the control document deserve a hint."""
 KEYS_LOOKED_AT = 1000
-"""To find out whom user limits have counted."""
+"""The most keys to look at to find out whom user limits have counted."""
 SLOW = 0.010
-"""Seconds of a round trip that slow requests down noticeably."""
+"""A round trip of this many seconds slows requests down noticeably."""
 CLOCK_TOLERANCE = 1.0
 MANY_ENTRIES = 10_000
-"""Entries of one key that take noticeable time to free at once."""
+"""Freeing a key with this many entries at once takes noticeable time."""
 
 OLDEST_SERVER = (5,)
 """Older servers do not let a script write after it has read the clock."""
@@ -76,16 +76,16 @@ class Severity(str, Enum):
 
     OK = "ok"
     HINT = "hint"
-    """Nothing is wrong; something could be better, or cannot be known from here."""
+    """Nothing is wrong, but something could be better, or cannot be known from here."""
     WARNING = "warning"
-    """Limits hold now, but may not hold as meant."""
+    """Limits are enforced now, but perhaps not as intended."""
     WRONG = "wrong"
-    """Limits do not hold."""
+    """Limits are not enforced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     level: Severity
@@ -99,7 +99,7 @@ def examine(gate: AppGate) -> Iterator[Finding]:
         endpoints = endpoints_of(gate)
     except ConfigurationError as error:
         endpoints = []
-        yield Finding("declarations", Severity.WRONG, str(error), "Correct it. Until then requests fail.")
+        yield Finding("declarations", Severity.WRONG, str(error), "Correct it. Until then, requests fail.")
     else:
         yield from _unknown_names(gate)
         yield from _declarations(gate, endpoints)
@@ -190,7 +190,7 @@ def _addresses(gate: AppGate) -> Iterator[Finding]:
 
 
 def _proxy_fix(wsgi_app: Any) -> ProxyFix | None:
-    """Found inside other middleware that keeps what it wraps in ``app`` or ``wsgi_app``."""
+    """The ProxyFix, also inside other middleware that keeps what it wraps in ``app`` or ``wsgi_app``."""
     for _ in range(20):
         if isinstance(wsgi_app, ProxyFix):
             return wsgi_app
@@ -218,7 +218,7 @@ def _saw_only_anonymous(gate: AppGate) -> bool:
     """Whether the quotas in storage are of clients without a login only, as far as can be seen."""
     try:
         keys = stored_keys(gate, prefixes_of(gate), KEYS_LOOKED_AT)
-    except StorageError:  # told by another finding, if it matters: to list keys may not be allowed
+    except StorageError:  # another finding reports it, if it matters: listing keys may not be allowed
         return False
     types = {parts.type for each in keys if (parts := parts_of_key(each.key)) is not None}
     return ANONYMOUS in types and LimitType.USER.value not in types
@@ -252,7 +252,7 @@ def _control(gate: AppGate) -> Iterator[Finding]:
     try:
         entries, idle = steering.control.entries(), steering.control.idle()
     except StorageError as error:
-        if not error.no_reply:  # else the storage has a finding of its own
+        if not error.no_reply:  # otherwise the storage has a finding of its own
             yield _not_readable(error)
         return
     except ConfigurationError as error:
@@ -272,8 +272,8 @@ def _control(gate: AppGate) -> Iterator[Finding]:
 def _ended(steering: Steering, holding: int) -> Iterator[Finding]:
     ended = len(steering.watcher.in_force.document.entries) - holding
     if ended > MANY_ENDED:
-        text = f"{ended} entries have ended, and are still in the document that each worker reads when it changes."
-        yield Finding("control", Severity.HINT, text, "The next change leaves them out.")
+        text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
+        yield Finding("control", Severity.HINT, text, "The next change removes them.")
         return
     text = f"{holding} changed while the app runs." if holding else "Nothing is changed: all limits are as declared."
     yield Finding("control", Severity.OK, text)
@@ -281,7 +281,7 @@ def _ended(steering: Steering, holding: int) -> Iterator[Finding]:
 
 def _not_readable(error: StorageError) -> Finding:
     if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
-        text = "The server's user may not read what is changed, so limits cannot be changed while the app runs."
+        text = "The server's user may not read changes, so limits cannot be changed while the app runs."
         remedy = (
             f"Allow {RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}; "
             f"or set {PREFIX}CONTROL=False."
@@ -375,7 +375,7 @@ def _server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iter
 
 
 def _mute(address: str, error: Exception) -> Finding:
-    """The server's user may do what limits need, and nothing else."""
+    """For a server whose user may do what limits need, and nothing else."""
     text = f"{address} answers, but does not let this user look at it: {error}."
     return Finding("storage", Severity.HINT, text, "To look at everything, allow it +ping +info +config|get.")
 
@@ -386,7 +386,7 @@ def _unreachable(address: str, error: Exception) -> Finding:
 
 
 class _Info:
-    """INFO of a server, ``None`` for what it does not tell."""
+    """INFO of a server; ``None`` for fields that it does not report."""
 
     def __init__(self, client: Any) -> None:
         self._fields: dict[str, Any] = client.info()
@@ -416,7 +416,7 @@ def _timed(call: Callable[[], Any]) -> float:
 
 
 def _latency(trips: list[float], timeout: float) -> Finding:
-    """The first had to connect."""
+    """The finding on the times of ``trips``, of which the first had to connect."""
     median, slowest = statistics.median(trips[1:]), max(trips[1:])
     text = f"{_milliseconds(median)} a round trip, the slowest of {len(trips) - 1} {_milliseconds(slowest)}."
     remedy = "Every limited request takes one round trip: put the server nearer to the app."
@@ -434,7 +434,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _clock(client: Any) -> Finding:
-    """By the sample with the shortest round trip."""
+    """The finding on the server's clock, by the sample with the shortest round trip."""
     samples = []
     for _ in range(3):
         begin = time.time()
@@ -457,12 +457,12 @@ def _eviction(info: _Info) -> Finding:
     policy, most = str(info["maxmemory_policy"] or ""), info["maxmemory"]
     evicted = int(info["evicted_keys"] or 0)
     if not policy or most is None:
-        return Finding("eviction", Severity.HINT, "The server does not tell its maxmemory-policy.", _KEEP_ALL)
+        return Finding("eviction", Severity.HINT, "The server does not report its maxmemory-policy.", _KEEP_ALL)
     if not most:
         return Finding("eviction", Severity.OK, "No maxmemory: nothing is evicted.")
     if policy == "noeviction":
         return Finding("eviction", Severity.OK, "noeviction: a full server refuses to charge rather than forget.")
-    which = "every key" if policy.startswith("allkeys") else "every key with a TTL, as all of ours are,"
+    which = "every key" if policy.startswith("allkeys") else "every key with a TTL, as all of ours have,"
     text = f"maxmemory-policy is {policy}: when memory is full, {which} may be dropped, and with it a limit."
     if evicted:
         text += f" {plural(evicted, 'key')} evicted since the server started."
@@ -473,7 +473,8 @@ _KEEP_ALL = "Give limits a server of their own with maxmemory-policy noeviction,
 
 
 def _setting(client: Any, name: str) -> str | None:
-    """``None`` where the server does not know it, or may not tell, as managed ones often may not."""
+    """The setting ``name``; ``None`` if the server does not know it, or does not reveal it, as is common with managed
+    ones."""
     try:
         value = client.config_get(name).get(name)
     except RedisError:
@@ -522,7 +523,7 @@ def _persistence(client: Any, info: _Info) -> Finding:
     return Finding(
         "persistence",
         Severity.HINT,
-        "None, or not known: after a restart of the server every quota is full.",
+        "None, or not known: after a restart of the server, every quota is full.",
         "Long windows (days) deserve appendonly yes; short ones hardly need it.",
     )
 

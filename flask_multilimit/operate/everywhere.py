@@ -1,4 +1,4 @@
-"""The quotas of a subject wherever it has any: at all endpoints, in functions, and in checks that no plan knows."""
+"""Finds the quotas of a subject everywhere: at all endpoints, in functions, and in checks that no plan knows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..serve.gate import AppGate
 from .listing import prefixes_of, stored_keys, subject_of
 
 AT_ONCE = 500
-"""Keys that one command forgets."""
+"""The most keys that one command forgets."""
 
 
 def keys_of(gate: AppGate, given: Mapping[str, str]) -> list[str]:
-    """The keys in storage that count the ``given`` subjects, found by looking at all of them.
+    """The keys in storage that count the ``given`` subjects, found by looking at all keys.
 
-    Raises :class:`ConfigurationError` when nobody is given, and :class:`StorageError`.
+    Raises :class:`ConfigurationError` if no subject is given, and :class:`StorageError`.
     """
     if not given:
         raise ConfigurationError("reset: say whose quotas: ip=, user=, everyone=True or subjects={...}")
@@ -37,7 +37,7 @@ def forget(gate: AppGate, keys: list[str]) -> None:
 
 
 def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
-    """All that ``given`` is, by itself and together, for types that plans know and for those of checks."""
+    """The ``given`` subjects, each by itself and several as one, for the types of plans and of checks."""
     gate.plans.ensure()
     resolve = gate.subjects.given(given)
     for name, type_ in gate.plans.types.items():

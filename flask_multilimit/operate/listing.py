@@ -1,4 +1,4 @@
-"""What limits an app has, by endpoint, and which rule each key in storage belongs to. For people, never for a check."""
+"""Lists the limits of an app by endpoint, and the rule of each key in storage. For people, never for a check."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from ..plan.endpoint import Plan, PlannedLimiter
 from ..serve.gate import AppGate
 
 SEEN_TOGETHER = 50
-"""Keys whose use is asked for in one round trip."""
+"""The most keys to peek at in one round trip."""
 
 MOST_OTHER_KEYS = 1000
-"""Keys that are no quotas: of traffic, two for each ten seconds of an hour and one a process; of control, two."""
+"""The most keys that are not quotas: for traffic, two for each ten seconds of an hour and one per process; for
+control, two."""
 
 Counter = tuple[str, str, str, str]
 """What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
 
 _LOGS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
-"""Algorithms whose state tells the units used, whatever the count of the rule."""
+"""Algorithms whose state shows the units used, whatever the count of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Route:
 
     path: str
     methods: tuple[str, ...]
-    """Without those that Flask answers by itself."""
+    """Its methods, without those that Flask answers by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +48,18 @@ class ListedLimiter:
     planned: PlannedLimiter
     scope: str
     methods: tuple[str, ...] | None
-    """Those it applies to; ``None``: all of the endpoint."""
+    """The methods that it applies to; ``None``: all of the endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedEndpoint:
-    """An endpoint, with all that limits it."""
+    """An endpoint with its limiters."""
 
     name: str
     routes: tuple[Route, ...]
     limiters: tuple[ListedLimiter, ...]
     exempt: bool
-    """Whether somebody has exempted it, or a method of it, from the default limits."""
+    """Whether it, or a method of it, is exempt from the default limits."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -66,7 +67,7 @@ class ListedEndpoint:
 
 
 def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
-    """Every endpoint with a route, by name. Raises :class:`ConfigurationError` for what is wrong in a declaration."""
+    """Every endpoint with a route, by name. Raises :class:`ConfigurationError` for a mistake in a declaration."""
     gate.plans.build()
     routes: dict[str, list[Route]] = {}
     for rule in gate.app.url_map.iter_rules():
@@ -76,7 +77,7 @@ def endpoints_of(gate: AppGate) -> list[ListedEndpoint]:
 
 
 def unmatched_of(gate: AppGate) -> tuple[ListedLimiter, ...]:
-    """What limits requests that match no route."""
+    """The limiters of requests that match no route."""
     return _limiters({method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)})
 
 
@@ -104,32 +105,33 @@ def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
 
 
 def _shown(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:
-    """The methods to show of a limiter that serves these of ``methods``; ``None``: all, as without ``methods=``."""
+    """The methods to show for a limiter that serves ``served`` of ``methods``; ``None``: all, as without
+    ``methods=``."""
     if set(served) == set(methods) - {"OPTIONS"}:
         return None
     return tuple(each for each in served if each != "HEAD" or "GET" not in served)
 
 
 def _identity(planned: PlannedLimiter) -> object:
-    """What limiters of several methods have in common that are one: their declaration, or the override that adds it."""
+    """What a limiter has in common for all methods: its declaration, or the override that adds it."""
     declared = planned.declared
     return declared.where if declared.where.startswith("override ") else id(declared)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key in storage, and what can be known of it."""
+    """A key in storage, and what can be known about it."""
 
     key: str
     ttl: float | None
     used: int | None
     """Units used now; ``None``: not known without the rule."""
     rule: Rule | None
-    """The rule that an endpoint declares for it; ``None``: no longer, or elsewhere."""
+    """The rule that an endpoint declares for it; ``None`` if no endpoint does, or no longer."""
 
 
 def prefixes_of(gate: AppGate) -> tuple[str, ...]:
-    """What the keys of the app begin with. One that another begins with stands for it."""
+    """The prefixes of the app's keys. One that begins with another is left out."""
     prefixes = {gate.settings.key_prefix}
     for listed in limiters_of(gate):
         prefixes.add(listed.planned.declaration.key or gate.settings.key_prefix)
@@ -139,8 +141,8 @@ def prefixes_of(gate: AppGate) -> tuple[str, ...]:
 def stored_keys(
     gate: AppGate, prefixes: Iterable[str], limit: int | None = None, *, containing: str = ""
 ) -> list[StoredKey]:
-    """The quotas that lie in storage under ``prefixes`` and whose keys have ``containing`` in them, at most ``limit``.
-    Raises :class:`StorageError`."""
+    """The quotas in storage under ``prefixes`` whose keys contain ``containing``, at most ``limit``. Raises
+    :class:`StorageError`."""
     storage = gate.limiter.storage
     if not isinstance(storage, Inspectable):
         raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
@@ -152,7 +154,7 @@ def stored_keys(
 
 
 def describe_keys(gate: AppGate, keys: list[StoredKey]) -> list[ListedKey]:
-    """Look up the rule of each key, and ask storage how much of it is used."""
+    """Look up the rule of each key, and ask the storage how much of it is used."""
     rules = _rules_by_counter(gate)
     hits: dict[str, Hit] = {stored.key: hit for stored in keys if (hit := _hit_of(stored.key, rules)) is not None}
     used = dict(_used(gate, list(hits.values())))
@@ -181,13 +183,13 @@ def _types_in_keys(type_name: str) -> tuple[str, ...]:
 
 
 def subject_of(key: str) -> tuple[str, str] | None:
-    """The type and the subject, escaped, that ``key`` counts; ``None`` if it is no key of a limit."""
+    """The type and the subject, escaped, that ``key`` counts; ``None`` if it is not the key of a limit."""
     parts = parts_of_key(key)
     return None if parts is None else (parts.type, parts.subject)
 
 
 def _hit_of(key: str, rules: dict[Counter, Rule]) -> Hit | None:
-    """What asks for the state of ``key``: with a name when it is one of ``rules``."""
+    """A hit that peeks at ``key``; named if its rule is one of ``rules``."""
     parts = parts_of_key(key)
     if parts is None:
         return None

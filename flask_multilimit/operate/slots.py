@@ -1,4 +1,4 @@
-"""The slots of Concurrent rules that are in use, and by whom: looked for in storage, for people."""
+"""Finds the slots of Concurrent rules that are in use, and who uses them: read from storage, for people."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .listing import describe_keys, limiters_of, prefixes_of, stored_keys
 from .top import SlotsInUse
 
 MOST_KEYS = 1000
-"""Keys that are looked at."""
+"""The most keys to look at."""
 
 
 def slots_in_use(gate: AppGate, most: int = 20) -> list[SlotsInUse]:
-    """The subjects that hold most of what they may, wherever: also in checks, in functions and by rules that depend on
-    the request. None where the storage lists no keys. Raises :class:`StorageError`."""
+    """The subjects that hold the largest part of their slots, including those taken in checks, in functions and by
+    rules that depend on the request. Empty if the storage cannot list keys. Raises :class:`StorageError`."""
     if not isinstance(gate.limiter.storage, Inspectable):
         return []
     return heapq.nlargest(most, _found(gate), key=_rank)
 
 
 def _rank(found: SlotsInUse) -> tuple[float, int]:
-    """By the part of the limit that is used. One that is not known may be used up."""
+    """The order: by the used part of the limit. An unknown limit may be used up."""
     return 1 if found.limit is None else found.used / found.limit, found.used
 
 

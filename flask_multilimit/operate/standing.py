@@ -1,4 +1,4 @@
-"""Where a subject stands that makes no request now: for `peek`, `reset`, the command line, and tests."""
+"""Finds where a subject stands that makes no request now: for `peek`, `reset`, the command line, and tests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
     """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods.
 
-    Outside of a request, a callable that gives rules is called within a made-up one of that address, which carries
-    nothing else. Raises :class:`ConfigurationError` when there is no such endpoint, or it does not take the method.
+    Outside of a request, a callable for rules is called within a made-up request from the given address, which contains
+    nothing else. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not take the method.
     """
     with _made_up_request(gate, endpoint, method, given):
         return gate.plans.standings_given(endpoint, method, given)

@@ -1,4 +1,4 @@
-"""The screen of ``flask multilimit top``: what was refused and admitted lately, where, by which rule, and to whom."""
+"""The screen of ``flask multilimit top``: recent refusals and admissions by endpoint, rule and subject."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 12
 """Columns of a sparkline."""
 MOST_ROWS = 10
-"""Rows of each table."""
+"""The most rows of each table."""
 _SHORTEST = 6
-"""Columns of a cell that has room for no more."""
+"""The fewest columns of a cell."""
 _WIDE = 100
-"""Columns from which on the sparklines have room."""
+"""The fewest columns of a screen with sparklines."""
 
 
 class Storage(NamedTuple):
-    """How the storage stands."""
+    """The state of the storage."""
 
     name: str
-    """Of its kind, or its address."""
+    """Its kind or its address."""
     milliseconds: float | None
-    """Of a round trip; ``None``: it did not answer."""
+    """The time of a round trip; ``None`` if it did not answer."""
     error: str = ""
 
 
 class EndpointRates(NamedTuple):
-    """One line of the first table. Rates are a second."""
+    """One line of the first table. Rates are per second."""
 
     endpoint: str
     passed: float
@@ -54,7 +54,7 @@ class RuleRates(NamedTuple):
     near: float
     shadows: float
     bans: int
-    """That began in this time."""
+    """Bans that began in this time."""
 
 
 class BansInForce(NamedTuple):
@@ -70,16 +70,16 @@ class SlotsInUse(NamedTuple):
     """One line of the last table: a subject of a Concurrent rule."""
 
     endpoint: str
-    """Or the scope of a check or of a function."""
+    """The endpoint, or the scope of a check or of a function."""
     used: int
     limit: int | None
-    """``None``: not known here, because code or the request determines it."""
+    """``None`` if it is not known here, because code or the request determines it."""
     type: str
     subject: str
 
 
 def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
-    """Those with the most refusals first, then those with the most requests."""
+    """The endpoints: first those with the most refusals, then those with the most requests."""
     seconds, total = recent.seconds, recent.total
     sums: dict[str, list[int]] = {}
     for check, amount in total.checks.items():
@@ -104,13 +104,13 @@ def endpoints_of(recent: RecentTraffic) -> list[EndpointRates]:
 
 
 def bans_of(begun: BansBegun) -> list[BansInForce]:
-    """Those that hold, the most first."""
+    """The bans that hold, by limiter, the most frequent first."""
     held = [BansInForce(*name, amount) for name, amount in begun.in_force().items()]
     return sorted(held, key=lambda each: (-each.amount, each))
 
 
 def rules_of(recent: RecentTraffic) -> list[RuleRates]:
-    """Those that refuse most first, then those that are nearest to it."""
+    """The rules: first those that refuse most, then those that come nearest to it."""
     seconds = recent.seconds
     sums: dict[tuple[str, str], dict[str, int]] = {}
     for each, amount in recent.total.rules.items():
@@ -179,7 +179,7 @@ def screen(
 
 
 def sparkline(series: Sequence[int], columns: int = SPARKS) -> str:
-    """The series as bars, the oldest first; slices are joined where there are more than ``columns``."""
+    """The series as bars, the oldest first; slices are joined if there are more than ``columns``."""
     if not series:
         return ""
     size = -(-len(series) // columns)
@@ -274,8 +274,8 @@ def _rate(rate: float) -> str:
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], room: int, columns: int, *, keep: int | None = None
 ) -> list[str]:
-    """At most ``room`` rows, each one line; nothing where there are none. ``keep`` is the place of a column that is
-    shortened only when the others are as short as they can be."""
+    """At most ``room`` rows, one line each; nothing if there are none. ``keep`` is the place of a column that is
+    shortened only when the others cannot be any shorter."""
     if not rows:
         return []
     shown = [headings, *rows[: min(room, MOST_ROWS)]]

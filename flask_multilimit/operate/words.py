@@ -1,4 +1,4 @@
-"""Limiters and rules in words and as JSON, for the command line and for pages."""
+"""Describes limiters and rules as text and as JSON, for the command line and for pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rule_as_json(rule: Rule | None) -> dict[str, Any]:
 
 
 def parameters_of(rule: Rule) -> str:
-    """What a rule says besides its count and time."""
+    """The parameters of a rule besides its count and time."""
     burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
     delay = f"queue {console.duration(rule.max_delay)}" if rule.max_delay else ""
     lease = f"lease {rule.lease}" if rule.lease is not None else ""
@@ -42,7 +42,7 @@ def parameters_of(rule: Rule) -> str:
 
 
 def options_of(listed: ListedLimiter) -> list[str]:
-    """What a limiter says besides its type and rules."""
+    """The options of a limiter besides its type and rules."""
     declared = listed.planned.declaration
     conditions = [name for name in ("exempt_when", "charge_when", "on_rejected") if getattr(declared, name)]
     options = [

@@ -19,7 +19,7 @@ from ...serve.gate import AppGate, gate_of
 from ...serve.steer import steering_of
 
 SCHEMA = 1
-"""The version of what ``--json`` writes (docs/reference/cli.md). It is raised when a field changes its meaning or
+"""The version of the ``--json`` output (docs/reference/cli.md). It increases when a field changes its meaning or
 disappears."""
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -41,7 +41,7 @@ def current_gate() -> AppGate:
 
 
 def bare_limiter(gate: AppGate) -> Limiter:
-    """A limiter without layers: what this process would decide while the storage fails is of no use here."""
+    """A limiter without layers: decisions of this process in place of a failed storage are of no use here."""
     return Limiter(gate.limiter.storage)
 
 

@@ -15,11 +15,11 @@ from .. import console
 from .base import as_json, command, current_gate, for_people, write, write_json
 
 ENVIRONMENT = "FLASK_"
-"""What ``app.config.from_prefixed_env()`` reads."""
+"""The prefix that ``app.config.from_prefixed_env()`` reads."""
 
 
 class Setting(NamedTuple):
-    """One setting as it is in force."""
+    """One setting in force."""
 
     name: str
     value: str
@@ -41,7 +41,7 @@ def config_command(as_json: bool) -> None:
 
 
 def settings_of(settings: Settings, storage: Any) -> list[Setting]:
-    """The settings in the order of the documentation, with the values that arguments of MultiLimit give them."""
+    """The settings in the order of the documentation, with the values from arguments of MultiLimit."""
     return [_setting(settings, field, storage) for field in type(settings).model_fields]
 
 

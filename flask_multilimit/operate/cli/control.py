@@ -21,8 +21,8 @@ from .. import console
 from .base import C, as_json, command, for_people, user_name, write, write_json
 
 _PER_PROCESS = (
-    f"{PREFIX}STORAGE_URI=memory:// is in each process by itself: this command would change nothing but itself. "
-    "Name a storage that the workers share: local://, or a server of Redis or Valkey"
+    f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change nothing but itself. "
+    "Set a storage that the workers share: local://, or a server of Redis or Valkey"
 )
 
 _OF_NOBODY = (
@@ -44,8 +44,8 @@ def _steering() -> Steering:
 def change_options(command: C) -> C:
     """The options of every change."""
     options = (
-        click.option("--for", "for_", metavar="TIME", help="How long the change holds: 90s, 15m, 2h, 1d."),
-        click.option("--lasting", is_flag=True, help="Hold until someone undoes it."),
+        click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
+        click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it."),
         click.option("--reason", default="", help="The reason, for entries and history."),
         click.option("--author", default=None, help="The author; default: the user who runs this command."),
         click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing."),
@@ -148,7 +148,7 @@ def _change(
     as_json: bool,
 ) -> None:
     if (for_ is None) == (not lasting):
-        raise click.UsageError("Say how long it holds: --for 2h, or --lasting.")
+        raise click.UsageError("Say how long it lasts: --for 2h, or --lasting.")
     with for_people():
         control = _steering().control
         if not control.in_use:

@@ -1,4 +1,4 @@
-"""``flask multilimit doctor``: what is wrong, and how to fix it."""
+"""``flask multilimit doctor``: finds problems, and says how to fix them."""
 
 from __future__ import annotations
 

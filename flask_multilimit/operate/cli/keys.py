@@ -56,7 +56,7 @@ def _keys_lines(keys: list[ListedKey], prefixes: tuple[str, ...], *, truncated: 
     lines += ["", f"{console.plural(len(keys), 'key')}.{more}"]
     for_ever = [key for key in keys if key.ttl is None]
     if for_ever:
-        lines += console.paragraph(f"{len(for_ever)} without a TTL: not ours, because all of our keys have one.")
+        lines += console.paragraph(f"{len(for_ever)} without a TTL: these are not ours, because ours all have one.")
     return lines
 
 

@@ -39,7 +39,7 @@ def limits_command(
 ) -> None:
     """List endpoints with their limits, and where each limit was declared.
 
-    Limits of functions that are not views are not listed: they are known when the function is called.
+    Limits of functions that are not views are not listed: they are known only when the function is called.
     """
     if unlimited and type_name is not None:
         raise click.UsageError("--unlimited lists endpoints without limits, --type those with a limiter: give one.")
@@ -61,7 +61,7 @@ def limits_command(
 
 
 def _spelled(type_name: str | None) -> str | None:
-    """The name of a type as limiters have it: settings, too, take ``IP`` and ``global``."""
+    """The name of a type as limiters have it, because people also write ``IP`` and ``global``, as in settings."""
     if type_name is None:
         return None
     return "+".join(_TYPES.get(part.upper(), part) for part in type_name.split("+"))
@@ -78,7 +78,7 @@ def _types_of(listed: ListedLimiter) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What to list; ``None``: all."""
+    """Which limits to list; ``None``: all."""
 
     endpoint: str | None
     path: str | None
@@ -120,7 +120,7 @@ class _Wanted:
         return None if self.type_name is not None and not limiters else replace(listed, limiters=limiters)
 
     def takes_limiter(self, listed: ListedLimiter) -> bool:
-        """Whether it counts that type, or those, alone or with others."""
+        """Whether it counts the wanted type, or types, alone or with others."""
         return self.type_name is None or set(self.type_name.split("+")) <= _types_of(listed)
 
 
@@ -136,7 +136,7 @@ def _lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]
         lines += ["", *_routes(endpoint), *_by_origin(endpoint.limiters, sizes)]
     if unmatched:
         title = click.style("no route", bold=True)
-        lines += ["", f"{title}  requests that match no route (404) or not its methods (405)"]
+        lines += ["", f"{title}  requests that match no route (404) or no method of it (405)"]
         lines += _by_origin(unmatched, sizes)
     if bare:
         lines += ["", *_bare_lines(bare)]

@@ -1,4 +1,4 @@
-"""What the commands that read logs share: their options, and how they show numbers."""
+"""The parts that commands for logs share: their options, and how they show numbers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..simulate.logs.times import moment
 C = TypeVar("C", bound=Callable[..., Any])
 
 _REASONS = {
-    "malformed": "none of the format",
-    "not_requests": "no request",
+    "malformed": "not in the format",
+    "not_requests": "without a request",
     "too_long": "too long",
     "late": "out of order by more than a minute",
 }
@@ -47,7 +47,7 @@ def _zone(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 def pairs_option(name: str, metavar: str, text: str) -> Callable[[C], C]:
-    """An option that may come several times, each ``NAME=VALUE``."""
+    """An option that can be given several times, each time as ``NAME=VALUE``."""
     return click.option(name, multiple=True, callback=_pairs, metavar=metavar, help=text)
 
 
@@ -65,7 +65,7 @@ png_option: Callable[[C], C] = click.option(
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Name the file that cannot be written."""
+    """Show an error that names the file if it cannot be written."""
     try:
         yield
     except OSError as error:
@@ -88,7 +88,7 @@ def log_options(command: C) -> C:
         ),
         click.option("--since", metavar="TIME", help="Only requests at this time or later."),
         click.option("--until", metavar="TIME", help="Only requests before this time."),
-        pairs_option("--subject", "TYPE=FIELD", "The field of the log that tells a type: api_key=X-Api-Key."),
+        pairs_option("--subject", "TYPE=FIELD", "The log field that has the subject of a type: api_key=X-Api-Key."),
         click.option("--script-name", default="", metavar="PATH", help="Where the app is mounted."),
         click.option("--endpoint", metavar="NAME", help="Only this endpoint."),
     )
@@ -150,7 +150,7 @@ def percent(share: float) -> str:
 
 
 def file_lines(files: Sequence[LogFile]) -> list[str]:
-    """What could not be read, and what was read differently; nothing if all is well."""
+    """A line for each file with lines that could not be read, or not exactly; nothing if all is well."""
     lines = []
     for file in files:
         told_of = [f"{getattr(file, name):,} {reason}" for name, reason in _REASONS.items() if getattr(file, name)]

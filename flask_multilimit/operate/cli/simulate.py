@@ -1,4 +1,4 @@
-"""``flask multilimit simulate``: what limits would have done to the requests of a log."""
+"""``flask multilimit simulate``: shows what limits would have done to the requests of a log."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
     "--limits", "limits", type=click.Path(path_type=Path), metavar="FILE", help="Replay with these limits instead."
 )
 @click.option("--against", type=click.Path(path_type=Path), metavar="FILE", help="Compare with these limits.")
-@pairs_option("--cost", "NAME=UNITS", "In place of a callable cost, by endpoint or limiter.")
-@pairs_option("--rules", "NAME=RULES", "In place of callable rules, by endpoint or limiter.")
+@pairs_option("--cost", "NAME=UNITS", "The cost in place of a callable, by endpoint or limiter.")
+@pairs_option("--rules", "NAME=RULES", "The rules in place of a callable, by endpoint or limiter.")
 @pairs_option(
     "--priority", "NAME=PRIORITY", "The priority of requests where units are reserved, by endpoint or limiter."
 )
@@ -88,7 +88,7 @@ def simulate_command(
     costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
     given = Given(costs, rules, priority)
     with for_people():
-        current_gate()  # with what is changed while the app runs
+        current_gate()  # applies the changes made while the app runs
         sets = _sets(app, limits, against)
         if endpoint is not None:
             sets[0][1].plans.require_endpoint(endpoint)
@@ -116,7 +116,7 @@ def simulate_command(
 
 
 def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: bool) -> None:
-    """Those of one report, or two. ``part``: they are about one endpoint."""
+    """Write the screens of one report, or two. ``part``: they are about one endpoint."""
     reports = [report for _, report in named]
     write(_screen(reports[0], zone))
     if part:
@@ -126,7 +126,7 @@ def _write_screens(named: Sequence[tuple[str, Report]], zone: tzinfo, *, part: b
 
 
 def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[str, LimitSet]]:
-    """What to replay through, by name."""
+    """The sets of limits through which to replay, by name."""
     sets = [(str(limits) if limits else IN_FORCE, limits_of(app, limits))]
     return sets if against is None else [*sets, (str(against), limits_of(app, against))]
 
@@ -145,8 +145,8 @@ def _run(watched: Watched, replays: Sequence[Replay]) -> None:
 
 
 def _of_endpoint(report: Report, endpoint: str | None) -> Report:
-    """Only what concerns one endpoint, as far as it is counted by endpoint: all requests were replayed, for limits may
-    be shared, and clients, bans and the storage are those of all."""
+    """The part of ``report`` about one endpoint, for the numbers that are counted by endpoint. Limits may be shared, so
+    all requests were replayed, and clients, bans and the storage are those of the whole app."""
     if endpoint is None:
         return report
     endpoints = tuple(each for each in report.endpoints if each.name == endpoint)
@@ -165,7 +165,7 @@ def _screen(report: Report, zone: tzinfo) -> list[str]:
     span = f"from {told(report.first, zone)} to {told(report.last, zone)} {zone}"
     lines = console.paragraph(f"{report.requests:,} requests {span}")
     if not report.complete:
-        lines.append(click.style("Stopped: this is what was known then.", fg="yellow", bold=True))
+        lines.append(click.style("Stopped: this covers the requests until then.", fg="yellow", bold=True))
     lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
     keys, size = f"{report.storage.peak_keys:,}", _size(report.storage.peak_bytes)
     lines += ["", f"A storage: {report.storage.commands:,} commands, at most {keys} keys, about {size} in Redis"]
@@ -277,7 +277,7 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
 
 
 def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
-    """Side by side."""
+    """The reports side by side."""
     refused = {each.name: each.refused for each in reports[1].endpoints}
     rows = [
         (each.name, f"{each.requests:,}", f"{each.refused:,}", f"{refused.get(each.name, 0):,}")

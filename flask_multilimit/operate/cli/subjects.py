@@ -1,4 +1,4 @@
-"""``flask multilimit check`` and ``reset``: where a subject stands, and how to give it a fresh start."""
+"""``flask multilimit check`` and ``reset``: show where a subject stands, and give it a fresh start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .base import (
 )
 
 MOST_SHOWN = 20
-"""Keys that are listed before they are reset."""
+"""The most keys that are listed before they are reset."""
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -52,7 +52,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 def _require_counted(gate: AppGate, given: Mapping[str, str]) -> None:
-    """A network has to be one that is counted as one client."""
+    """Raise an error for a network that limits do not count as one client."""
     network, prefix = given.get(LimitType.IP.value, ""), gate.settings.ipv6_prefix
     if "/" in network and network_of(network.partition("/")[0], prefix) != network:
         raise ConfigurationError(
@@ -126,20 +126,20 @@ def check_command(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a request would be answered."""
+    """How a request would be answered."""
 
     methods: tuple[str, ...]
     applied: Sequence[Applied]
     listed: Listed | None
     """The entry of a list that decides, whatever the limits say."""
     decision: Decision | None
-    """Of the limits; ``None`` when no limiter counts the subjects."""
+    """The decision of the limits; ``None`` if no limiter counts the subjects."""
     not_asked: Mapping[str, tuple[str, ...]]
     """Types of limiters whose subject is not given, and the names of their parts."""
 
     @property
     def allowed(self) -> bool | None:
-        """Whether a request would pass; ``None`` when nothing decides about it."""
+        """Whether a request would pass; ``None`` if nothing decides about it."""
         if self.listed is not None:
             return self.listed.action == "allow"
         return None if self.decision is None else self.decision.allowed
@@ -177,12 +177,12 @@ def _asked(gate: AppGate, standing: Standing, listed: Listed | None) -> _Answer:
 
 
 def _is_of_interest(standing: Standing, standings: list[Standing]) -> bool:
-    """Whether it has limits, or is the only one: Flask itself adds OPTIONS to every route."""
+    """Whether it has limits, or is the only one: Flask adds OPTIONS to every route."""
     return bool(standing.types) or set(standing.methods) != {"OPTIONS"} or len(standings) == 1
 
 
 def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
-    """Without HEAD beside GET, and OPTIONS beside any other."""
+    """``methods`` without HEAD if there is GET, and without OPTIONS if there is any other."""
     hidden = {"HEAD", "OPTIONS"} if "GET" in methods else {"OPTIONS"}
     return tuple(method for method in methods if method not in hidden) or methods
 
@@ -211,18 +211,18 @@ def _lines(endpoint: str, answers: list[_Answer]) -> list[str]:
     return lines[1:]
 
 
-_WAITS_FOR_SLOT = "It is not known when: a slot is free as soon as a request that holds one ends."
+_WAITS_FOR_SLOT = "Nobody knows when: a slot is free as soon as a request that holds one ends."
 
 
 _BY_REQUEST = (
-    "The rules of {names} depend on the request. This command makes none, so it shows what the callable returns "
+    "The rules of {names} depend on the request. This command makes no request, so it shows what the callable returns "
     "without one; a real request may have other rules."
 )
 
 
 _OTHER_RULES = (
-    "The rules of {names} depend on the request. This command makes none, so it looks at the rules that the callable "
-    "returns without one. With --all in place of the endpoint, quotas of other rules are reset, too."
+    "The rules of {names} depend on the request. This command makes no request, so it looks at the rules that the "
+    "callable returns without one. With --all in place of the endpoint, quotas of other rules are reset, too."
 )
 
 
@@ -403,9 +403,9 @@ def reset_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, wherever it has any.
+    """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, everywhere.
 
-    Quotas that everyone shares are reset only with --everyone, or with --everything. The history shows who has reset
+    Quotas that everyone shares are reset only with --everyone, or with --everything. The history shows who reset
     what, and why.
     """
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
@@ -448,7 +448,7 @@ def _place(endpoint: str | None, method: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Reset:
-    """How one command resets, and what it tells."""
+    """How one command resets, and what it prints."""
 
     what: str
     """For the history."""
@@ -507,7 +507,7 @@ class _Reset:
             click.echo(f"{self._said}: {console.plural(len(keys), 'quota')}.")
 
     def _note(self, gate: AppGate) -> None:
-        """Put a line into the history, if there is one."""
+        """Add a line to the history, if there is one."""
         steering = steering_of(gate.app)
         if not steering.enabled:
             return

@@ -1,4 +1,4 @@
-"""``flask multilimit suggest``: the smallest counts that refuse at most a given part of a log."""
+"""``flask multilimit suggest``: finds the smallest counts that refuse at most a given part of a log."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def suggest_command(
         write_json(suggestion=for_json(found.as_json()), complete=watched.complete)
         return
     if not watched.complete:
-        write([click.style("Stopped: this is of the requests until then.", fg="yellow", bold=True)])
+        write([click.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
     write([*_screen(found, zone, endpoint), *file_lines(read.files)])
 
 

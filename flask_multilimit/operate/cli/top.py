@@ -24,9 +24,9 @@ from .base import as_json, command, current_gate, for_people, require_shared_sto
 
 REFRESH_SECONDS = 1.0
 SECONDS = 5.0
-"""Between two looks for slots in use, each of which goes through all keys of the server by SCAN, and for bans."""
+"""The time between two looks for slots in use and bans. For slots, SCAN goes through all keys of the server."""
 PAUSE = 20
-"""Between two looks, so many times as long as a look takes, if that is longer."""
+"""The time between two looks is at least this many times as long as a look takes."""
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -69,7 +69,7 @@ def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTra
     begin = time.perf_counter()
     try:
         reader.read(1)
-        milliseconds = (time.perf_counter() - begin) * 1000 / 2  # it asks for the time, and for one slice
+        milliseconds = (time.perf_counter() - begin) * 1000 / 2  # two round trips: the time, and one slice
         return reader.read(minutes * 60), Storage(name, milliseconds)
     except StorageError as error:
         return None, Storage(name, None, with_remedy(error))
@@ -85,7 +85,7 @@ def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
             latest = recent or latest
             begin = time.monotonic()
             if begin >= due and recent is not None:
-                with contextlib.suppress(StorageError):  # the next look at the traffic tells of it
+                with contextlib.suppress(StorageError):  # the next look at the traffic reports it
                     slots, bans = slots_in_use(gate), bans_of(reader.bans())
                 end = time.monotonic()
                 due = end + max(SECONDS, PAUSE * (end - begin))

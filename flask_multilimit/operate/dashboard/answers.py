@@ -431,7 +431,7 @@ class DeclaredEntry(_Model):
 
 @dataclass
 class Lists(_Model):
-    """What is changed while the app runs."""
+    """Changes while the app runs."""
 
     kind: str
     q: str

@@ -90,7 +90,7 @@ OPERATIONS = (
     ),
     Operation(
         "lists",
-        "What is changed while the app runs",
+        "Changes while the app runs",
         answers.Lists,
         pages.lists_facts,
         (Parameter("kind", "Only entries of this kind.", entries.KINDS), Q, PAGE),

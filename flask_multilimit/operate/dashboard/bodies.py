@@ -13,8 +13,8 @@ BLOCK = 65_536
 
 
 def require_small_body(most_bytes: int, why: str) -> None:
-    """Raise :exc:`RequestEntityTooLarge` for the body of the current request if it is larger, and
-    :exc:`LengthRequired` if nobody can know."""
+    """Raise :exc:`RequestEntityTooLarge` if the body of the current request is larger, and :exc:`LengthRequired` if its
+    size is not known."""
     length = request.content_length
     if length is None:
         raise LengthRequired
@@ -24,7 +24,7 @@ def require_small_body(most_bytes: int, why: str) -> None:
 
 
 def _discard(length: int) -> None:
-    """Read what the browser sends, or else it shows no answer but says that the connection was lost."""
+    """Read what the browser sends. Otherwise it would not show our answer, but report that the connection was lost."""
     if length <= MOST_DISCARDED:
         stream = get_input_stream(request.environ)
         while stream.read(BLOCK):

@@ -42,17 +42,17 @@ FIELDS = (
     "lasting",
     "reason",
 )
-"""Of the form, in its order."""
+"""The fields of the form, in its order."""
 MOST_DIFFERENCES = 50
 ADDED = "more"
-"""The part that stands for an additional limit."""
+"""Stands for an additional limit among the parts."""
 SELF = "This is your own address: you would be refused here too."
 NO_REASON = "say why: others will read it"
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a form says, as text."""
+    """The change that a form proposes."""
 
     given: Mapping[str, str]
     mistakes: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def read(arguments: MultiDict[str, str]) -> dict[str, str]:
 
 
 def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
-    """What the change would do, or what is wrong with it. Reads what is in force, and changes nothing."""
+    """What the change would do, or what is wrong with it. Reads the changes in force, and changes nothing."""
     opened = Proposal(given)
     if not opened.is_asked:
         return opened
@@ -103,7 +103,7 @@ def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
     """Make the change. Afterwards the entry is in force, or the proposal has mistakes."""
     found = proposed(gate, given)
     if found.preview is None:
-        return found if found.mistakes else Proposal(given, {"for": "say how long it holds"}, status=400)
+        return found if found.mistakes else Proposal(given, {"for": "say how long it lasts"}, status=400)
     if found.warning and not force:
         return Proposal(given, {"force": "confirm that you are sure"}, found.preview, found.warning, status=409)
     try:
@@ -164,7 +164,7 @@ def _limiter_of(plans: Plans, endpoint: str, rule: str) -> str:
         for limiter in plan.limiters if name == endpoint else ():
             if any(each == rule for each, _ in limiter.rules):
                 return limiter.declaration.name or limiter.declaration.type_name
-    raise InvalidData("", [Mistake("part", rule[:80], f'no rule at "{endpoint}" is called so')])
+    raise InvalidData("", [Mistake("part", rule[:80], f'no rule at "{endpoint}" has this name')])
 
 
 def mistakes_of(error: ConfigurationError) -> dict[str, str]:

@@ -30,7 +30,7 @@ CHINESE: dict[str, str] = {
         "调试模式：本机上的任何人都可以查看和更改。请为 Dashboard 提供 authorize=。"
     ),
     "MULTILIMIT_ENABLED is False: nothing is limited.": "MULTILIMIT_ENABLED 为 False：未限制任何请求。",
-    "SECRET_KEY is not set, so nothing can be changed here: forms could not be told from forged ones.": (
+    "SECRET_KEY is not set, so nothing can be changed here: forged forms could not be recognised.": (
         "未设置 SECRET_KEY，因此无法在此更改：无法区分真实表单与伪造表单。"
     ),
     "This form was opened too long ago, or by somebody else. Go back, load the page again, and send it again.": (
@@ -48,7 +48,7 @@ CHINESE: dict[str, str] = {
     ),
     "The storage does not answer.": "存储没有响应。",
     "This page shows what was read earlier.": "此处显示的是先前读取的内容。",
-    "Quotas are in the memory of each process: a change holds only in the process that answers.": (
+    "Quotas are in the memory of each process: a change applies only in the process that answers.": (
         "配额保存在各进程的内存中：更改只在作出响应的进程中有效。"
     ),
     "s": "秒",
@@ -70,7 +70,7 @@ CHINESE: dict[str, str] = {
     "Checks a second over the last hour: {passed} passed, {refused} refused in all": (
         "过去一小时每秒检查次数：共通过 {passed} 次，拒绝 {refused} 次"
     ),
-    "The last {minutes} minutes so far; what is older is still being read.": (
+    "The last {minutes} minutes so far; older traffic is still being read.": (
         "目前为最近 {minutes} 分钟；更早的仍在读取。"
     ),
     "60 min ago": "60 分钟前",
@@ -107,7 +107,7 @@ CHINESE: dict[str, str] = {
     "Checks of the last hour. Near: the check passed, and more than 80 % of the quota is used.": (
         "过去一小时的检查。接近：检查通过，且配额已用超过 80 %。"
     ),
-    "No rule has refused anything in the last hour, or came near to it.": (
+    "No rule refused anything in the last hour, or came near its limit.": (
         "过去一小时没有规则拒绝过请求，也没有接近限额。"
     ),
     "Storage": "存储",
@@ -132,7 +132,7 @@ CHINESE: dict[str, str] = {
     "{n} checks": "{n} 次检查",
     "given up": "已放弃",
     "guard": "守护",
-    "Each process has its own: this page shows the one that has answered.": (
+    "Each process has its own: this page shows that of the process that answered.": (
         "各进程互相独立：此页显示作出响应的那一个。"
     ),
     "Changed while it runs": "运行中的更改",
@@ -190,7 +190,7 @@ CHINESE: dict[str, str] = {
     "As a shadow: it counts, but never refuses": "作为影子：只计数，从不拒绝",
     "Which limit": "哪个限额",
     "all rules of {name}": "{name} 的所有规则",
-    "all that limits there": "该处的所有限额",
+    "all limits there": "该处的所有限额",
     "Change it to": "改为",
     "another count": "另一个次数",
     "multiply the count by": "次数的倍数",
@@ -205,7 +205,7 @@ CHINESE: dict[str, str] = {
     "Show what it would do": "查看效果",
     "Cancel": "取消",
     "What it would do": "效果",
-    "It takes the place of: {text}": "将取代：{text}",
+    "It replaces: {text}": "将取代：{text}",
     "before": "之前",
     "afterwards": "之后",
     "In the last hour": "过去一小时",
@@ -215,11 +215,11 @@ CHINESE: dict[str, str] = {
     "Change it": "更改",
     "In force in all workers within a second.": "一秒内在所有工作进程中生效。",
     "The history keeps it under your name: {author}": "历史将以您的名义记录：{author}",
-    "Fill in the form. Before anything changes, it shows here which limits would change, and what is known of the "
-    "last hour.": "请填写表单。更改之前，此处会显示哪些限额将改变，以及过去一小时的情况。",
+    "Fill in the form. Before anything changes, this shows which limits would change, and what the last hour says "
+    "about them.": "请填写表单。更改之前，此处会显示哪些限额将改变，以及过去一小时的情况。",
     "This is your own address: you would be refused here too.": "这是您自己的地址：您在此也会被拒绝。",
     "say why: others will read it": "请说明原因：他人会看到",
-    "say how long it holds": "请说明有效多久",
+    "say how long it lasts": "请说明有效多久",
     "confirm that you are sure": "请确认确实如此",
     "It refused {refuses:,} checks. They would have passed, unless another rule refuses them.": (
         "它拒绝了 {refuses:,} 次检查。若无其他规则拒绝，这些检查本会通过。"
@@ -240,15 +240,15 @@ CHINESE: dict[str, str] = {
         "它拒绝了 {refuses:,} 次检查，另有 {near:,} 次在已用"
         "超过 80 % 时通过。新限额会多拒绝多少尚不清楚：请先设为影子，再来查看。"
     ),
-    "It did not exist, so nothing is known of it: make it a shadow first, and look here again.": (
+    "It did not exist, so nothing is known about it: make it a shadow first, and look here again.": (
         "它先前不存在，因此没有数据：请先设为影子，再来查看。"
     ),
-    "Its rules depend on the request, so nothing is known of it.": "其规则视请求而定，因此没有数据。",
+    "Its rules depend on the request, so nothing is known about it.": "其规则视请求而定，因此没有数据。",
     # Lists and history
-    "What is changed while the app runs": "应用运行中所作的更改",
+    "Changes while the app runs": "应用运行中所作的更改",
     "In force within a second:": "一秒内生效：",
     "Undone in all workers within a second:": "一秒内在所有工作进程中撤销：",
-    "This entry is not in force any more.": "此条目已不再有效。",
+    "This entry is no longer in force.": "此条目已不再有效。",
     "Undo": "撤销",
     "Undo {text}": "撤销 {text}",
     "Kinds": "种类",
@@ -276,7 +276,7 @@ CHINESE: dict[str, str] = {
     "reset": "重置",
     "in force": "有效",
     "No change matches.": "没有匹配的更改。",
-    "Nothing has been changed yet. What somebody changes here, by the command line or by the app itself, is kept here: "
+    "Nothing has been changed yet. Changes made here, on the command line or by the app itself are kept here: "
     "who, when, what and why.": "尚无更改。在此处、命令行或应用中所作的更改都会记录于此：谁、何时、什么、为什么。",
     # Subject
     "Look up": "查询",
@@ -316,7 +316,7 @@ CHINESE: dict[str, str] = {
     "It was not refused, or others were refused so much more often that it was not kept.": (
         "它没有被拒，或者其他对象被拒更多，因此未保留记录。"
     ),
-    "MULTILIMIT_TRAFFIC_SUBJECTS does not keep subjects as they are, so it is not known.": (
+    "MULTILIMIT_TRAFFIC_SUBJECTS does not keep subjects as they are, so this is not known.": (
         "MULTILIMIT_TRAFFIC_SUBJECTS 不按原样保存对象，因此无法得知。"
     ),
     # What if
@@ -335,8 +335,8 @@ CHINESE: dict[str, str] = {
     "A log of yours": "您的日志",
     "Access log, at most {megabytes} MB": "访问日志，最大 {megabytes} MB",
     "Upload and show": "上传并显示",
-    "Of nginx, Apache, gunicorn, Caddy, Traefik, IIS, or a recorder; also packed (.gz). It is read once, and not "
-    "kept.": (
+    "From nginx, Apache, gunicorn, Caddy, Traefik, IIS or a recorder; it may be compressed (.gz). It is read once, "
+    "and not kept.": (
         "来自 nginx、Apache、gunicorn、Caddy、Traefik、IIS 或记录器；也可为压缩文件（.gz）。只读取一次，不会保留。"
     ),
     "The app needs a SECRET_KEY before forms can be sent.": "应用需要 SECRET_KEY 才能提交表单。",

@@ -31,7 +31,8 @@ def entry_facts(entry: Override | Listing) -> dict[str, Any]:
 
 
 def entries_of(gate: AppGate) -> tuple[Document, str]:
-    """What is changed now, read from the storage. If it does not answer, what this process knows, and the reason."""
+    """The changes in force, read from the storage. If it does not answer, those that this process knows, and the
+    reason."""
     steering = steering_of(gate.app)
     try:
         return Document(entries=steering.control.entries()), ""
@@ -41,13 +42,13 @@ def entries_of(gate: AppGate) -> tuple[Document, str]:
 
 
 def in_force_of(steering: Steering) -> Document:
-    """What is in force as far as this process knows, without asking the storage."""
+    """The changes in force as far as this process knows, without asking the storage."""
     in_force = steering.watcher.in_force
     return in_force.document.at(in_force.time())
 
 
 def all_facts(gate: AppGate) -> list[dict[str, Any]]:
-    """All that is changed now."""
+    """All changes in force."""
     return [entry_facts(each) for each in entries_of(gate)[0].entries]
 
 
@@ -82,7 +83,7 @@ def _idle(gate: AppGate, overrides: list[Override]) -> set[str]:
 
 
 def declared_lists(gate: AppGate) -> list[dict[str, str]]:
-    """Who is allowed and denied as long as the app runs."""
+    """The entries of lists in the settings, which stay as long as the app runs."""
     listed = () if gate.access is None else gate.access.declared
     return [{"kind": each.action, "text": f"{each.action} {each.who}", "from": each.where} for each in listed]
 

@@ -1,4 +1,4 @@
-"""What the last hour says about a change before somebody makes it, and what is not known."""
+"""Says what the last hour shows about a change before it is made, and what is not known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Known(NamedTuple):
     endpoint: str
     rule: str
     text: str
-    """In English, with places for the numbers; the pages translate it."""
+    """The sentence in English, with places for the numbers; the pages translate it."""
     numbers: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
 
 def known_of(hour: Hour | None, differences: Sequence[Difference]) -> list[Known]:
-    """What the last hour tells about each rule that changes."""
+    """What the last hour shows about each rule that changes."""
     if hour is None:
         return []
     found = (known for each in differences for known in _of_endpoint(hour, each))
@@ -60,8 +60,8 @@ NOT_KNOWN = (
     "It refused {refuses:,} checks, and {near:,} passed with more than 80 % of it used. How many more the new one "
     "would have refused is not known: make it a shadow first, and look here again."
 )
-NEW = "It did not exist, so nothing is known of it: make it a shadow first, and look here again."
-BY_REQUEST = "Its rules depend on the request, so nothing is known of it."
+NEW = "It did not exist, so nothing is known about it: make it a shadow first, and look here again."
+BY_REQUEST = "Its rules depend on the request, so nothing is known about it."
 
 
 def _sentence(old: str | None, new: str | None, numbers: Mapping[str, int]) -> str:

@@ -78,7 +78,7 @@ class Rings:
         total = self.totals.get(name, 0) + amount
         if total:
             self.totals[name] = total
-        else:  # nobody comes there any more
+        else:  # it was not counted within the hour
             self.totals.pop(name, None)
             del self._rings[name]
 

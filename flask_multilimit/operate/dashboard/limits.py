@@ -1,4 +1,4 @@
-"""Which limits apply where, and what changed them."""
+"""Shows which limits apply where, and what changed them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def facts(gate: AppGate, hour: Hour | None, *, q: str = "", show: str = "all", p
 
 
 def endpoint_facts(gate: AppGate, hour: Hour | None, listed: ListedEndpoint) -> dict[str, Any]:
-    """One endpoint with all that limits it."""
+    """One endpoint with its limits."""
     return {
         "endpoint": listed.name,
         "routes": [{"path": route.path, "methods": list(route.methods)} for route in listed.routes],

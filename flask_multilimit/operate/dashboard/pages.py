@@ -22,7 +22,7 @@ from .visit import visit
 
 MAY_NOT = "You may look, but not change anything."
 SWITCHED_OFF = "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False: nothing can be changed."
-GONE = "This entry is not in force any more."
+GONE = "This entry is no longer in force."
 
 
 def now_facts() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def limits_page() -> Response:
 
 
 def _keep_up() -> None:
-    """Read what is in force now, because another process may have changed it a moment ago."""
+    """Read the changes in force now, because another process may have made one a moment ago."""
     steering_of(gate_in_force().app).look()
 
 
@@ -205,7 +205,7 @@ def reset() -> Response:
 
 
 def _note_reset(what: str) -> None:
-    """Put a line into the history. The quotas are reset already, so an error does not change the answer."""
+    """Add a line to the history. The quotas are reset already, so an error does not change the answer."""
     app = gate_in_force().app
     try:
         steering_of(app).control.note("reset", what, author=visit().author)

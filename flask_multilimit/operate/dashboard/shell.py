@@ -183,7 +183,7 @@ def _banners() -> list[str]:
     if not settings.enabled:
         found.append(f"{PREFIX}ENABLED is False: nothing is limited.")
     elif not can_sign():
-        found.append("SECRET_KEY is not set, so nothing can be changed here: forms could not be told from forged ones.")
+        found.append("SECRET_KEY is not set, so nothing can be changed here: forged forms could not be recognised.")
     return found
 
 

@@ -42,9 +42,9 @@ class Somebody:
     """A subject, or a network of them."""
 
     who: Who | None
-    """As lists write it; ``None`` if no list can name it."""
+    """The subject as lists write it; ``None`` if no list can name it."""
     subject: Subject | None
-    """As quotas are counted; ``None`` for a network of many clients."""
+    """The subject as quotas count it; ``None`` for a network of many clients."""
 
     @classmethod
     def asked(cls, gate: AppGate, arguments: Mapping[str, str]) -> Somebody | None:
@@ -132,7 +132,7 @@ def _types_of(type_name: str) -> set[str]:
 def _standings(
     gate: AppGate, somebody: Somebody, endpoints: Iterable[ListedEndpoint]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Its quotas at each of the endpoints. If the storage fails, those it answered, and the error."""
+    """Its quotas at each of the endpoints. If the storage fails, those that it returned before, and the error."""
     limiter, found = Limiter(gate.limiter.storage), []
     try:
         for endpoint in endpoints:
@@ -246,8 +246,8 @@ def _refusals(gate: AppGate, hour: Hour | None, somebody: Somebody) -> list[dict
 
 
 def reset(gate: AppGate, somebody: Somebody, endpoint: str | None) -> int:
-    """Forget what was counted of it at ``endpoint``, or everywhere; return how many quotas that were. Raises
-    :class:`StorageError`, and :class:`ConfigurationError` when nothing counts it."""
+    """Reset the quotas of ``somebody`` at ``endpoint``, or everywhere; return their number. Raises
+    :class:`StorageError`, and :class:`ConfigurationError` if no limit counts this subject."""
     given = somebody.given()
     endpoints = [each.name for each in _counting(gate, somebody)] if endpoint is None else [endpoint]
     hits = list(_hits(gate, endpoints, given))

@@ -1,4 +1,4 @@
-"""Who visits a page, and what they may do. It is found out once per request."""
+"""Who visits a page, and what they may do, found out once per request."""
 
 from __future__ import annotations
 

@@ -221,8 +221,8 @@ def _counts(shown: Slider, traffic: Traffic, marked: Mapping[int, list[str]]) ->
 
 def _left_out(file: LogFile) -> Iterator[LeftOut]:
     for lines, why in (
-        (file.malformed, "none of the format"),
-        (file.not_requests, "no request"),
+        (file.malformed, "not in the format"),
+        (file.not_requests, "without a request"),
         (file.too_long, "too long"),
         (file.late, "out of order by more than a minute"),
     ):

@@ -115,7 +115,7 @@ def test_on_memory_it_says_that_it_would_reach_nobody(on_memory: Command) -> Non
     run = on_memory("ban", "203.0.113.9", "--for", "1h", "--yes")
 
     assert run.code == 1
-    assert "is in each process by itself" in " ".join(run.err.split())
+    assert "is separate in each process" in " ".join(run.err.split())
 
 
 class TestDoctor:

@@ -153,7 +153,7 @@ def test_a_user_that_may_only_limit_is_none_the_worse(as_limiter: Callable[[str]
 def test_a_user_that_may_not_follow_changes_is_told_what_it_needs(as_limiter: Callable[[str], Command]) -> None:
     found = finding(as_limiter(RIGHTS)("doctor", "--json"), "control")
 
-    assert (found["level"], "may not read what is changed" in found["text"]) == ("hint", True)
+    assert (found["level"], "may not read changes" in found["text"]) == ("hint", True)
     assert f"{RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}" in found["remedy"]
     assert finding(as_limiter(f"{RIGHTS} {RIGHTS_TO_FOLLOW}")("doctor", "--json"), "control")["level"] == "ok"
 
@@ -195,7 +195,7 @@ def test_the_first_trip_which_has_to_connect_is_told_apart(
     ("policy", "level", "text"),
     [
         ("allkeys-lru", "warning", "every key may be dropped"),
-        ("volatile-ttl", "warning", "every key with a TTL, as all of ours are, may be dropped"),
+        ("volatile-ttl", "warning", "every key with a TTL, as all of ours have, may be dropped"),
         ("noeviction", "ok", "refuses to charge rather than forget"),
     ],
 )

@@ -46,7 +46,7 @@ def test_prefix_and_limit(on_server: Command, shop: FlaskClient, server: Server)
     assert len(some["keys"]) == 2
     assert some["truncated"]
     assert other.splitlines()[1].split() == ["?", "never", "rate*other"]
-    assert "1 without a TTL: not ours" in other
+    assert "1 without a TTL: these are not ours" in other
 
 
 def test_an_empty_storage(on_server: Command) -> None:

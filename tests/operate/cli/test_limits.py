@@ -69,7 +69,7 @@ update  GET /update
     ip-3600s         ip       10 per hour      sliding_window
     default-86400s   default  1000 per day     sliding_window  charge_when
 
-no route  requests that match no route (404) or not its methods (405)
+no route  requests that match no route (404) or no method of it (405)
   from MULTILIMIT_APPLICATION_LIMITS
     application-60s  default  5000 per minute  sliding_window  scope application
   from MULTILIMIT_UNMATCHED_LIMITS

@@ -56,7 +56,7 @@ def test_the_screen(on_memory: Command, log: Path) -> None:
     assert re.search(r"never refuses: at least 7 left", out)
     assert re.search(r"^203\.0\.113\.7 +10 +7 \(70\.0 %\) +2026-11-22 00:00:03 +17 s$", out, re.MULTILINE)
     assert "rules by request of shop:search: not replayed; give them (--rules) (4 requests)" in out
-    assert "access.log: of 16 lines, 1 none of the format" in out
+    assert "access.log: of 16 lines, 1 not in the format" in out
 
 
 def test_a_narrow_screen(on_memory: Command, log: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_long_log_shows_progress_and_can_be_stopped(tmp_path: Path) -> None:
     os.close(end)
 
     assert process.returncode == 0
-    assert "Stopped: this is what was known then." in out
+    assert "Stopped: this covers the requests until then." in out
     assert re.search(r"^update +[\d,]+ +[\d,]+ \(\d", out, re.MULTILINE)
 
 

@@ -113,7 +113,7 @@ def test_a_log_without_requests_says_so(app: Flask) -> None:
 def test_what_was_left_out_is_said(app: Flask) -> None:
     answer = asked(app, *TRAFFIC, "nonsense", "nonsense", "x" * 100_000)
 
-    assert [(each.lines, each.why) for each in answer.left_out] == [(2, "none of the format"), (1, "too long")]
+    assert [(each.lines, each.why) for each in answer.left_out] == [(2, "not in the format"), (1, "too long")]
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def report_part(name: str, report: Report, zone: tzinfo) -> str:
     span = f"{_told(report.first, zone)} to {_told(report.last, zone)} {zone}"
     lines = [f"<h2>Limits: {text(name)}</h2>", f"<p>{report.requests:,} requests from {text(span)}</p>"]
     if not report.complete:
-        lines.append('<p class="over">Stopped: this is what was known then.</p>')
+        lines.append('<p class="over">Stopped: this covers the requests until then.</p>')
     refused, clients = report.refused, report.clients_refused
     lines += [
         f"<p>Refused: {_share(refused, report.requests)}, of {clients:,} of {report.clients:,} clients. "
