@@ -1,4 +1,4 @@
-"""Bridges from other limiters. Nothing else here imports them; they stand on the public names of this package."""
+"""Bridges from other limiters. Nothing else here imports them; they use only the public names of this package."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from flask_multilimit import ConfigurationError
 
 _THEIRS = "flask_limiter"
 _MODULES = ("", ".commands", ".constants", ".contrib", ".contrib.util", ".errors", ".util")
-"""Of Flask-Limiter: what apps and frameworks import."""
+"""The modules of Flask-Limiter that apps and frameworks import."""
 
 
 def install() -> None:
     """Let ``import flask_limiter`` find :mod:`flask_multilimit.compat.flask_limiter`, in this process from now on.
 
     For frameworks that import Flask-Limiter themselves: call it before you import them. Raises
-    :class:`ConfigurationError` when a module has something of Flask-Limiter already. The ``flask`` command loads
-    Flask-Limiter too, as a plugin; that does no harm.
+    :class:`ConfigurationError` if a module has imported Flask-Limiter already. The ``flask`` command also loads
+    Flask-Limiter, as a plugin; that does no harm.
     """
     ours = f"{__name__}.{_THEIRS}"
     found = sys.modules.get(_THEIRS)

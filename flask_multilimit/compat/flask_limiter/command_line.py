@@ -10,7 +10,7 @@ from flask.cli import with_appcontext
 
 
 class Commands(click.Group):
-    """The commands of :mod:`.commands`, which a process that serves requests does not need."""
+    """The commands of :mod:`.commands`, which a process that serves requests never loads."""
 
     def __init__(self) -> None:
         super().__init__("limiter", help="Show and reset the limits of this app's Limiter.")
@@ -25,12 +25,12 @@ class Commands(click.Group):
 @click.command("migrate", help="Print, for each limit of the app's Limiter, the declaration to write in its place.")
 @with_appcontext
 def migrate() -> None:
-    """What ``flask multilimit migrate`` is."""
+    """Run ``flask multilimit migrate``."""
     import_module(".migrate", __package__).migrate(current_app)
 
 
 def add_commands(app: Flask) -> None:
-    """Once for each app."""
+    """Add the commands to ``app``, once."""
     if "limiter" not in app.cli.commands:
         app.cli.add_command(Commands())
     ours = app.cli.commands.get("multilimit")

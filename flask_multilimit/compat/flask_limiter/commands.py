@@ -31,11 +31,11 @@ _method = click.option("--method", help="The request method of --path.")
 
 @click.group(help="Show and reset the limits of this app's Limiter.")
 def cli() -> None:
-    """What ``flask limiter`` is."""
+    """The group of ``flask limiter``."""
 
 
 def _with_limiter(command: C) -> C:
-    """Give it the app, its Limiter and what is in force."""
+    """Give ``command`` the app, its Limiter, and the Limiter's state in this app."""
 
     @with_appcontext
     @functools.wraps(command)
@@ -85,7 +85,7 @@ def config(_: Flask, limiter: Limiter, state: InForce) -> None:
         click.echo(f"{name:<{longest}}  {_shown(value)}")
 
 
-@cli.command(help="List all routes with their limits, and how a key stands there.")
+@cli.command(help="List all routes with their limits, and what a key has left.")
 @_endpoint
 @_path
 @_method
@@ -164,7 +164,7 @@ def _title(route: ListedRoute) -> str:
 
 
 def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | None) -> str | None:
-    """The endpoint that is asked for; ``None`` for all."""
+    """The endpoint that the options name; ``None`` for all."""
     if endpoint is not None:
         if endpoint not in app.view_functions:
             raise click.ClickException(f"{endpoint} not found")

@@ -41,7 +41,7 @@ class ConfigVars:
 
 
 class HeaderNames(Enum):
-    """What ``header_name_mapping`` can rename, with the default names."""
+    """The header fields that ``header_name_mapping`` can rename, with their default names."""
 
     RESET = "X-RateLimit-Reset"
     REMAINING = "X-RateLimit-Remaining"
@@ -50,7 +50,7 @@ class HeaderNames(Enum):
 
 
 class ExemptionScope(Flag):
-    """What ``exempt(flags=...)`` undoes."""
+    """The limits that ``exempt(flags=...)`` switches off."""
 
     NONE = 0
     APPLICATION = auto()
@@ -60,6 +60,6 @@ class ExemptionScope(Flag):
     DEFAULT = auto()
     """Default limits."""
     DESCENDENTS = auto()
-    """Of a blueprint: whatever is exempt is so in the blueprints below it, too."""
+    """For a blueprint: its exemptions also apply to the blueprints below it."""
     ANCESTORS = auto()
-    """Of a blueprint: limits of the blueprints around it."""
+    """For a blueprint: the limits of the blueprints around it."""

@@ -21,34 +21,33 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 LimitText = str | Callable[[], str]
-"""The text of one or more limits, or what gives it for the current request: empty text for no limit."""
+"""The text of one or more limits, or a callable that returns it for the current request; empty text for no limit."""
 Scope = str | Callable[[str], str]
-"""A name, or what gives one for the endpoint of the current request."""
+"""A name, or a callable that returns one for the endpoint of the current request."""
 Cost = int | Callable[[], int]
 Reaction = Callable[[Any], Response | None]
 """Called with the :class:`RequestLimit` that refuses; a response that it returns is sent."""
 
 UNTIL_IT_WORKS = "100/minute"
-"""What holds when a callable has never given a limit that makes sense."""
+"""The limit that applies while a callable has never returned a valid one."""
 TEXTS_REMEMBERED = 64
 
 
 class Binding(Protocol):
-    """What a limit needs of the Limiter it belongs to."""
+    """The Limiter that a limit belongs to, as far as the limit needs it."""
 
     key_func: Callable[[], str]
     logger: Logger
 
     @property
     def limiter(self) -> Any:
-        """To check limits by hand."""
+        """Checks limits by hand."""
 
     def decorate(self, limit: RouteLimit, target: Any) -> Any:
         """Put ``limit`` on a function or a blueprint."""
 
     def enter(self, limit: RouteLimit, place: str, owner: str) -> None:
-        """Check ``limit`` here and now, at a ``with`` statement of the function ``owner``, which stands at
-        ``place``."""
+        """Check ``limit`` here and now, for the ``with`` statement at ``place`` in the function ``owner``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,11 +68,11 @@ class RuntimeLimit:
     shared: bool = False
     meta_limits: tuple[MetaLimit, ...] = ()
     type_name: str = "limit"
-    """What tells its quotas in storage from those of other limits with the same scope, window and key."""
+    """Distinguishes its quotas in storage from those of other limits with the same scope, window and key."""
 
     @property
     def depends_on_request(self) -> bool:
-        """Whether more than its key does."""
+        """Whether more than its key depends on the request."""
         return self.exempt_when is not None or callable(self.cost) or callable(self.scope)
 
     @property
@@ -89,17 +88,17 @@ class RuntimeLimit:
         return self.methods is not None and request.method.lower() not in self.methods
 
     def units(self) -> int:
-        """What this request takes."""
+        """The units that this request takes."""
         return self.cost() if callable(self.cost) else self.cost
 
     def scope_for(self, endpoint: str, method: str | None) -> str:
-        """What is limited: the endpoint, or what is shared, and with ``per_method`` also the method."""
+        """The scope: the endpoint, or the name of a shared limit, and with ``per_method`` also the method."""
         own = self.scope(request.endpoint or "") if callable(self.scope) else self.scope
         scope = endpoint if not own else str(own) if self.shared else f"{endpoint}:{own}"
         return f"{scope}:{method.upper()}" if self.per_method and method else scope
 
     def message(self) -> str:
-        """What a refused client is told."""
+        """The message to a refused client."""
         given = self.error_message
         return str((given() if callable(given) else given) or self.limit)
 
@@ -109,7 +108,7 @@ class Limit:
     """A default limit with options of its own: ``Limiter(default_limits=[Limit("10/second", key_function=...)])``.
 
     The parameters are those of :meth:`Limiter.limit`; ``limit_provider`` is text or a callable that returns text.
-    Raises :class:`ConfigurationError` for text that is no limit.
+    Raises :class:`ConfigurationError` for text that is not a limit.
     """
 
     limit_provider: LimitText
@@ -125,7 +124,7 @@ class Limit:
     deduct_when: Callable[[Response], bool] | None = None
     on_breach: Reaction | None = None
     role: ClassVar[str] = "defaults"
-    """Of its quotas: a request that two limits count is counted in each."""
+    """Keeps quotas of different kinds of limits apart: a request that two limits count is counted in each."""
     override_defaults: bool | None = field(default=False, init=False)
     limiter: Binding = field(init=False, repr=False, compare=False)
     finalized: bool = field(default=True, compare=False)
@@ -147,7 +146,7 @@ class Limit:
             self.methods = tuple(method.lower() for method in self.methods)
         if self.meta_limits is not None:
             check_several("meta_limits", self.meta_limits)
-            # What is given as text goes by the key of this limit.
+            # Meta limits that are given as text use the key of this limit.
             self.meta_limits = tuple(
                 each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
                 for each in self.meta_limits
@@ -169,19 +168,19 @@ class Limit:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it depends on the request which limits there are."""
+        """Whether the limits themselves depend on the request."""
         return callable(self.limit_provider)
 
     def __iter__(self) -> Iterator[RuntimeLimit]:
         return iter(self.limits())
 
     def limits(self) -> tuple[RuntimeLimit, ...]:
-        """The limits that hold now. When a callable raises or returns nonsense, those that it gave last."""
+        """The limits that apply now. If a callable raises or returns nonsense, those that it returned last."""
         if not callable(self.limit_provider):
             return self._of(self.limit_provider)
         try:
             found = self._of(self.limit_provider())
-        except Exception as error:  # whatever it is: no reason to limit nobody
+        except Exception as error:  # whatever it is, limits must stay in force
             return self._good_ones(error)
         self._good, self._failing = found, False
         return found
@@ -193,7 +192,7 @@ class Limit:
         if not self._failing:
             self._failing = True
             self.limiter.logger.error(
-                "failed to load ratelimit from %s: %s; %s holds until it works again",
+                "failed to load ratelimit from %s: %s; %s applies until it works again",
                 name_of(self.limit_provider),
                 error,
                 ", ".join(str(each.limit) for each in good) or "no limit",
@@ -201,7 +200,7 @@ class Limit:
         return good
 
     def _until_it_works(self) -> tuple[RuntimeLimit, ...]:
-        """Beside the default limits, for these may be stricter."""
+        """The limit for that time. The default limits apply as well, because they may be stricter."""
         return tuple(replace(each, override_defaults=False) for each in self._of(UNTIL_IT_WORKS))
 
     def _of(self, text: str) -> tuple[RuntimeLimit, ...]:
@@ -223,7 +222,7 @@ class Limit:
         return items
 
     def _check(self, item: RateLimitItem) -> None:
-        """Raises :class:`ConfigurationError` for what it cannot be."""
+        """Raises :class:`ConfigurationError` for an item that this kind of limit cannot have."""
         item.rule("fixed_window")
 
     def _runtime(self, item: RateLimitItem) -> RuntimeLimit:
@@ -246,7 +245,7 @@ class Limit:
 
     def _type_name(self, item: RateLimitItem) -> str:
         key = None if self.limit_by is self.limiter.key_func else self.limit_by
-        if self.shared:  # by its name: each place that uses it says what counts
+        if self.shared:  # its name is enough: each place that uses it says which requests count
             return type_name_of("shared", item.amount, key)
         cost = None if self.cost == 1 else self.cost
         return type_name_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
@@ -255,7 +254,7 @@ class Limit:
 @dataclass(kw_only=True, unsafe_hash=True)
 class RouteLimit(Limit):
     """A limit for a view, any function, a blueprint, or the body of a ``with`` statement:
-    ``@RouteLimit("2/second", limiter=limiter)``. It is what :meth:`Limiter.limit` makes."""
+    ``@RouteLimit("2/second", limiter=limiter)``. :meth:`Limiter.limit` returns one."""
 
     role: ClassVar[str] = "limit"
     override_defaults: bool | None = False
@@ -280,7 +279,7 @@ class RouteLimit(Limit):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """What the body has charged stays charged, whatever it raises."""
+        """Do nothing: charges stay, whatever the body raises."""
 
 
 @dataclass(kw_only=True, unsafe_hash=True)
@@ -293,9 +292,9 @@ class ApplicationLimit(Limit):
 
 @dataclass(kw_only=True, unsafe_hash=True)
 class MetaLimit(Limit):
-    """How often a client may be refused: once that is used up, every request of it is refused for the window.
+    """How often a client may be refused. After that, all its requests are refused for the window.
 
-    It goes by the key of the Limiter, unless ``key_function`` is given.
+    It counts by the key of the Limiter, unless ``key_function`` is given.
     """
 
     scope: Scope | None = "meta"
@@ -313,11 +312,11 @@ class MetaLimit(Limit):
 
 
 def type_name_of(role: str, amount: int, *parts: object) -> str:
-    """Two limits of one scope, window and key share a quota when they have the same ``role`` and count the same
-    requests, which ``parts`` say: functions, methods, units. The count is no part of it.
+    """The type in keys. Two limits of one scope, window and key share a quota if they have the same ``role`` and count
+    the same requests, as ``parts`` (functions, methods, units) say. The count is not part of it.
 
-    Except where functions have no name by which a restarted app would know them (lambdas, closures): then, as in
-    Flask-Limiter, limits of different counts are different ones.
+    There is one exception: if functions have no name by which a restarted app would know them (lambdas, closures),
+    limits with different counts are different, as in Flask-Limiter.
     """
     names = [name_of(part) for part in parts]
     if not any(names):
@@ -328,7 +327,8 @@ def type_name_of(role: str, amount: int, *parts: object) -> str:
 
 
 def name_of(part: object) -> str:
-    """A name that stays when the app is started again; that of a function has a ``<`` in it when others may have it."""
+    """A name that stays the same when the app restarts. The name of a function contains ``<`` if others may share
+    it."""
     if part is None or isinstance(part, (int, str, tuple)):
         return str(part or "")
     name = getattr(part, "__qualname__", None)

@@ -1,4 +1,4 @@
-"""Where the bridge differs from Flask-Limiter on purpose: what the difference is, and which apps see it."""
+"""The deliberate differences between the bridge and Flask-Limiter, and which apps see each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = "Migrate from Flask-Limiter"
 
 
 class Known(NamedTuple):
-    """What is known of an app when it starts."""
+    """What is known about an app when it starts."""
 
     app: Flask
     settings: Settings
@@ -24,12 +24,12 @@ class Known(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One difference on purpose."""
+    """One deliberate difference."""
 
     name: str
     seen: str
-    """What the bridge does; there, what Flask-Limiter does."""
-    touches: Callable[[Known], bool] = lambda known: False  # noqa: ARG005 - nothing tells when it starts
+    """What the bridge does; then, after "there", what Flask-Limiter does."""
+    touches: Callable[[Known], bool] = lambda known: False  # noqa: ARG005 - not known when the app starts
     """Whether it affects an app, as far as that is known when the app starts."""
 
 
@@ -73,7 +73,7 @@ def _has_meta_limits_of_blueprints(known: Known) -> bool:
 
 
 def _has_decorated_functions(known: Known) -> bool:
-    """Other than views."""
+    """Whether functions other than views are decorated."""
     views = {view_name(known.app, endpoint) for endpoint in known.app.view_functions}
     return not known.registry.marked <= views
 

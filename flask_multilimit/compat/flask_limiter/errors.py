@@ -1,4 +1,4 @@
-"""What a refused request raises."""
+"""The exception that a refused request raises."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class RateLimitExceeded(TooManyRequests):
         self.limit = limit
         """The limit that refuses."""
         self.response: Response | None = response
-        """What ``on_breach`` returned, and the client gets."""
+        """The response that ``on_breach`` returned, which the client gets."""
         self.decision = decision
-        """The answer of storage; ``None`` when it was not asked: a limit of 0, or a meta limit."""
+        """The answer of the storage; ``None`` if it was not asked: for a limit of 0, or a meta limit."""

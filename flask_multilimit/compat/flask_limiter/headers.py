@@ -1,4 +1,4 @@
-"""Header fields, where they are enabled."""
+"""Adds header fields, if they are enabled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_headers(response: Response, shown: RequestLimit, settings: Settings) -> None:
-    """Where ``shown`` stands. A ``Retry-After`` that the view has set is never made earlier."""
+    """Add header fields about ``shown``. A ``Retry-After`` that the view has set is never made earlier."""
     names, headers = settings.header_names, response.headers
     window = shown.window
     reset_at = int(window.reset_time + 1)
@@ -31,7 +31,7 @@ def add_headers(response: Response, shown: RequestLimit, settings: Settings) -> 
 
 
 def _retry_at(given: str, now: float) -> int:
-    """When a ``Retry-After`` that is there already ends; 0 for one that makes no sense."""
+    """The end of an existing ``Retry-After``; 0 if it makes no sense."""
     date: datetime | None = parse_date(given)
     if date is not None:
         return int(date.timestamp())

@@ -1,4 +1,4 @@
-"""One Limiter in force in one app: its settings, its storage, and what was worked out for each place."""
+"""One Limiter in force in one app: its settings, its storage, and the checks worked out for each place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .storage import storage_from
 from .util import get_qualified_name
 
 LOGGER = logging.getLogger("flask_multilimit.compat")
-"""Not that of Flask-Limiter: what apps make of its lines stays as it is."""
+"""Our own, not that of Flask-Limiter, whose lines apps may process."""
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
 DEFAULT_PREFIX = "rate_limit:"
@@ -36,7 +36,7 @@ QUESTIONS_REMEMBERED = 1024
 
 
 class InForce:
-    """What a Limiter knows of one app."""
+    """What a Limiter knows about one app."""
 
     def __init__(self, app: Flask, registry: Registry, settings: Settings, multilimit: MultiLimit) -> None:
         self.app = app
@@ -55,7 +55,7 @@ class InForce:
 
     @classmethod
     def make(cls, app: Flask, limiter: Binding, registry: Registry, options: Options) -> InForce:
-        """Raises :class:`ConfigurationError` for settings that make no sense."""
+        """Put ``limiter`` into force in ``app``. Raises :class:`ConfigurationError` for settings that make no sense."""
         settings = Settings.of(app.config, options, limiter.key_func)
         for each in (
             *settings.default_limits,
@@ -74,7 +74,7 @@ class InForce:
         return known.get(limiter)
 
     def start(self) -> None:
-        """Say once, at the first request, what is different here."""
+        """Log at the first request what differs from Flask-Limiter in this app."""
         self.started = True
         for text in unknown_settings(self.app.config):
             LOGGER.warning("%s", text)
@@ -100,7 +100,7 @@ class InForce:
         return question_for(asked, metas, spared, self._terms)
 
     def question_at(self, stop: Stop, keys: tuple[str, ...]) -> Question:
-        """Where nothing but ``keys`` depends on the request: one for each ``key_func`` of ``stop``."""
+        """The question if nothing but ``keys`` depends on the request: one key for each ``key_func`` of ``stop``."""
         if max(map(len, keys), default=0) > LONGEST_REMEMBERED:
             return self._question_of(stop, keys)
         return self._question_at(stop, keys)
@@ -117,21 +117,21 @@ class InForce:
         return Answer(question, decision, time.time())
 
     def ask_memory(self, question: Question) -> Answer:
-        """What :meth:`ask` would, of this process."""
+        """As :meth:`ask`, but in the memory of this process."""
         assert self._memory is not None
         return Answer(question, self._memory.check(question.hits or ()), time.time())
 
     def peek(self, asked: Asked) -> Answer:
-        """How one limit stands. Raises :class:`StorageError`."""
+        """The state of one limit. Raises :class:`StorageError`."""
         question = self.question((asked,))
         return Answer(question, self.engine.peek(question.hits or ()), time.time())
 
     def give_back(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """The decision as it stands then."""
+        """Refund ``hits``, and return the decision after that."""
         try:
             return self._multilimit.refund(decision, hits)
         except StorageError as error:
-            # The verdict stands; so does the charge, until it leaves its window.
+            # The verdict does not change. The charge counts until it leaves its window.
             self.app.logger.error("What %s charged could not be given back: %s", decision.id, error)
             return decision
 
@@ -146,7 +146,7 @@ class InForce:
         return (request.endpoint or "") if identify is None else identify()
 
     def progress(self, asked: Request) -> Progress:
-        """It lies in the request object: an environment may run twice."""
+        """The progress of a request. It is kept in the request object, because an environment may run twice."""
         known = self.progress_if_any(asked)
         if known is None:
             known = asked.__dict__[self._name_of_progress] = Progress()
@@ -164,7 +164,7 @@ class InForce:
         return self._stop(asked, name)
 
     def entered(self, asked: Request, location: str, owner: str) -> Stop:
-        """The check at a ``with`` statement, whose limit may be another one each time."""
+        """The check at a ``with`` statement, whose limit may differ each time."""
         place = Place(self.endpoint(), asked.blueprint, asked.method)
         self._registry.learn(place.endpoint, location)
         return self._made(place, self.applicable_at(place, location), owner=f"with in {owner}")
@@ -201,16 +201,16 @@ class InForce:
         )
 
     def applicable_before(self, place: Place) -> Applicable:
-        """What is checked before the view is called."""
+        """The limits to check before the view is called."""
         application, default = self.settings.application_limits, self.settings.default_limits
         return self._registry.before_request(self.app, place, application=application, default=default)
 
     def applicable_at(self, place: Place, name: str) -> Applicable:
-        """What is checked where the decorated function ``name`` is called."""
+        """The limits to check where the decorated function ``name`` is called."""
         return self._registry.at_function(self.app, place, name, default=self.settings.default_limits)
 
     def is_view(self, endpoint: str, name: str) -> bool:
-        """Whether the view of ``endpoint`` is called so."""
+        """Whether ``name`` is the name of the view of ``endpoint``."""
         known = self._views.get((endpoint, name))
         if known is None or known[0] != self._registry.version:
             view = self.app.view_functions.get(endpoint)
@@ -227,21 +227,22 @@ def _may_be_limited(endpoint: str) -> bool:
 
 
 def _prefix_of(app: Flask, settings: Settings) -> str:
-    """What keys begin with. In Flask-Limiter each Limiter has a memory of its own."""
+    """The prefix of keys, which differs for each Limiter in memory: in Flask-Limiter, each has its own memory."""
     prefix: str = app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
     others = len(app.extensions.get(EXTENSION, ()))
     return f"{prefix[:LONGEST_PREFIX]}{others}:" if others and settings.is_in_memory else prefix
 
 
 def _keep(known: dict[Any, Any], where: Any, value: Any) -> None:
-    """Clients may make up methods, and a ``request_identifier`` any number of names."""
+    """Remember ``value``, in bounded memory: clients may invent methods, and a ``request_identifier`` any number of
+    names."""
     if len(known) >= PLACES_REMEMBERED:
         known.clear()
     known[where] = value
 
 
 def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
-    """The one that the app has, or one made for the storage that the settings name."""
+    """The app's MultiLimit, or a new one for the storage that the settings name."""
     wanted = None if settings.storage_uri is None else storage_from(settings.storage_uri, settings.storage_options)
     if MULTILIMIT not in app.extensions:
         app.config.setdefault("MULTILIMIT_HEADERS", "off")
@@ -252,7 +253,7 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     if settings.storage_uri not in {None, named} and wanted != named:
         raise ConfigurationError(
             f"the app {app.name!r} already keeps its limits elsewhere ({named or 'memory://'}): all Limiters and the "
-            "MultiLimit of an app have one storage; set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"
+            "MultiLimit of an app share one storage; set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"
         )
     multilimit: MultiLimit = app.extensions[MULTILIMIT]
     return multilimit

@@ -24,7 +24,7 @@ class Granularity(NamedTuple):
 
 DAY = 86_400
 MOST_STRIKES = 1000
-"""That a ban waits for."""
+"""The most refusals that a ban waits for."""
 GRANULARITIES = {
     unit.name: unit
     for unit in (
@@ -36,7 +36,7 @@ GRANULARITIES = {
         Granularity(360 * DAY, "year"),
     )
 }
-"""By name. A year is 360 days, as in Flask-Limiter."""
+"""The units by name. A year is 360 days, as in Flask-Limiter."""
 
 
 @total_ordering
@@ -58,7 +58,7 @@ class RateLimitItem:
         return self.granularity.seconds * self.multiples
 
     def key_for(self, *identifiers: object) -> str:
-        """What Flask-Limiter calls the key of this limit for ``identifiers``: for logs. Keys in storage differ."""
+        """The key of this limit for ``identifiers`` in Flask-Limiter: for logs. Keys in storage differ."""
         parts = [part.decode() if isinstance(part, bytes) else str(part) for part in identifiers]
         return "/".join([self.namespace, *parts, str(self.amount), str(self.multiples), self.granularity.name])
 
@@ -72,7 +72,7 @@ class RateLimitItem:
         return isinstance(other, RateLimitItem) and self._identity == other._identity
 
     def __lt__(self, other: RateLimitItem) -> bool:
-        """By the unit alone: 1 per 100 seconds comes before 1 per minute."""
+        """Compare by the unit alone: 1 per 100 seconds comes before 1 per minute."""
         return self.granularity.seconds < other.granularity.seconds
 
     def __hash__(self) -> int:
@@ -84,19 +84,19 @@ class RateLimitItem:
 
     @property
     def label(self) -> str:
-        """Short: what header fields and statistics call it."""
+        """A short name for header fields and statistics."""
         many = str(self.multiples) if self.multiples > 1 else ""
         return f"{self.amount}/{many}{self.granularity.name}"
 
     def rule(self, algorithm: str) -> Rule:
-        """The same in our words.
+        """The same limit as a :class:`Rule`.
 
-        Raises :class:`ConfigurationError` for what a rule cannot be, such as a window of more than 400 days.
+        Raises :class:`ConfigurationError` for a limit that no rule can have, such as a window of more than 400 days.
         """
         return _rule(self.get_expiry(), self.amount, algorithm, self.label)
 
     def ban(self, cost: int) -> Ban | None:
-        """What it is as a meta limit that is asked for ``cost``; ``None`` when it lets nothing pass.
+        """The ban that it is as a meta limit with this ``cost``; ``None`` if it lets nothing pass.
 
         Raises :class:`ConfigurationError` for more than 1000 refusals.
         """
@@ -110,8 +110,8 @@ class RateLimitItem:
 def _rule(time: int, count: int, algorithm: str, name: str) -> Rule:
     if count:
         return Rule(time=time, count=count, algorithm=algorithm, name=name)
-    Rule(time=time, algorithm=algorithm)  # what it raises
-    return Rule.model_construct(time=time, count=0, algorithm=algorithm, name=name)  # which admits nobody
+    Rule(time=time, algorithm=algorithm)  # raises if the time is not valid
+    return Rule.model_construct(time=time, count=0, algorithm=algorithm, name=name)  # admits nobody
 
 
 @lru_cache(maxsize=1024)
@@ -120,7 +120,7 @@ def _ban(strikes: int, seconds: int) -> Ban:
 
 
 def parse_many(text: str) -> tuple[RateLimitItem, ...]:
-    """The limits that ``text`` writes, joined by ``;``, ``,`` or ``|``. Raises :class:`ConfigurationError`, which is a
+    """The limits in ``text``, separated by ``;``, ``,`` or ``|``. Raises :class:`ConfigurationError`, which is a
     ``ValueError``."""
     if not isinstance(text, str):
         raise ConfigurationError(f'limit {text!r}: write it as text, such as "10/minute"')

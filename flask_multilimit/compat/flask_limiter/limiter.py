@@ -1,4 +1,4 @@
-"""``Limiter``, as apps written for Flask-Limiter hold it."""
+"""``Limiter``, as apps written for Flask-Limiter use it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ EVERYTHING = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScop
 EXTENSION = "limiter"
 """The key of the Limiters of an app in ``app.extensions``."""
 _MARK = "__multilimit_flask_limiter__"
-"""On a function that we have put around another: the Limiters that check their limits there."""
+"""An attribute of our wrapper around a function: the Limiters that check their limits there."""
 
 _current_app: Callable[[], Flask] = current_app._get_current_object  # type: ignore[attr-defined]
 _current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
-"""The objects themselves: each attribute of the proxies would look for them again."""
+"""The objects themselves: each access to an attribute of the proxies would look them up again."""
 
 
 class Limiter:
     """Limits of an app, declared as for Flask-Limiter 4.1 and checked by flask_multilimit.
 
     The parameters are those of ``flask_limiter.Limiter``. ``auto_check=False``, of its version 3, leaves all limits to
-    :meth:`check`. Raises :class:`ConfigurationError` for limits, strategies and storages that there are not.
+    :meth:`check`. Raises :class:`ConfigurationError` for limits, strategies and storages that do not exist.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Limiter:
         self.enabled: bool = enabled
         """``False`` lets everything pass; may be changed at any time."""
         self.initialized: bool = False
-        """Whether an app has it."""
+        """Whether it is in force in an app."""
         self.logger: logging.Logger = logging.getLogger(LOGGER)
         self._auto_check = auto_check
         self.registry: Registry = Registry(self._is_decorated)
@@ -127,12 +127,12 @@ class Limiter:
             key_prefix=key_prefix,
             request_identifier=request_identifier,
         )
-        if app:  # a proxy that stands for no app yet is none: `Limiter(app=current_app)` in a module
+        if app:  # false for a proxy without an app yet: `Limiter(app=current_app)` in a module
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
         """Put the limits into force in ``app``, unless ``RATELIMIT_ENABLED`` is false."""
-        if isinstance(app, LocalProxy):  # frameworks hand on current_app
+        if isinstance(app, LocalProxy):  # frameworks pass current_app
             app = app._get_current_object()
         self.enabled = bool(app.config.setdefault(ConfigVars.ENABLED, self.enabled))
         limiters: set[Limiter] = app.extensions.setdefault(EXTENSION, set())
@@ -167,16 +167,16 @@ class Limiter:
         """A limit for a view, any function, a blueprint, or the body of a ``with`` statement.
 
         :param limit_value: text such as ``"10/minute; 100/day"``, or a callable that returns it for this request.
-        :param key_func: who is limited; by default that of the Limiter.
+        :param key_func: returns who is limited; default: that of the Limiter.
         :param per_method: count each request method by itself.
         :param methods: the request methods it applies to; default all.
-        :param error_message: what a refused client is told.
-        :param exempt_when: when it returns true, the limit does not apply.
-        :param override_defaults: whether the default limits, and those of the blueprint, do not apply beside it.
-        :param deduct_when: of the response: whether it counts.
+        :param error_message: the message to a refused client.
+        :param exempt_when: if it returns true, the limit does not apply.
+        :param override_defaults: whether it replaces the default limits and those of the blueprint.
+        :param deduct_when: called with the response; returns whether the request counts.
         :param on_breach: called with the :class:`RequestLimit` that refuses; a response that it returns is sent.
         :param cost: units that a request takes.
-        :param scope: a name beside the endpoint, or a callable that gives one.
+        :param scope: a name that is added to the endpoint, or a callable that returns one.
         :param meta_limits: how often it may refuse before it refuses every request of the client for a time.
         """
         return self._limit(
@@ -211,7 +211,8 @@ class Limiter:
         cost: Cost | None = 1,
         meta_limits: Iterable[LimitText | MetaLimit] | None = None,
     ) -> RouteLimit:
-        """A limit that everything it is put on shares, by the name ``scope``. Parameters as for :meth:`limit`."""
+        """A limit with one quota, named ``scope``, for everything that it is put on. Parameters as for
+        :meth:`limit`."""
         return self._limit(
             limit_value,
             shared=True,
@@ -267,14 +268,14 @@ class Limiter:
         return fn
 
     def decorate(self, limit: RouteLimit, target: Any) -> Any:
-        """What a :class:`RouteLimit` does when it is put on ``target``."""
+        """Put ``limit`` on ``target``."""
         if isinstance(target, Blueprint):
             self.registry.limit_blueprint(target.name, limit)
             return None
         name = get_qualified_name(target)
         self.registry.decorate(name, limit, target)
         if self in getattr(target, _MARK, ()):
-            return target  # what is around it already checks all limits of this name
+            return target  # its wrapper already checks all limits of this name
 
         is_async = inspect.iscoroutinefunction(target)
 
@@ -287,8 +288,7 @@ class Limiter:
         return limited
 
     def enter(self, limit: RouteLimit, place: str, owner: str) -> None:
-        """What a :class:`RouteLimit` does in a ``with`` statement of the function ``owner``, which stands at
-        ``place``."""
+        """Check ``limit`` for the ``with`` statement at ``place`` in the function ``owner``."""
         state = InForce.of(_current_app(), self)
         if state is None or not self.enabled:
             return
@@ -296,12 +296,12 @@ class Limiter:
         request = _current_request()
         self._check(state, request, state.entered(request, place, owner))
 
-    # What an app asks
+    # For the app to ask
 
     @property
     def current_limit(self) -> RequestLimit | None:
-        """The most relevant limit of this request: the one that refuses, else the one with the shortest unit of time;
-        of the latest check."""
+        """The most relevant limit of the latest check of this request: the one that refuses, otherwise the one with the
+        shortest unit of time."""
         progress = self._progress()
         return None if progress is None else progress.shown(self)
 
@@ -313,18 +313,18 @@ class Limiter:
 
     @property
     def limiter(self) -> Strategy:
-        """To check limits by hand."""
+        """Checks limits by hand."""
         state = self._state_anywhere()
         return Strategy(state.engine, state.settings.algorithm, state.prefix)
 
     @property
     def storage(self) -> StorageOfApp:
-        """Where quotas are kept."""
+        """The storage that keeps the quotas."""
         state = self._state_anywhere()
         return StorageOfApp(state.engine, self.reset)
 
     def identify_request(self) -> str:
-        """What the limits of this request are counted by: by default the endpoint."""
+        """The scope of the limits of this request: by default the endpoint."""
         state = InForce.of(_current_app(), self)
         return state.endpoint() if state is not None and self.enabled else ""
 
@@ -338,7 +338,7 @@ class Limiter:
         self._state_anywhere().reset()
         self.logger.info("Storage has been reset and all limits cleared")
 
-    # The way of a request
+    # The path of a request
 
     def _before_request(self, state: InForce) -> None:
         if not self.enabled:
@@ -351,7 +351,7 @@ class Limiter:
             self._check(state, request, stop)
 
     def _check_at(self, name: str) -> None:
-        """Check what applies where the decorated function ``name`` is called."""
+        """Check the limits that apply where the decorated function ``name`` is called."""
         state = InForce.of(_current_app(), self)
         if state is not None and self.enabled:
             request = _current_request()
@@ -378,7 +378,7 @@ class Limiter:
         return response
 
     def _is_decorated(self, function: Any) -> bool:
-        """Whether a call of ``function`` comes to our checks, also below decorators that keep ``__wrapped__``."""
+        """Whether a call of ``function`` reaches our checks, also below decorators that keep ``__wrapped__``."""
         while function is not None:
             if self in getattr(function, _MARK, ()):
                 return True
@@ -390,7 +390,7 @@ class Limiter:
         return None if state is None else state.progress_if_any(_current_request())
 
     def _state_anywhere(self) -> InForce:
-        """Of the current app; outside of one, of the app that came last."""
+        """The state in the current app; outside of an app context, in the app that was initialised last."""
         state = InForce.of(_current_app(), self) if has_app_context() else None
         state = state or self._latest
         if state is None:
@@ -399,7 +399,7 @@ class Limiter:
 
 
 def _bound(limiter: Limiter, limits: Iterable[Any] | None) -> list[Any] | None:
-    """Limits that are objects already know their Limiter before any app has it."""
+    """``limits``; those that are objects get their Limiter now, before any app has it."""
     if limits is not None:
         check_several("limits", limits)
     return None if limits is None else [each.bind(limiter) if isinstance(each, Limit) else each for each in limits]

@@ -1,4 +1,4 @@
-"""Which limits apply where, and how a key stands there: for people on the command line."""
+"""Lists which limits apply where, and what a key has left: for people on the command line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ListedRoute:
     path: str
     limits: tuple[Listed, ...]
     is_exempt: bool
-    """From limits that would apply otherwise."""
+    """Whether it is exempt from limits that would apply otherwise."""
 
 
 def limiter_of(app: Flask) -> tuple[Limiter, InForce] | None:
@@ -69,7 +69,7 @@ def routes_of(app: Flask, limiter: Limiter, state: InForce, endpoint: str | None
 
 
 def stand(state: InForce, limits: tuple[Listed, ...], key: str) -> list[tuple[bool, int]]:
-    """Of each limit, whether ``key`` would pass, and what is left for it."""
+    """For each limit, whether ``key`` would pass, and what it has left."""
     answers = [state.peek(_asked(state, each, key)) for each in limits]
     return [(not answer.breached(), answer.standing(0)[1]) for answer in answers]
 

@@ -32,7 +32,7 @@ ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
 DAY = 86_400
-"""The longest that a ban lasts, unless it says else."""
+"""The default maximum length of a ban, in seconds."""
 SAME_UNITS = frozenset(("second", "minute", "hour", "day", "month"))
 
 
@@ -197,7 +197,7 @@ def _before(limit: Limit) -> str:
 
 
 def _ban(meta: Sequence[object], notes: list[str]) -> Iterator[str]:
-    """So many refusals within a time, and the client is refused for that time: what a meta limit is."""
+    """The ban for a meta limit: after so many refusals within a time, the client is refused for that time."""
     texts = [getattr(each, "limit_provider", each) for each in meta]
     items = [item for text in texts if isinstance(text, str) for item in parse_many(text)]
     fitting = [item for item in items if item.amount <= MOST_STRIKES]
@@ -218,7 +218,7 @@ def _endpoints_by_name(app: Flask) -> dict[str, list[str]]:
 
 
 def _short(name: str) -> str:
-    """Of a function, its module and its qualified name, without the name in between."""
+    """The module and the qualified name of a function, without the name in between."""
     if name.startswith("blueprint ") or ":" in name:
         return name
     parts = name.split(".")

@@ -1,4 +1,4 @@
-"""One check of a request: what is asked, and what a refusal sets off."""
+"""One check of a request: asks about its limits, and handles a refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .stops import KeyFunction, Stop
 
 
 class Phase:
-    """A request comes through two: before the view, and where decorated functions are called."""
+    """One check of a request. There are two kinds: before the view, and where decorated functions are called."""
 
     __slots__ = ("_limiter", "_progress", "_state", "_stop")
 
@@ -56,7 +56,7 @@ class Phase:
         return self._question_now(resolved, [each for each in resolved.limits if each not in once])
 
     def _question_now(self, resolved: Resolved, limits: Iterable[RuntimeLimit]) -> Question:
-        """What depends on the request."""
+        """The question if more than the keys depends on the request."""
         asked, metas = self._stop.asked(resolved, limits, _Keys(self._key))
         return self._state.question(tuple(asked), tuple(metas), self._stop.spared)
 
@@ -65,7 +65,7 @@ class Phase:
         if type(given) is str and given:
             return given
         if given is None or given == "":
-            # One quota for all of whom nothing is known, and no limit that is off for them.
+            # Clients without a key share one quota, so that the limit is not off for them.
             self._limiter.logger.warning("limits at %s: their key is empty", self._stop.place.endpoint)
             return ""
         return given.decode() if isinstance(given, bytes) else str(given)
@@ -79,7 +79,7 @@ class Phase:
         return self._answer_of_fallback()
 
     def _answer_of_fallback(self) -> Answer | None:
-        """By the limits for this time, once a request."""
+        """The answer of the fallback limits, once per request."""
         declared, progress = self._state.settings.in_memory_fallback, self._progress
         limits = [single for each in declared for single in each.limits() if single not in progress.once]
         progress.once |= frozenset(limits)
@@ -115,7 +115,7 @@ class Phase:
         return RateLimitExceeded(asked[refusing[0]].limit, response=response, decision=answer.decision)
 
     def _exceeded_by_meta(self, answer: Answer) -> RateLimitExceeded:
-        """A client that is refused by a meta limit is told nothing else."""
+        """The refusal by a meta limit. The client does not learn about other limits."""
         (asked,) = answer.question.asked
         self._progress.tell(answer)
         (told,) = self._progress.told(self._limiter)
@@ -126,7 +126,7 @@ class Phase:
     def _react(
         self, reactions: Iterable[Callable[[RequestLimit], Response | None] | None], told: RequestLimit, name: str
     ) -> Response | None:
-        """Call each once; the last response that one of them gives."""
+        """Call each once, and return the last response that any of them returns."""
         response = None
         for react in dict.fromkeys(reactions):
             if react is None:
@@ -144,7 +144,7 @@ class Phase:
 
 
 class _Keys(dict[KeyFunction, str]):
-    """What each ``key_func`` returns for this request. It is called once."""
+    """The key that each ``key_func`` returns for this request. Each is called once."""
 
     def __init__(self, key: Callable[[KeyFunction], str]) -> None:
         self._key = key
@@ -155,7 +155,7 @@ class _Keys(dict[KeyFunction, str]):
 
 
 def settle(state: InForce, answer: Answer, response: Response) -> None:
-    """Give back what was reserved for responses of another kind."""
+    """Refund the charges that do not apply to ``response``."""
     question = answer.question
     unwanted = {
         key

@@ -1,4 +1,4 @@
-"""What is limited by what: decorated functions by their names, blueprints, and exemptions from limits."""
+"""Knows which limits are on which decorated functions (by name) and blueprints, and who is exempt from limits."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from .declared import Limit, RuntimeLimit
 from .util import get_qualified_name
 
 SPARING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
-"""A blueprint that is exempt from no more than this keeps its own limits."""
+"""A blueprint that is exempt only from these keeps its own limits."""
 
 
 class Resolved(NamedTuple):
     """The limits of one phase of a request."""
 
     limits: tuple[RuntimeLimit, ...]
-    """The shortest unit of time first."""
+    """The limits, the shortest unit of time first."""
     once: frozenset[RuntimeLimit]
-    """Those of the app and of blueprints, which count a request once though functions below may ask for them again."""
+    """The limits of the app and of blueprints, which count a request once although functions below may ask for them
+    again."""
 
 
 @dataclass(slots=True)
 class Applicable:
-    """What may apply in one phase of a request, and from it what does."""
+    """The limits that may apply in one phase of a request. :meth:`resolve` returns those that do."""
 
     method: str
     always: tuple[Limit, ...] = ()
     own: tuple[Limit, ...] = ()
     around: tuple[Limit, ...] = ()
-    """Of the blueprint, and of those around it."""
+    """The limits of the blueprint, and of those around it."""
     default: tuple[Limit, ...] = ()
     hinted: tuple[Limit, ...] = ()
-    """Of functions that were called there before."""
+    """The limits of functions that were called there before."""
     wants_default: bool = True
     fixed: Resolved | None = None
 
@@ -51,7 +52,7 @@ class Applicable:
         return self.fixed or self._resolve()
 
     def _resolve(self) -> Resolved:
-        """Limits that are there now: a callable may have given none."""
+        """The limits that exist now: a callable may have returned none."""
         own, around = _singles(self.own), []
         if not _override(own):
             around = _singles(self.around)
@@ -71,7 +72,7 @@ def _singles(declared: Iterable[Limit]) -> list[RuntimeLimit]:
 
 
 def _override(limits: Iterable[RuntimeLimit]) -> bool:
-    """Whether any of them takes the place of others."""
+    """Whether any of them replaces the default limits."""
     return any(each.override_defaults for each in limits)
 
 
@@ -83,19 +84,19 @@ class Place(NamedTuple):
     """Where a request goes."""
 
     endpoint: str
-    """As ``request_identifier`` calls it."""
+    """The name that ``request_identifier`` returns."""
     blueprint: str | None
     method: str
 
 
 class Registry:
-    """Of one Limiter, for all apps that it serves."""
+    """The declarations of one Limiter, for all apps that it serves."""
 
     def __init__(self, is_decorated: Callable[[Any], bool]) -> None:
         self.is_decorated = is_decorated
         """Whether a function checks limits when it is called."""
         self.version: int = 0
-        """Changes with every declaration: what was worked out before may be wrong."""
+        """Increases with every declaration: plans made before may be outdated."""
         self.decorated: dict[str, dict[Limit, None]] = {}
         self.blueprints: dict[str, dict[Limit, None]] = {}
         self.marked: set[str] = set()
@@ -103,13 +104,13 @@ class Registry:
         self._exempt_names: dict[str, ExemptionScope] = {}
         self._exempt_blueprints: dict[str, ExemptionScope] = {}
         self._targets: WeakSet[Any] = WeakSet()
-        """What limits were put on."""
+        """The functions that limits were put on."""
         self._hints: dict[str, dict[str, None]] = {}
 
-    # What is declared
+    # Declarations
 
     def decorate(self, name: str, limit: Limit, target: Any) -> None:
-        with suppress(TypeError):  # it cannot be referred to weakly: a bound method, say, is another each time
+        with suppress(TypeError):  # it cannot be weakly referenced
             self._targets.add(target)
         if limit not in self.decorated.get(name, ()):
             self.decorated.setdefault(name, {})[limit] = None
@@ -117,7 +118,7 @@ class Registry:
         self.marked.add(name)
 
     def enter(self, place: str, limit: Limit) -> None:
-        """The limit of a ``with`` statement, which may be another one each time it is reached."""
+        """Set the limit of a ``with`` statement, which may differ each time."""
         self.decorated[place] = {limit: None}
 
     def limit_blueprint(self, name: str, limit: Limit) -> None:
@@ -133,20 +134,20 @@ class Registry:
         self.version += 1
 
     def learn(self, endpoint: str, name: str) -> None:
-        """While ``endpoint`` was served, the decorated function ``name`` was called, which is not its view."""
+        """Note that serving ``endpoint`` called the decorated function ``name``, which is not its view."""
         if name not in self._hints.get(endpoint, ()):
             self._hints.setdefault(endpoint, {})[name] = None
             self.version += 1
 
-    # What follows from it
+    # The limits that apply
 
     def before_request(
         self, app: Flask, place: Place, *, application: tuple[Limit, ...], default: tuple[Limit, ...]
     ) -> Applicable:
-        """What is checked before the view is called: limits of the application; and where no decorated function comes,
-        those of the blueprint and the default ones, unless it overrides them.
+        """The limits to check before the view is called: those of the application, and if no decorated function will be
+        called, those of the blueprint and the default ones, unless the blueprint overrides these.
 
-        When limits were put on the view, but the app calls the function below them (``limit(...)(view)`` after the view
+        If limits were put on the view, but the app calls the function below them (``limit(...)(view)`` after the view
         was registered), they are checked here, too.
         """
         exempt, view = self.exemption(app, place), app.view_functions.get(place.endpoint)
@@ -164,8 +165,8 @@ class Registry:
         )
 
     def at_function(self, app: Flask, place: Place, name: str, *, default: tuple[Limit, ...]) -> Applicable:
-        """What is checked where the decorated function ``name`` is called: its own limits, those of the blueprint
-        unless they override these, and the default ones unless either overrides them for this method."""
+        """The limits to check where the decorated function ``name`` is called: its own, those of the blueprint unless
+        its own override them, and the default ones unless either overrides them for this method."""
         return Applicable(
             method=place.method,
             own=self.limits_of(name),
@@ -176,11 +177,11 @@ class Registry:
         )
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
-        """Those of a decorated function. To exempt it from anything undoes them all."""
+        """The limits of a decorated function: none if it is exempt from anything."""
         return () if self._exempt_names.get(name) else tuple(self.decorated.get(name, ()))
 
     def exemption(self, app: Flask, place: Place) -> ExemptionScope:
-        """What the view, its blueprint, and those above it that exempt their descendents are exempt from."""
+        """The exemptions of the view, of its blueprint, and of the blueprints above that exempt their descendants."""
         scope, blueprint = self._exempt_names.get(view_name(app, place.endpoint), ExemptionScope.NONE), place.blueprint
         if blueprint is None or blueprint not in app.blueprints:
             return scope
@@ -213,7 +214,7 @@ class Registry:
         }
 
     def _is_target(self, function: Any) -> bool:
-        with suppress(TypeError):  # it has no hash, and so is none
+        with suppress(TypeError):  # it cannot be hashed, so it is not one
             return function in self._targets
         return False
 
@@ -225,7 +226,7 @@ class Registry:
         return [*self._exempt_names, *(f'blueprint "{name}"' for name in self._exempt_blueprints)]
 
     def declared(self) -> Iterator[tuple[str, Limit]]:
-        """Every limit of a function or a blueprint, and where it stands."""
+        """Every limit of a function or a blueprint, and where it was declared."""
         for name, limits in self.decorated.items():
             yield from ((name, each) for each in limits)
         for name, limits in self.blueprints.items():

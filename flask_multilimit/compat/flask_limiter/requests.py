@@ -1,4 +1,4 @@
-"""What is asked for one request, and where its limits stand: ``RequestLimit``."""
+"""The question about the limits of one request, the answer, and ``RequestLimit``, which shows it to apps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .items import RateLimitItem
 from .storage import Strategy, WindowStats
 
 NOT_ASKED = "1/minute"
-"""A rule beside that of a ban, which is not asked."""
+"""A rule for making the hits of a ban; its own hit is not used."""
 LONGEST_REMEMBERED = 256
-"""Characters of a key that is kept: clients, who make some of them up, must not fill the memory."""
+"""The most characters of a key that is remembered: clients can invent keys, and must not fill the memory."""
 
 
 class Asked(NamedTuple):
@@ -36,7 +36,7 @@ class Meta(NamedTuple):
 
     asked: Asked
     watched: tuple[int, ...] | None
-    """The limits whose refusals it counts, by their places among the asked; ``None``: all."""
+    """The limits whose refusals it counts, by their places in the question; ``None``: all."""
 
 
 class Terms(NamedTuple):
@@ -53,23 +53,24 @@ class Question(NamedTuple):
     asked: tuple[Asked, ...]
     metas: tuple[Asked, ...]
     hits: Hits | None
-    """``None`` when there is no limit."""
+    """``None`` if there is no limit."""
     subjects: Mapping[str, str]
     """Who is counted, by type: for signals."""
     keys: tuple[str, ...]
-    """Of what is asked, in storage."""
+    """The keys of the limits in storage."""
     bans: tuple[str, ...]
-    """Those of the meta limits."""
+    """The keys of the meta limits."""
     more: tuple[int, ...]
-    """How much laxer what is asked is than what is asked with its quota, for which it may share that with another."""
+    """For each limit, by how much its count is larger than that of its hit, which it may share with a stricter one."""
     telling: int
-    """Which limit is the most relevant when none refuses."""
+    """The place of the most relevant limit if none refuses."""
     waits_for_response: bool
-    """Whether it depends on the response what is charged."""
+    """Whether the charge depends on the response."""
 
     @classmethod
     def of(cls, asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
-        """Limits with one quota are one hit, the strictest. Who is ``spared`` by meta limits still strikes."""
+        """The question about these limits. Limits with one quota are one hit, the strictest. Refusals of a client that
+        is ``spared`` by meta limits still count for them."""
         hits: dict[str, Hit] = {}
         keys = tuple(_add(hits, _hit(each, terms)) for each in asked)
         bans = tuple(_add(hits, _ban(each, spared, terms)) for each, _ in metas)
@@ -92,7 +93,7 @@ class Question(NamedTuple):
         )
 
     def of_meta(self, number: int) -> Question:
-        """About one of the meta limits alone."""
+        """The question about one of the meta limits alone."""
         return self._replace(asked=(self.metas[number],), keys=(self.bans[number],), more=(0,), telling=0)
 
 
@@ -121,7 +122,7 @@ def _hit(asked: Asked, terms: Terms) -> Hit:
 
 
 def _ban(asked: Asked, spared: bool, terms: Terms) -> Hit:
-    """A meta limit: a ban. One that lets nothing pass in any case refuses as a limit does."""
+    """The hit of a meta limit: a ban, or if it lets nothing pass at all, a rule."""
     ban = asked.limit.limit.ban(asked.cost)
     if ban is None:
         return replace(_hit(asked, terms), shadow=spared)
@@ -139,7 +140,7 @@ def _ban(asked: Asked, spared: bool, terms: Terms) -> Hit:
 
 
 def _add(hits: dict[str, Hit], hit: Hit) -> str:
-    """Return its key."""
+    """Add ``hit`` to ``hits``, and return its key."""
     known = hits.get(hit.key)
     hits[hit.key] = _named(hit, hits.values()) if known is None else _strictest(known, hit)
     return hit.key
@@ -151,7 +152,7 @@ def _strictest(one: Hit, other: Hit) -> Hit:
 
 
 def _named(hit: Hit, others: Iterable[Hit]) -> Hit:
-    """With a name that none of the others has."""
+    """``hit`` with a name that none of the others has."""
     taken, name, number = {other.name for other in others}, hit.name, 2
     while name in taken:
         name, number = f"{hit.name}-{number}", number + 1
@@ -160,14 +161,14 @@ def _named(hit: Hit, others: Iterable[Hit]) -> Hit:
 
 @dataclass(slots=True)
 class Answer:
-    """What was asked in one phase of a request, and what storage said."""
+    """The question in one phase of a request, and the decision of the storage."""
 
     question: Question
     decision: Decision
     at: float
     """Seconds since the epoch."""
     told: int | None = None
-    """How many of the asked anybody hears of; ``None``: all."""
+    """How many of the limits are reported; ``None``: all."""
     _read: tuple[Decision, Mapping[str, RuleStatus]] | None = None
     """The statuses of the decision as it stands, by key."""
     _breached: list[int] | None = None
@@ -177,7 +178,7 @@ class Answer:
         return self.decision.allowed
 
     def breached(self) -> list[int]:
-        """The limits that refuse, by their places among the asked."""
+        """The limits that refuse, by their places in the question."""
         if self._breached is None:
             self._breached = [] if self.allowed else self._found_breached()
         return self._breached
@@ -185,10 +186,10 @@ class Answer:
     def _found_breached(self) -> list[int]:
         asked = range(len(self.question.asked))
         found = [number for number in asked if self._refuses(number)]
-        return found or [*asked][:1]  # nothing: somebody has given another rule while the app runs
+        return found or [*asked][:1]  # none of them: an override has changed the rule
 
     def of_meta(self) -> Answer | None:
-        """The answer when a meta limit refuses that already held before this request: only that limit."""
+        """The answer about a meta limit that refuses, and did so before this request; ``None`` if there is none."""
         if not self.question.bans or self.allowed:
             return None
         begun = {ban.hit.key for ban in self.decision.bans if ban.begun}
@@ -199,7 +200,7 @@ class Answer:
         return None
 
     def item(self, number: int) -> RateLimitItem:
-        """The limit, with the count that is in force: somebody may have changed it while the app runs."""
+        """The limit with the count that is in force, which an override may have changed."""
         limit = self.question.asked[number].limit.limit
         if self.decision.hits is self.question.hits:
             return limit
@@ -208,10 +209,10 @@ class Answer:
         return limit if count is None else replace(limit, amount=count)
 
     def standing(self, number: int) -> tuple[float, int]:
-        """Seconds until the limit admits again or is whole, and units left."""
+        """Seconds until the limit admits again or its quota is full, and the units left."""
         limit = self.question.asked[number].limit.limit
         status = self._statuses.get(self.question.keys[number])
-        if status is None:  # it was changed, or switched off, while the app runs
+        if status is None:  # an override has changed it, or switched it off
             seconds, left = (0.0, limit.amount) if self.allowed else (self.decision.retry_after, 0)
         else:
             left = status.remaining + self.question.more[number]
@@ -249,12 +250,12 @@ class RequestLimit:
 
     @property
     def request_args(self) -> list[str]:
-        """What identifies the client and the place: to check the limit by hand."""
+        """The identifiers of the client and the place, for checking the limit by hand."""
         return list(self._identifiers)
 
     @property
     def key(self) -> str:
-        """What Flask-Limiter calls its key. Keys in storage differ."""
+        """Its key in Flask-Limiter. Keys in storage differ."""
         return self.limit.key_for(*self._identifiers)
 
     @property
@@ -264,7 +265,7 @@ class RequestLimit:
 
     @property
     def window(self) -> WindowStats:
-        """When the quota is reset, and what is left of it after this request."""
+        """When the quota is reset, and what is left after this request."""
         seconds, remaining = self._answer.standing(self._number)
         return WindowStats(self._answer.at + seconds, remaining)
 
@@ -279,35 +280,35 @@ class RequestLimit:
 
 
 class Progress:
-    """What has become of one request so far, for one Limiter."""
+    """What one Limiter has done for one request so far."""
 
     __slots__ = ("_limits", "_shown", "answer", "before", "conditional", "once")
 
     def __init__(self) -> None:
         self.once: frozenset[RuntimeLimit] = frozenset()
-        """Limits of the app and of blueprints that are done."""
+        """Limits of the app and of blueprints that were checked already."""
         self.answer: Answer | None = None
-        """The latest."""
+        """The latest answer."""
         self.before: Answer | None = None
-        """That before the view: given back when the view's own limits refuse."""
+        """The answer before the view: its charges are refunded if the view's own limits refuse."""
         self.conditional: list[Answer] = []
-        """Those with limits whose charge depends on the response."""
+        """The answers with limits whose charge depends on the response."""
         self._shown: RequestLimit | None = None
         self._limits: list[RequestLimit] | None = None
 
     def tell(self, answer: Answer | None) -> None:
-        """The latest answer is ``answer``."""
+        """Make ``answer`` the latest one."""
         self.answer, self._shown, self._limits = answer, None, None
 
     def told(self, limiter: Binding) -> list[RequestLimit]:
-        """The limits of the latest answer, made when somebody asks for them."""
+        """The limits of the latest answer, made on first use."""
         if self._limits is None:
             answer = self.answer
             self._limits = [] if answer is None else limits_of(limiter, answer)
         return self._limits
 
     def shown(self, limiter: Binding) -> RequestLimit | None:
-        """The most relevant limit: the last that refuses, else the first that is not shared."""
+        """The most relevant limit: the last that refuses, otherwise the first that is not shared."""
         answer = self.answer
         if self._shown is None and answer is not None:
             if answer.allowed:
@@ -318,7 +319,7 @@ class Progress:
 
 
 def limits_of(limiter: Binding, answer: Answer) -> list[RequestLimit]:
-    """With ``fail_on_first_breach``, none after the first that refuses."""
+    """The limits of ``answer``; with ``fail_on_first_breach``, none after the first that refuses."""
     refusing = set(answer.breached())
     limits = [RequestLimit(limiter, answer, number, number in refusing) for number in range(len(answer.question.asked))]
     return limits[: answer.told] if answer.told else limits

@@ -19,7 +19,7 @@ NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Common(NamedTuple):
-    """Options of all limits that are given as text: by default, or for the application."""
+    """Options of all limits that are given as text: of the default limits, or of those of the application."""
 
     per_method: bool | None = None
     exempt_when: Callable[[], bool] | None = None
@@ -43,7 +43,7 @@ class Common(NamedTuple):
 class Options(
     NamedTuple
 ):  # a dataclass with this many fields would take longer to define than the rest of the module to load
-    """The arguments of a Limiter; ``None`` where none was given."""
+    """The arguments of a Limiter; ``None`` for those that were not given."""
 
     default_limits: Iterable[LimitText | Limit] | None = None
     default: Common = Common()
@@ -76,7 +76,7 @@ class Settings(NamedTuple):
     in_memory_fallback_enabled: bool
     algorithm: str
     storage_uri: str | None
-    """``None`` when none is named."""
+    """``None`` if none is given."""
     storage_options: Mapping[str, Any]
     swallow_errors: bool
     fail_on_first_breach: bool
@@ -129,9 +129,9 @@ class Settings(NamedTuple):
 
     @property
     def on_storage_error(self) -> Literal["allow", "raise", "local"] | None:
-        """What happens to a check that storage does not answer; ``None``: what ``MULTILIMIT_ON_STORAGE_ERROR`` says."""
+        """What happens to a check that the storage does not answer; ``None``: see ``MULTILIMIT_ON_STORAGE_ERROR``."""
         if self.in_memory_fallback:
-            return "raise"  # to be checked against these limits instead
+            return "raise"  # so that the fallback limits are checked instead
         if self.in_memory_fallback_enabled:
             return "local"
         return "allow" if self.swallow_errors else None
@@ -149,7 +149,7 @@ def unknown_settings(config: Mapping[str, Any]) -> list[str]:
 def _limits(
     given: Iterable[Any] | None, configured: Any, kind: type[Limit], common: Common, **more: Any
 ) -> tuple[Limit, ...]:
-    """Those given to the Limiter, or else the configured; ``common`` is for those that are no Limit themselves."""
+    """The limits given to the Limiter, otherwise those of the settings. ``common`` applies to limits given as text."""
     options = {
         "per_method": common.per_method,
         "exempt_when": common.exempt_when,
@@ -162,7 +162,7 @@ def _limits(
 
 
 def _listed(configured: Any) -> list[Any]:
-    """Settings name one limit, or text with several; or a list of these."""
+    """The items of a setting: one text, which may have several limits, or a list of texts."""
     if isinstance(configured, (list, tuple)):
         return list(configured)
     return [configured] if configured else []

@@ -1,4 +1,4 @@
-"""Where a request is checked: before the view, and where a decorated function or a ``with`` statement is reached."""
+"""The places where a request is checked: before the view, and at a decorated function or a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from .requests import Asked, Meta
 
 KeyFunction = Callable[[], str]
 Keys = Mapping[KeyFunction, str]
-"""What each ``key_func`` has returned for a request."""
+"""The key that each ``key_func`` returned for a request."""
 
 
 @dataclass(eq=False, slots=True)
 class Stop:
-    """One of them, for all requests to one place: what applies there, as far as it is known before."""
+    """One such place, for all requests to it: the limits that apply there, as far as known before the request."""
 
     place: Place
     applicable: Applicable
     version: int
-    """Of what was declared when it was worked out."""
+    """The version of the registry when this was made."""
     key_prefix: str
     meta_limits: tuple[MetaLimit, ...]
-    """Those of the Limiter."""
+    """The meta limits of the Limiter."""
     spared: bool
     """Whether meta limits refuse nobody here."""
     is_before: bool = False
-    """Whether the view comes later."""
+    """Whether it is before the view."""
     owner: str = ""
-    """The function or ``with`` statement inside of the view that is reached."""
+    """The function or ``with`` statement inside the view."""
     keyed_by: tuple[KeyFunction, ...] | None = field(init=False)
-    """All that is not known before, when nothing else depends on the request."""
+    """The key functions, if nothing but their keys depends on the request; otherwise ``None``."""
 
     def __post_init__(self) -> None:
         self.keyed_by = self._keyed_by()
@@ -45,7 +45,7 @@ class Stop:
         return fixed is not None and not fixed.limits and not self.meta_limits
 
     def asked(self, resolved: Resolved, limits: Iterable[RuntimeLimit], keys: Keys) -> tuple[list[Asked], list[Meta]]:
-        """Those of ``limits`` that apply to a request, and their meta limits."""
+        """The ``limits`` that apply to a request, and their meta limits."""
         asked: list[Asked] = []
         metas = [Meta(each, None) for each in self._metas(self.meta_limits, keys)]
         for limit in limits:
@@ -74,7 +74,8 @@ class Stop:
                 yield Asked(limit, (keys[limit.key_func], scope), limit.units())
 
     def _owner_of(self, limit: RuntimeLimit) -> str:
-        """Of several ``with`` statements in one function, nothing that lasts tells them apart but their counts."""
+        """The owner of ``limit``. Only the counts of several ``with`` statements in one function distinguish them
+        across restarts."""
         if limit.shared:
             return ""
         return f"{self.owner}: {limit.limit.amount}" if " " in self.owner else self.owner

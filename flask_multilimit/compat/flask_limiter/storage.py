@@ -1,4 +1,4 @@
-"""Storages as Flask-Limiter names them, and what it lets an app do with them by hand."""
+"""Storages by the names of Flask-Limiter, and the ways to use them by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALGORITHMS = {
     "moving-window": "sliding_window",
     "sliding-window-counter": "sliding_window_counter",
 }
-"""By the name of the strategy."""
+"""Algorithms by the name of the strategy."""
 
 _OURS = {
     "redis": "redis",
@@ -33,15 +33,15 @@ _OURS = {
     "rediss+cluster": "rediss+cluster",
     "local": "local",
 }
-"""What a scheme is called here."""
+"""Our names of schemes."""
 _CLIENTS = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss", "unix": "unix"}
-"""Schemes here of one server, and what redis-py calls them."""
+"""Our schemes for one server, and redis-py's names for them."""
 _NOT_OF_THE_CLIENT = ("key_prefix", "wrap_exceptions")
-"""Options that are about keys and errors of Flask-Limiter."""
+"""Options about keys and errors of Flask-Limiter, which have no meaning here."""
 
 
 def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
-    """What ``MultiLimit(storage=...)`` takes for a URI of Flask-Limiter: a URI of ours, or a client made with
+    """The argument of ``MultiLimit(storage=...)`` for a URI of Flask-Limiter: a URI of ours, or a client made with
     ``options``. Raises :class:`ConfigurationError` for a server that cannot check several limits in one step."""
     scheme, _, rest = uri.partition("://")
     if scheme == "memory":
@@ -68,7 +68,7 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
 
 
 class WindowStats(NamedTuple):
-    """Where a quota stands."""
+    """The state of a quota."""
 
     reset_time: float
     """Seconds since the epoch."""
@@ -76,7 +76,7 @@ class WindowStats(NamedTuple):
 
 
 class StorageOfApp:
-    """What ``Limiter.storage`` gives."""
+    """The value of ``Limiter.storage``."""
 
     def __init__(self, limiter: Limiter, reset: Callable[[], None]) -> None:
         self._limiter = limiter
@@ -84,7 +84,7 @@ class StorageOfApp:
 
     @property
     def storage(self) -> Storage:
-        """The storage itself, as flask_multilimit knows it."""
+        """The storage object of flask_multilimit."""
         return self._limiter.storage
 
     def check(self) -> bool:
@@ -101,9 +101,9 @@ class StorageOfApp:
 
 
 class Strategy:
-    """What ``Limiter.limiter`` gives: limits checked by hand, by an item and what identifies the client.
+    """The value of ``Limiter.limiter``: checks limits by hand, given an item and the identifiers of the client.
 
-    An item is what ``RequestLimit.limit`` is, or one of the package limits.
+    An item is like ``RequestLimit.limit``, or one of the package limits.
     """
 
     def __init__(self, limiter: Limiter, algorithm: str, prefix: str) -> None:
@@ -112,12 +112,12 @@ class Strategy:
         self._prefix = prefix
 
     def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        """Take ``cost`` units, if they are there."""
+        """Take ``cost`` units if so many are left. Return whether they were."""
         hits = self._hits(item, identifiers, cost)
         return bool(hits) and self._limiter.check(hits).allowed
 
     def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        """Whether ``cost`` units are there."""
+        """Whether ``cost`` units are left."""
         hits = self._hits(item, identifiers, cost)
         return bool(hits) and self._limiter.peek(hits).allowed
 
@@ -142,7 +142,7 @@ class Strategy:
 
 
 def _item_from(item: Any) -> RateLimitItem:
-    """Also from one of the package limits."""
+    """``item`` as one of ours; it may be one of the package limits."""
     if isinstance(item, RateLimitItem):
         return item
     return RateLimitItem(item.amount, item.multiples, Granularity(*item.GRANULARITY))

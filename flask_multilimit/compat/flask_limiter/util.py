@@ -1,4 +1,4 @@
-"""What apps written for Flask-Limiter give as ``key_func``."""
+"""Functions that apps written for Flask-Limiter use as ``key_func``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from flask import request
 
 
 def get_remote_address() -> str:
-    """The address of the client; ``127.0.0.1`` when it is not known. Each IPv6 address is one client."""
+    """The address of the client; ``127.0.0.1`` if it is not known. Each IPv6 address is one client."""
     return request.remote_addr or "127.0.0.1"
 
 
 def get_qualified_name(function: Any) -> str:
-    """What a decorated function is called: functions with one name share their limits."""
+    """The name of a decorated function: functions with one name share their limits."""
     name = getattr(function, "__name__", type(function).__name__)
     return f"{function.__module__}.{name}.{getattr(function, '__qualname__', name)}"

@@ -167,8 +167,8 @@ def test_a_failing_callable_is_logged_once_until_it_works_again(app: Flask, capl
 
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert [error.rpartition("; ")[2] for error in errors] == [
-        "no limit holds until it works again",
-        "8 per 1 hour holds until it works again",
+        "no limit applies until it works again",
+        "8 per 1 hour applies until it works again",
     ]
 
 
