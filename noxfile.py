@@ -37,7 +37,7 @@ SCHEMAS = {
     "readthedocs": [Path(".readthedocs.yaml")],
 }
 
-# Apps whose own tests run with the extension: what the tests need beside it, and their arguments. Tests that need a
+# Apps whose own tests run with the extension: what the tests need besides it, and their arguments. Tests that need a
 # server are left out.
 APPS = {
     "httpbin==0.10.4": (["pytest"], ["tests"]),
@@ -95,7 +95,7 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Tell which lines and branches of the package no test reaches."""
+    """Show which lines and branches of the package no test reaches."""
     session.install(".[test]")
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", "-m", "", *session.posargs)
@@ -122,7 +122,7 @@ def workflows(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types, and that all that is public has one."""
+    """Check the types, and that everything public has one."""
     session.install(".[test]", "basedpyright", "mypy", "nox", "types-jsonschema")
     session.run("mypy", *session.posargs)
     session.run("basedpyright", "--verifytypes", "flask_multilimit", "--ignoreexternal")
@@ -137,7 +137,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """Take the pictures of the dashboard anew, after 40 minutes of traffic, or as many as are given: ``-- 3``."""
+    """Take new pictures of the dashboard after 40 minutes of traffic, or as many as are given: ``-- 3``."""
     session.install(".[test]")
     session.run("python", "docs/pictures.py", *session.posargs, env={"PYTHONPATH": str(Path("tests").resolve())})
 
@@ -161,7 +161,7 @@ def userproject(session: nox.Session) -> None:
     work = Path(session.create_tmp()).resolve()
     wheel = build_wheel(session, work / "wheels")
     session.install(str(wheel))
-    session.install("--force-reinstall", "--no-deps", str(wheel))  # the same version again, of a venv that is kept
+    session.install("--force-reinstall", "--no-deps", str(wheel))  # a venv that is kept may have the same version
     project = work / "project"
     shutil.copytree(USER_PROJECT, project, dirs_exist_ok=True)
     session.install(f"{project}[test]")
@@ -212,7 +212,7 @@ def apps(session: nox.Session, app: str) -> None:
 
 
 def build_wheel(session: nox.Session, folder: Path) -> Path:
-    """What users install."""
+    """The wheel, as users install it."""
     session.install("build")
     session.run("python", "-m", "build", "--outdir", str(folder))
     wheel = max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)

@@ -1,11 +1,11 @@
-"""How much does a limit cost, beside what others cost? Run ``python -m benchmarks`` in the project's folder.
+"""How much does a limit cost, compared with other libraries? Run ``python -m benchmarks`` in the project's folder.
 
-Installs the peers in an environment of its own (``benchmarks/.venv``) unless they are there, starts servers of its own,
-and prints tables; a full run takes a quarter of an hour. To make the tables and plots of the documentation:
+Installs the other libraries in an environment of its own (``benchmarks/.venv``) unless they are there, starts its own
+servers, and prints tables; a full run takes a quarter of an hour. To make the tables and plots of the documentation:
 
     python -m benchmarks --json benchmarks/figures.json --page
     python -m benchmarks --from benchmarks/figures.json --page    # again, without measuring
-    python -m benchmarks --only leases --json benchmarks/figures.json    # that part anew; the others stay in the file
+    python -m benchmarks --only leases --json benchmarks/figures.json    # only that part; the others stay in the file
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the tables and plots of the documentation")
     given = parser.parse_args()
     go_where_the_peers_are()
-    from .run import run  # noqa: PLC0415 - what it needs may not have been there
+    from .run import run  # noqa: PLC0415 - its imports may have been installed only now
 
     run(given)
 

@@ -6,11 +6,11 @@
 
 All clients together may call 100 times, each client 3 times. One client calls 50 times: 3 calls pass, 47 are refused.
 Then the script counts how many calls of other clients still pass (97 if the refused ones took nothing), and how many
-commands the server received for one admitted request. Each library is asked in both orders of its two limits, and
-with the windows of the two either way round.
+commands the server received for one admitted request. Each library is tested with its two limits in both orders, and
+with their windows in both orders.
 """
 
-# ruff: noqa: PLC0415 - what is not installed is left out
+# ruff: noqa: PLC0415 - libraries that are not installed are left out
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def left_for_others(call: Call) -> int:
 
 
 def commands(url: str, call: Call) -> int:
-    """Commands the server receives for one admitted request, those inside a script not counted."""
+    """Commands that the server receives for one admitted request, without those inside a script."""
     call("192.0.2.1")
     seen: list[str] = []
     with redis.Redis.from_url(url) as client, redis.Redis.from_url(url) as other, client.monitor() as monitor:

@@ -1,6 +1,7 @@
-"""One view: without limits, and with the same three, two by address and one for all, by us and by Flask-Limiter.
+"""One view, without limits and with the same three limits (two by address and one for all) of ours and of
+Flask-Limiter.
 
-Where they are to refuse, one request may pass and none after it.
+If an app is meant to refuse, it lets one request pass and none after it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def bare() -> Flask:
 
 
 def ours(url: str = "", *, refusing: bool = False, deny_cache: float = 1) -> Flask:
-    """``deny_cache`` are seconds for which a refusal is believed; 1 is the default of the extension."""
+    """``deny_cache`` is the seconds for which a refusal is believed; 1 is the default of the extension."""
     app = Flask("ours")
     app.config["MULTILIMIT_STORAGE_URI"] = url or os.environ["STORAGE_URI"]
     app.config["MULTILIMIT_STORAGE_TIMEOUT"] = PATIENCE
@@ -44,12 +45,12 @@ def ours(url: str = "", *, refusing: bool = False, deny_cache: float = 1) -> Fla
 
 
 def theirs(url: str = "", *, refusing: bool = False, fields: bool = True) -> Flask:
-    """With or without the header ``fields`` that ours has: they cost them further questions to the server."""
+    """With or without the header ``fields`` that ours has, for which Flask-Limiter asks the server again."""
     return _with_names_of("flask_limiter", url, refusing=refusing, fields=fields)
 
 
 def bridge(url: str = "", *, refusing: bool = False, fields: bool = True) -> Flask:
-    """Their app after one changed import."""
+    """The app of Flask-Limiter with one changed import."""
     return _with_names_of("flask_multilimit.compat.flask_limiter", url, refusing=refusing, fields=fields)
 
 
@@ -70,7 +71,7 @@ def _with_names_of(library: str, url: str, *, refusing: bool, fields: bool) -> F
 
 
 def pinging() -> Flask:
-    """No limits, but a question to the server, as redis-py asks it."""
+    """No limits, but one question to the server through redis-py."""
     app, client = Flask("pinging"), redis.Redis.from_url(os.environ["STORAGE_URI"])
 
     @app.get("/")

@@ -1,4 +1,4 @@
-"""What a ban costs in the check of a limiter, beside one more rule: python -m benchmarks.bans"""
+"""What a ban adds to the check of a limiter, compared with one more rule: python -m benchmarks.bans"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _script_times(calls: dict[str, Call], server: Server) -> dict[str, float]:
-    """Microseconds that the server spends in the script of each, by its own count: the median of many turns."""
+    """Microseconds that the server spends in the script of each call, by its own count: the median of many turns."""
     turns: dict[str, list[float]] = {who: [] for who in calls}
     with server.client() as client:
         for _ in range(TURNS):

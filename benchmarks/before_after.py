@@ -2,9 +2,9 @@
 
     python benchmarks/before_after.py ../old-checkout [--rounds 100] [--server redis-server]
 
-One process of each checkout does the same work in short turns, client and server on one core. A ratio is that of two
-blocks of one round (after / before); what is printed is the median over the rounds, and its quartiles. Below 1 the
-checkout that this file is in is faster. The command ends with status 1 if a median is above ``--most``.
+One process of each checkout does the same work in short turns, client and server on one core. A ratio compares two
+blocks of one round (after / before); the output shows the median over the rounds, and the quartiles. Below 1, the
+checkout that this file is in is faster. The exit status is 1 if a median is above ``--most``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ WARM, BLOCK = 5, 20
 NUMBERS = (1, 3, 10)
 MANY = 10**6
 COUNTED = ("a check of 3 rules in memory", "a Flask request")
-"""What the calls of Python functions are counted of."""
+"""For these, calls of Python functions are counted."""
 
 
 # In the process of a checkout
 
 
 def work(url: str) -> None:
-    """Read the name of a variant a line; answer with the microseconds of a call of it, or for one of those that are
-    counted, with the calls of functions of flask_multilimit."""
+    """Read the name of a variant from each line, and answer with the microseconds that a call of it takes; for variants
+    in ``COUNTED``, with the number of calls of functions of flask_multilimit."""
     variants = variants_of(url)
     print(json.dumps(list(variants)), flush=True)
     for line in sys.stdin:
@@ -104,7 +104,7 @@ def app_of(url: str, outcome: str) -> Any:
 
 
 def calls_of(name: str) -> int:
-    """Calls of Python functions of ours in what is admitted, in memory, after the first times."""
+    """Calls of our Python functions for an admitted request or check in memory, after the first ones."""
     import flask_multilimit  # noqa: PLC0415
     from flask_multilimit.engine import Limiter, MemoryStorage  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def calls_of(name: str) -> int:
 
 
 class Side:
-    """A checkout, and the process that works for it."""
+    """A checkout, and the process that runs it."""
 
     def __init__(self, checkout: Path, url: str) -> None:
         self.checkout = checkout.resolve()
@@ -157,14 +157,14 @@ class Side:
         return self._process.stdout.readline()
 
     def start_up(self, url: str) -> float:
-        """Milliseconds of the processor until an app with limits is made; not those of an interpreter that ends."""
+        """Milliseconds of CPU time until an app with limits exists, without the time for ending the interpreter."""
         program = (
             "from flask import Flask; from flask_multilimit import MultiLimit, rate_limiter; app = Flask('x'); "
             f"app.config['MULTILIMIT_STORAGE_URI'] = {url!r}; MultiLimit(app); "
             "app.add_url_rule('/', view_func=rate_limiter(rules='5/minute')(lambda: 'ok')); import os; os._exit(0)"
         )
         start = _milliseconds_of_children()
-        # There, because -c puts the working folder first: elsewhere, both sides would start the checkout of this file.
+        # In that folder, because -c puts the working folder first: elsewhere, both sides would import this checkout.
         subprocess.run([sys.executable, "-c", program], env=self.environment, cwd=self.checkout, check=True)
         return _milliseconds_of_children() - start
 
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--start-ups", type=int, default=15)
     parser.add_argument("--server", default="redis-server", help="the binary of a Redis or Valkey server")
-    parser.add_argument("--most", type=float, default=1.02, help="the largest ratio that is no failure")
+    parser.add_argument("--most", type=float, default=1.02, help="the largest ratio that is not a failure")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
@@ -219,7 +219,7 @@ def compare(given: argparse.Namespace, url: str) -> int:
             for what, i in (("", 0), (", in the server", 1)):
                 if taken[before][i] and taken[after][i]:
                     times.setdefault(variant + what, []).append((taken[before][i], taken[after][i]))
-    # What a cache nearly always answers shows no time of the server.
+    # Variants that a cache nearly always answers show no time of the server.
     times = {name: pairs for name, pairs in times.items() if len(pairs) * 2 > given.rounds}
     for _ in range(given.start_ups):
         for where, at in (("memory", "memory://"), ("server", url)):
@@ -236,7 +236,7 @@ def compare(given: argparse.Namespace, url: str) -> int:
 
 
 def server_time(commands: redis.Redis) -> float:
-    """Microseconds of one script since the last question; 0 when none ran."""
+    """Microseconds per script since the last question; 0 if none ran."""
     stats = commands.info("commandstats").get("cmdstat_evalsha")
     commands.config_resetstat()
     return stats["usec"] / stats["calls"] if stats else 0.0

@@ -1,4 +1,5 @@
-"""What a decision costs the server, which does not become more by adding workers: on each kind of server there is."""
+"""What a decision costs the server, whose capacity does not grow with the number of workers, for each kind of server
+on this machine."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from .setting import Setting, servers
 
 PART = "capacity"
 SERVERS = ("Redis 7", "Redis 8", "Valkey 9")
-"""Kinds, and their first number. Those that are not on the machine are left out."""
+"""Kinds of servers, and their major versions. Those that are not on the machine are left out."""
 CALLS = 200
-"""Over which the time of commands is added up."""
+"""The time of commands is added up over so many calls."""
 PASSES = 5
-"""Of which the least counts: what disturbs can only add."""
+"""The fastest of so many passes counts, because disturbances can only add time."""
 SCRIPTS = {"cmdstat_eval", "cmdstat_evalsha"}
-"""The time of what a script calls is in that of the script."""
+"""The time of a script includes that of the commands that it calls."""
 OVERHEAD = {"cmdstat_config|resetstat", "cmdstat_info"}
 
 
@@ -44,7 +45,7 @@ def _variants(url: str, stack: ExitStack) -> Calls:
 
 
 def _sustained(kind: str, samples: Samples) -> Iterator[Figure]:
-    """As many as fill one core, by the CPU time that the server takes for each; the network's part is in it."""
+    """Decisions that fill one core of the server, by the CPU time of each, including the network's part."""
     for variant, taken in samples.items():
         case = case_on(kind, variant.case)
         if variant.case != PING.case:

@@ -1,4 +1,4 @@
-"""TCP or a unix socket; and what `max_connections` does to eight threads."""
+"""Compares TCP with a unix socket, and shows what `max_connections` does to eight threads."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _with_few_connections(setting: Setting, url: str) -> Iterator[Figure]:
 
 
 class _Asked:
-    """A call that counts how often it fails. (Two threads may count one for the other: it is a share.)"""
+    """A call that counts how often it fails. (Two threads may miss a count, which does not matter for a share.)"""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -82,7 +82,7 @@ class _Asked:
 
 
 def _waiting(url: str, most: int) -> redis.Redis:
-    """A client whose callers wait for a connection, rather than fail."""
+    """A client whose callers wait for a connection instead of failing."""
     pool = redis.BlockingConnectionPool.from_url(
         url, max_connections=most, timeout=PATIENCE, protocol=2, retry=Retry(NoBackoff(), 0)
     )

@@ -1,9 +1,9 @@
-"""One admitted decision under several rules, by us and by what a user would pick instead.
+"""One admitted decision under several rules, by us and by the libraries that a user would choose instead.
 
-Each function gives calls by variant: who, and under how many rules.
+Each function returns calls by variant: who decides, and under how many rules.
 """
 
-# ruff: noqa: PLC0415 - what is not installed is left out
+# ruff: noqa: PLC0415 - libraries that are not installed are left out
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .measure import Call, Variant
 Calls = dict[Variant, Call]
 
 NUMBERS = (1, 3, 10)
-"""Of rules."""
+"""Numbers of rules."""
 PATIENCE = 10.0
-"""Seconds: what took the fall-back's way, because the machine was busy, would be measured as fast."""
+"""The time-out in seconds. On a busy machine, a shorter one would measure the fast fallback instead."""
 PING = Variant("PING through redis-py", "no rule")
 OURS = "flask_multilimit"
 REGISTERED = "our script by redis-py's register_script"
@@ -51,7 +51,7 @@ def case_of(number: int) -> str:
 
 
 def yardsticks(url: str) -> Calls:
-    """A PING through redis-py, as its users send it, and the least that the system allows."""
+    """A PING through redis-py, as its users send it, and the fastest that the system allows."""
     ask = _bare_socket(url)
     return {PING: redis.Redis.from_url(url).ping, Variant("PING on a bare socket", "no rule"): lambda: ask(b"PING\r\n")}
 
@@ -80,7 +80,7 @@ def ours_of(limiter: Limiter) -> Calls:
 
 
 def script_by_redis_py(url: str) -> Calls:
-    """Our script as most would call it."""
+    """Our script as most people would call it."""
     client = redis.Redis.from_url(url)
     found: Calls = {}
     for number in NUMBERS:
@@ -95,7 +95,7 @@ def script_by_redis_py(url: str) -> Calls:
 
 
 def script_on_a_bare_socket(url: str) -> Calls:
-    """Our script, with a command packed before, and a reply that nobody reads: what is more than this is our Python."""
+    """Our script by a command that is packed in advance, with a reply that nobody parses: the rest is our Python."""
     ask, ids = _bare_socket(url), itertools.count()
     script = script_for("check", {"sliding_window"})
     redis.Redis.from_url(url).script_load(script.text)
@@ -131,7 +131,7 @@ def _bare_socket(url: str) -> Callable[[bytes], bytes]:
 
 
 def four_calls(url: str) -> Calls:
-    """The plain version that this project began with: four commands a rule, no atomicity."""
+    """The plain version with which this project began: four commands per rule, not atomic."""
     client = redis.Redis.from_url(url)
 
     def call(number: int) -> None:
@@ -164,7 +164,7 @@ def limits_library(url: str) -> Calls:
 
 
 def limits_refusing(url: str) -> Calls:
-    """As Flask-Limiter asks: no further than to the first that refuses, which is the very first here."""
+    """As Flask-Limiter asks: up to the first limit that refuses, which is the very first here."""
     from limits import RateLimitItemPerSecond
     from limits.storage import RedisStorage
     from limits.strategies import MovingWindowRateLimiter
@@ -204,7 +204,7 @@ def throttled(url: str) -> Calls:
 
 
 def pyrate(url: str, stack: ExitStack) -> Calls:
-    """All rates of one key in one call, by the client's clock. Their threads end with ``stack``."""
+    """All rates of one key in one call, by the client's clock. Its threads end with ``stack``."""
     from pyrate_limiter import Limiter as PyrateLimiter
     from pyrate_limiter import Rate, RedisBucket
 

@@ -1,7 +1,7 @@
 """What changing limits while an app runs costs: `python -m benchmarks.control`.
 
-Entries cost a request that an address is looked up, among those that are allowed and among those that are denied. A
-document is loaded in the background. A change is in force when the last of eight workers of gunicorn has taken it.
+With entries, a request looks its address up among the allowed and the denied ones. A document is loaded in the
+background. A change is in force when the last of eight gunicorn workers has applied it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from flask_multilimit.serve.steer import steering_of
 
 from .environment import ROOT
 
-from support.processes import Program  # isort: skip - of the tests
-from support.servers import Server, find_binaries  # isort: skip - of the tests
+from support.processes import Program  # isort: skip - part of the tests
+from support.servers import Server, find_binaries  # isort: skip - part of the tests
 
 BLOCKS, IN_BLOCK = 200, 500
 LOADS = 7
@@ -73,7 +73,7 @@ def made() -> Flask:
 
 
 def a_request(count: int) -> tuple[float, float]:
-    """Microseconds of CPU of looking one address up: the median, and the slowest tenth."""
+    """Microseconds of CPU to look up one address: the median, and the slowest tenth."""
     app = made()
     steering_of(app).take(document_from(document_of(count)))
     lists = gate_of(app).access
@@ -88,13 +88,13 @@ def a_request(count: int) -> tuple[float, float]:
 
 
 def a_load(count: int) -> float:
-    """Seconds of CPU from the text to lists and plans in force, in an app that has just started."""
+    """Seconds of CPU to turn the text into lists and plans in force, in an app that has just started."""
     text = document_of(count)
     taken = []
     for _ in range(LOADS):
         watcher = steering_of(made()).watcher
         watcher.store.write(NEVER_WRITTEN, text, CHANGE)
-        gc.collect()  # of the app before
+        gc.collect()  # the garbage of the previous app
         begin = time.process_time()
         watcher.look()
         taken.append(time.process_time() - begin)
@@ -102,7 +102,7 @@ def a_load(count: int) -> float:
 
 
 def in_force() -> list[float]:
-    """Seconds from a change until the last of all workers has taken it."""
+    """Seconds from a change until the last worker has applied it."""
     with TemporaryDirectory() as folder, Server(next(iter(find_binaries().values())), tcp=True) as server:
         Path(folder, "followed.py").write_text(APP)
         taken = Path(folder, "taken")
@@ -125,7 +125,7 @@ def in_force() -> list[float]:
 
 
 def until_all(taken: Path) -> float:
-    """When the last of all workers has taken a change."""
+    """When the last worker has applied a change."""
     while True:
         lines = [line.split() for line in taken.read_text().splitlines()]
         if len({pid for pid, *_ in lines}) == WORKERS:

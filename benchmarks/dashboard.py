@@ -1,7 +1,7 @@
 """How long the pages of the dashboard take to make: `python -m benchmarks.dashboard [URI]`.
 
-1,500 endpoints, each busy in each ten seconds of the last hour, and 100,000 counted subjects, in memory or in the
-storage of the URI. Medians, after the first pages, which build the plans of the app and read the last hour.
+The app has 1,500 endpoints, all busy throughout the last hour, and 100,000 counted subjects, in memory or in the
+storage of the URI. Figures are medians after the first pages, which build the plans of the app and read the last hour.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def name_of(number: int) -> str:
 
 
 def fill(gate: AppGate) -> None:
-    """Traffic of an hour, and quotas in use."""
+    """Store the traffic of an hour, and use quotas."""
     dice, places = random.Random(1), Places(gate.settings.key_prefix)
     storage: Any = gate.limiter.storage
     last = bucket_at(time.time())
@@ -64,7 +64,7 @@ def fill(gate: AppGate) -> None:
 
 
 def busy(dice: random.Random) -> Counts:
-    """What happens in ten seconds."""
+    """The counts of ten seconds."""
     counts = Counts()
     for number in range(ENDPOINTS):
         name = name_of(number)
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def read_the_hour(browser: Any) -> int:
-    """As a page that stays open does, in looks that are seconds apart; returns how many it takes."""
+    """Read the hour as an open page does, in looks that are seconds apart. Return how many looks it takes."""
     looks = 1
     while not browser.get("/multilimit/api/now").get_json()["complete"]:
         time.sleep(BUCKET_SECONDS / 9)
@@ -106,7 +106,7 @@ def read_the_hour(browser: Any) -> int:
 
 
 def times(browser: Any, page: str) -> tuple[float, float]:
-    """Milliseconds that a page takes, by the clock and of this process: the machine may be busy."""
+    """Milliseconds that a page takes, by the clock and by the CPU time of this process: the machine may be busy."""
     wall, cpu = time.perf_counter(), time.process_time()
     assert browser.get(f"/multilimit/{page}").status_code == 200
     return (time.perf_counter() - wall) * 1000, (time.process_time() - cpu) * 1000

@@ -1,4 +1,4 @@
-"""Where the peers are installed. Knows the standard library only, for it runs before anything is installed."""
+"""Installs the other libraries. Uses only the standard library, because it runs before anything is installed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / ".venv"
 PEERS = ("flask-limiter", "throttled-py", "pyrate-limiter")
 MODULES = ("flask_multilimit", "flask_limiter", "throttled", "pyrate_limiter", "gunicorn", "matplotlib")
-"""What tells that all of it is installed."""
+"""If these are installed, all are."""
 
 
 def go_where_the_peers_are() -> None:
-    """Unless they are here: install them in an environment of their own, and run there, with the same arguments."""
+    """If libraries are missing here, install them in an environment of their own, and run there with the same
+    arguments."""
     missing = [module for module in MODULES if not importlib.util.find_spec(module)]
     if not missing:
         return

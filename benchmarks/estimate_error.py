@@ -2,8 +2,8 @@
 
     python benchmarks/estimate_error.py
 
-`worst_case` searches every possible traffic of a small rule, so that its figure is the most there can be; `attack`
-is the traffic that reaches it, on a rule of any size; `Traffic` is what ordinary clients send. All by a given clock.
+`worst_case` tries every possible traffic on a small rule, so its figure is the true maximum; `attack` is the traffic
+that reaches it, for a rule of any size; `Traffic` is what ordinary clients send. All of them use a simulated clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ State = Any
 
 
 def worst_case(algorithm: str, *, window: int, count: int, burst: int | None = None) -> int:
-    """The most units that any traffic whatever is admitted within one window of so many microseconds."""
+    """The most units that any traffic can be admitted within one window of so many microseconds."""
     follow = _every_next_state(algorithm, Quota(window, count, burst or count, 0))
     best = dict.fromkeys(follow, 0)
     for _ in range(window):
@@ -37,7 +37,7 @@ def worst_case(algorithm: str, *, window: int, count: int, burst: int | None = N
 
 
 def _every_next_state(algorithm: str, quota: Quota) -> dict[State, list[tuple[int, State]]]:
-    """From every state that can be reached: (units charged now, state a microsecond later)."""
+    """For every reachable state: (units charged now, state a microsecond later)."""
     follow: dict[State, list[tuple[int, State]]] = {}
     found: list[State] = [None]
     while found:
@@ -58,7 +58,7 @@ def _choices(algorithm: str, quota: Quota, state: State) -> Iterator[tuple[int, 
 
 
 def _later(state: State, quota: Quota) -> State:
-    """A microsecond later, on a clock that always says 0; long over, it is as if nobody had come."""
+    """The state a microsecond later, on a clock that always shows 0; ``None`` once it no longer counts."""
     if state is None or state[0] - 1 <= -2 * quota.window:
         return None
     return (state[0] - 1, *state[1:])
@@ -76,9 +76,11 @@ class Clock:
 
 
 def attack(limiter: Limiter, rule: Rule, move: Callable[[int], int]) -> list[int]:
-    """One unit begins a window, the rest come just before its end, and then whatever is admitted until twice that.
+    """One unit begins a window, the others come just before its end, and then as many as are admitted until a second
+    window has passed.
 
-    ``move`` puts the clock to a microsecond after the start and returns the instant. Returns the instants admitted.
+    ``move`` sets the clock to a number of microseconds after the start and returns the instant. Returns the admitted
+    instants.
     """
     plan = hits_for(rule, scope="attack")
     window = rule.window_ms * 1000
@@ -120,9 +122,9 @@ class Traffic:
 @dataclass(frozen=True)
 class Result:
     most: int
-    """Units admitted within one window, at most."""
+    """The most units admitted within one window."""
     share: float
-    """Of what the windows admit, how much was admitted."""
+    """The admitted units, as a share of what the rule allows."""
 
 
 def drive(algorithm: str, traffic: Traffic) -> Result:

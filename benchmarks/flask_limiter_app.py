@@ -28,7 +28,7 @@ def limited() -> str:
 @app.get("/free")
 @limiter.limit("1000000/minute")
 def free() -> str:
-    """Whether its storage has decided: it tells nobody."""
+    """Whether the storage decided: Flask-Limiter does not say."""
     if limiter._storage_dead:
         return "local"
     return "None" if limiter.current_limit else "allow"

@@ -1,5 +1,5 @@
-"""Bytes that a unit in a sliding window takes, on a server and in memory; and those of all that is kept for a subject,
-by algorithm."""
+"""The bytes that a unit in a sliding window takes, on a server and in memory, and the bytes of everything that is kept
+for a subject, by algorithm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXACT = (
     "pyrate-limiter (all rates of one key)",
     "four redis-py calls a rule, not atomic",
 )
-"""Those that keep every unit."""
+"""The contenders that keep every unit."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:

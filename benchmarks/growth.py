@@ -1,4 +1,4 @@
-"""How the cost of a decision grows: with what lies in the window, with the number of rules, with what has expired."""
+"""How the cost of a decision grows with the units in the window, with the number of rules, and with expired units."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE = 10_000
 DAY = 86_400
 LIMITS = "limits moving window"
 ROUNDS, WARM, BLOCK = 20, 1, 4
-"""Few, for each call adds a unit."""
+"""Few calls, because each adds a unit."""
 CALLS = 300
 
 
@@ -60,7 +60,7 @@ def _ours_with(limiter: Limiter, size: int) -> Call:
 
 
 def _limits_with(url: str, size: int) -> dict[str, Call]:
-    """As Flask-Limiter asks: without header fields, and with them, for which it asks how much is left."""
+    """As Flask-Limiter asks, without header fields and with them; with them, it also asks how much is left."""
     from limits import RateLimitItemPerDay  # noqa: PLC0415 - a peer
     from limits.storage import RedisStorage as LimitsStorage  # noqa: PLC0415
     from limits.strategies import MovingWindowRateLimiter  # noqa: PLC0415
@@ -79,7 +79,7 @@ def _limits_with(url: str, size: int) -> dict[str, Call]:
 
 
 def _by_rules(setting: Setting) -> Iterator[Figure]:
-    """What the server says its scripts take."""
+    """The time of scripts as the server reports it."""
     with setting.server_on_one_core() as server:
         client = server.client()
         calls = ours_of(guarded(server.tcp_url)) | limits_library(server.tcp_url)
@@ -96,8 +96,8 @@ def _by_rules(setting: Setting) -> Iterator[Figure]:
 
 
 def _by_expired(setting: Setting) -> Iterator[Figure]:
-    """All of a full window has expired when the next decisions come, by a clock of ours, and each drops so little of it
-    that the others meet as much; and what it would take to drop all of it at once."""
+    """Decisions that find a whole window expired, by a simulated clock. Each drops so little of it that the others find
+    nearly as much. Also the time to drop all of it at once."""
     size = sizes(setting)[-1]
     case = f"{size:,} expired"
     with setting.server_on_one_core() as server:
@@ -135,7 +135,7 @@ def _script_time(client: Any, call: Call, calls: int) -> float:
 
 
 def _microseconds(client: Any, command: str) -> int:
-    """That the server has spent on it since it was started."""
+    """Microseconds that the server has spent on ``command`` since it was started."""
     stats = client.info("commandstats").get(f"cmdstat_{command}")
     return int(stats["usec"]) if stats else 0
 

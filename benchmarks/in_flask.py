@@ -51,7 +51,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def _added(samples: Samples) -> Iterator[Figure]:
-    """What is more than the bare view takes, round by round."""
+    """The time beyond that of the bare view, round by round."""
     added = {
         variant: [(each.wall - bare.wall, each.cpu - bare.cpu) for each, bare in zip(taken, samples[BARE], strict=True)]
         for variant, taken in samples.items()
@@ -82,5 +82,5 @@ def _request(app: Flask, status: str = "200") -> Call:
         line = ask()
         assert line.startswith(status), line
 
-    ask()  # one may pass
+    ask()  # the first request may pass
     return call

@@ -16,7 +16,7 @@ FEW, MANY = 150, 1000
 
 
 def window_of(rounds: int) -> str:
-    """How many units are in each window: none at the beginning, for nothing expires meanwhile."""
+    """How many units are in each window, from the first round to the last: none expires meanwhile."""
     return f"0 to {rounds * (WARM + BLOCK):,} units"
 
 

@@ -1,4 +1,4 @@
-"""What a lease saves, under a limit that everyone shares; and what it leaves over in return."""
+"""What a lease saves under a limit that everyone shares, and how many units it leaves unused in return."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from .setting import Setting
 
 PART = "leases"
 LEASES = (0, 10, 100, 1000)
-"""Units; 0 is none."""
+"""Units of a lease; 0 is no lease."""
 NUMBERS = (1, 3)
-"""Of rules, all with the lease."""
+"""Numbers of rules, all with the lease."""
 CHECKS = 2000
-"""A block, of which even the largest lease asks twice; as many go before, in which a lease grows to its size."""
+"""Checks of a block, in which even the largest lease asks twice. As many come before it, so that a lease reaches its
+size."""
 COMMANDS = 20_000
-"""Checks over which commands are counted, the first ones of a process among them."""
+"""Commands are counted over so many checks, including the first ones of a process."""
 PROCESSES = 8
 SHARED = Rule(3600, 60_000, lease=100)
-"""Used up by all processes."""
+"""The rule that all processes use up together."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -51,8 +52,8 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def _left_over(client: Any, url: str) -> Iterator[Figure]:
-    """By the first request that is refused: when all processes have the same load, and when all but one have just taken
-    units in advance and have no requests for them."""
+    """Units left at the first refusal: if all processes have the same load, and if all but one have just taken units in
+    advance and have no requests for them."""
     for who, others_wait in ((EVEN, False), (WORST, True)):
         client.flushall()
         limiters = [_process(url) for _ in range(PROCESSES)]
@@ -67,7 +68,7 @@ def _left_over(client: Any, url: str) -> Iterator[Figure]:
 
 
 def _until_refused(limiters: list[Limiter]) -> int:
-    """Asked in turn. Returns how many have passed."""
+    """Ask ``limiters`` in turn until one refuses. Return how many checks passed."""
     for admitted, limiter in enumerate(itertools.cycle(limiters)):
         if not limiter.check(SHARED_HITS).allowed:
             return admitted
@@ -75,7 +76,7 @@ def _until_refused(limiters: list[Limiter]) -> int:
 
 
 def _until_it_holds_most(limiter: Limiter, client: Any) -> int:
-    """Until a whole lease is taken, of which one unit is spent. Returns how many have passed."""
+    """Check until a whole lease has been taken, of which one unit is spent. Return how many checks passed."""
     server = Limiter(client)
     for passed in itertools.count(1):
         before = server.peek(SHARED_HITS).remaining
@@ -86,7 +87,7 @@ def _until_it_holds_most(limiter: Limiter, client: Any) -> int:
 
 
 def _process(url: str) -> Limiter:
-    """What one has in Flask. Another limiter has another lease, as another process has."""
+    """The limiter of a process in Flask. Each limiter has a lease of its own, as each process does."""
     return Limiter(LeasingStorage(GuardedStorage(storage_from_uri(url, timeout=PATIENCE), on_error="raise")))
 
 

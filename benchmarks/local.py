@@ -1,5 +1,5 @@
-"""`local://`: how long its server takes to start, and to be there again when it was killed; and the memory of all that
-runs."""
+"""`local://`: how long its server takes to start, and to come back after it was killed; and the memory of server and
+supervisor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def _life() -> tuple[float, float, float]:
-    """Of a server: milliseconds of the first check, and from the kill on until a check is answered again; megabytes."""
+    """For one server: milliseconds of the first check, milliseconds from the kill until a check is answered again, and
+    megabytes."""
     with tempfile.TemporaryDirectory() as folder:
         storage: Any = storage_from_uri(f"local://{folder}/shared", timeout=PATIENCE)
         limiter = Limiter(storage)
@@ -62,12 +63,12 @@ def _parent_of(process: int) -> int:
 
 
 def _megabytes(process: int) -> float:
-    """Its own, and its part of what it shares with others; 0 where the system does not tell."""
+    """Its own memory, and its part of what it shares with others; 0 if the system does not report it."""
     return int(_told(process, "smaps_rollup", "Pss")) / 1024
 
 
 def _told(process: int, file: str, name: str) -> str:
-    """A number; "0" where there is no /proc."""
+    """A number; "0" if there is no /proc."""
     try:
         text = Path(f"/proc/{process}/{file}").read_text()
     except OSError:

@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def show(seen: Soaked) -> None:
-    """The halves are of the time after the warm-up."""
+    """Print the results. The two halves are those of the time after the warm-up."""
     requests = sum(seen.statuses.values()) + seen.abandoned
     print(f"{requests} requests, {seen.abandoned} abandoned; {dict(seen.statuses)}; {dict(seen.disturbances)}")
     for what in ("process", "server"):

@@ -1,8 +1,8 @@
-"""Variants side by side in one run: short blocks in turn, so that what disturbs one disturbs all.
+"""Measures variants side by side in one run: short blocks in turn, so that a disturbance affects all alike.
 
-A round has one block of each variant, in an order that is drawn anew. A block is `WARM` calls that do not count, after
-which a variant finds the caches as it left them itself and not as its neighbour did, and `BLOCK` calls that do: their
-mean, slow ones and all. A ratio is that of two blocks of the same round; the figure is the median over the rounds.
+A round has one block of each variant, in random order. A block begins with `WARM` calls that do not count, after which
+the caches are as this variant leaves them, and not its neighbour. Then come `BLOCK` calls that count: their mean,
+including slow ones. A ratio compares two blocks of the same round; the figure is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Variant(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Of one block: microseconds a call."""
+    """Microseconds per call in one block."""
 
     wall: float
     client_cpu: float
     server_cpu: float
-    """0 where the system does not tell."""
+    """0 if the system does not report it."""
 
     @property
     def cpu(self) -> float:
@@ -47,7 +47,7 @@ Samples = dict[Variant, list[Sample]]
 def in_turn(
     variants: Mapping[Variant, Call], *, rounds: int, server: int | None = None, warm: int = WARM, block: int = BLOCK
 ) -> Samples:
-    """So many ``rounds``; ``server`` is the process that works for all of them."""
+    """The samples of so many ``rounds``; ``server`` is the process that serves all variants."""
     taken: Samples = {variant: [] for variant in variants}
     order = list(variants.items())
     draw = random.Random(1)
@@ -70,7 +70,7 @@ def figures_of(part: str, samples: Samples) -> Iterator[Figure]:
 
 
 def ratios_of(part: str, samples: Samples, base: Variant, quantity: str) -> Iterator[Figure]:
-    """How many times the ``base`` each variant takes, of time and of CPU time."""
+    """The time and the CPU time of each variant, as multiples of those of ``base``."""
     for (who, case), taken in samples.items():
         both = list(zip(taken, samples[base], strict=True))
         yield median_of(part, who, case, quantity, (ours.wall / theirs.wall for ours, theirs in both))
@@ -79,8 +79,8 @@ def ratios_of(part: str, samples: Samples, base: Variant, quantity: str) -> Iter
 
 @contextlib.contextmanager
 def pinned(server: int | None = None, *, apart: bool = False) -> Iterator[bool]:
-    """Put this process, and the server, on one core meanwhile, so that nobody gains or loses by being moved; whether
-    the system can. With ``apart``, each has a core of its own if there are two."""
+    """Put this process and the server on one core meanwhile, so that no variant gains or loses by a move. Yields
+    whether the system can. With ``apart``, each has a core of its own if there are two."""
     if not hasattr(os, "sched_setaffinity"):
         yield False
         return
@@ -114,7 +114,7 @@ def _block(call: Call, calls: int, server: int | None) -> Sample:
 
 
 def cpu_of(process: int | None) -> int:
-    """Nanoseconds of CPU time that ``process`` has taken; 0 where the system does not tell."""
+    """Nanoseconds of CPU time that ``process`` has taken; 0 if the system does not report it."""
     try:
         times = [Path(f"/proc/{process}/task/{each}/schedstat").read_text() for each in _threads_of(process)]
         return sum(int(text.split()[0]) for text in times)

@@ -62,12 +62,12 @@ def on_server(client: redis.Redis, algorithm: str, units: int) -> int:
 
 
 def in_memory(algorithm: str, units: int) -> int:
-    """Of several times the one in the middle: what else a process gives back or takes meanwhile may count in one."""
+    """The median of several times, because other allocations of the process may count in one of them."""
     return round(statistics.median(_in_memory(algorithm, units) for _ in range(TIMES)))
 
 
 def _in_memory(algorithm: str, units: int) -> float:
-    """What is given back when the storage of many subjects goes."""
+    """The memory that is freed with the storage of many subjects, for each of them."""
     subjects = max(20_000 // units, 5)
     tracemalloc.start()
     limiter = Limiter(MemoryStorage(Clock()))

@@ -1,5 +1,5 @@
-"""What it costs to observe: what is added to one request's check in memory by three rules of one address; a flush, once
-a second; and the memory and the recall of the subjects that are refused most."""
+"""What observing costs: the time added to a request's check in memory by three rules of one address, the time of a
+flush, once a second, and the memory and recall of the subjects that are refused most."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .setting import Setting
 PART = "observation"
 NOBODY, TRAFFIC, PROMETHEUS = "nobody", "traffic, which is on by default", "Prometheus"
 CASES = {"admitted": 10**6, "refused by the deny cache": 1}
-"""With the count of the first rule."""
+"""The cases, with the count of the first rule."""
 IN_BLOCK = 200
 SUBJECTS = 1_000_000
 EVENTS = 1_000_000
@@ -91,7 +91,7 @@ def check_of(count: int, *, traffic: bool, prometheus: bool) -> Callable[[], obj
 
 
 def added(setting: Setting) -> Iterator[Figure]:
-    """What observing adds, each round to the check of the same round that nobody observes."""
+    """The time that observing adds: in each round, compared with the check that nobody observes."""
     for case, count in CASES.items():
         checks = {
             Variant(who, case): check_of(count, traffic=who == TRAFFIC, prometheus=who == PROMETHEUS)
@@ -107,7 +107,7 @@ def added(setting: Setting) -> Iterator[Figure]:
 
 
 def flush(setting: Setting) -> Iterator[Figure]:
-    """Milliseconds of CPU, of a process and of the server, to hand on what was counted in a second at 50 endpoints: all
+    """Milliseconds of CPU, of a process and of the server, to pass on the counts of a second at 50 endpoints: all
     outcomes, and as many refused subjects as are sent."""
     with setting.server() as server:
         outbox = Outbox(
@@ -144,7 +144,7 @@ class Subject(NamedTuple):
 
 
 def recall(exponent: float) -> float:
-    """Of the 20 most frequent of a Zipf stream, the share that is found."""
+    """The share of the 20 most frequent subjects of a Zipf stream that is found."""
     weights = list(accumulate(1 / rank**exponent for rank in range(1, SUBJECTS + 1)))
     stream = random.Random(1).choices(range(SUBJECTS), cum_weights=weights, k=EVENTS)
     heaviest: Heaviest[int] = Heaviest(MOST_SUBJECTS)

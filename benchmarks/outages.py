@@ -1,10 +1,10 @@
-"""What users see while storage fails: every fault of the test suite under load, through gunicorn with two workers.
+"""What users see while the storage fails: every fault of the test suite under load, through gunicorn with two workers.
 
     python benchmarks/outages.py --write                         # the tables of docs/explanation/failures.md
     python benchmarks/outages.py --settings local --faults SIGSTOP --seconds 40
 
-The settings beside the four policies are those of Flask-Limiter (flask_limiter_app.py), which is to be installed. Each
-fault is one line as it happens, and four tables at the end; TABLES says what they tell.
+Besides the four policies, there are three settings of Flask-Limiter (flask_limiter_app.py), which must be installed.
+The script prints one line after each fault, and at the end the four tables of TABLES.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from support.servers import find_binaries  # noqa: E402
 
 OURS = ("local", "allow", "deny", "raise")
 THEIRS = {"FL, default": "raise", "FL swallow_errors": "allow", "FL in-memory fallback": "local"}
-"""And what flask_limiter_app.py calls them."""
+"""The settings of Flask-Limiter, and their names in flask_limiter_app.py."""
 GOOD = {200, 429}
 
 Results = dict[str, dict[str, Seen]]
-"""By fault and setting."""
+"""The results by fault and setting."""
 
 
 def errors(seen: Seen) -> str:
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", nargs="+", default=[*OURS, *THEIRS], choices=[*OURS, *THEIRS], metavar="NAME")
     parser.add_argument("--faults", nargs="+", default=[fault.name for fault in FAULTS], metavar="NAME")
-    parser.add_argument("--seconds", type=float, default=FAULT_SECONDS, help="that each fault lasts")
+    parser.add_argument("--seconds", type=float, default=FAULT_SECONDS, help="how long each fault lasts")
     parser.add_argument("--write", action="store_true", help="put the tables into the documentation")
     given = parser.parse_args()
     tables = "\n".join(tables_of(measure(given.settings, given.faults, given.seconds), given.settings))

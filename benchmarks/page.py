@@ -1,7 +1,7 @@
 """Writes the figures into the documentation: tables between markers, and plots beside it.
 
-A page has `<!-- figures: NAME -->` before a table and `<!-- end of figures -->` behind it; what is between is replaced.
-`machine` is the name of what says on what the figures were taken. Tables of parts that were not measured stay.
+A page has `<!-- figures: NAME -->` before a table and `<!-- end of figures -->` after it; the text between is replaced.
+The name `machine` stands for the description of the machine. Tables of parts that were not measured stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write_pages(results: Results) -> None:
 
 
 def filled(page: str, results: Results) -> str:
-    """The text of a ``page`` with all that ``results`` has for it. Raises KeyError for a marker of nothing."""
+    """The text of a ``page`` with the figures that ``results`` has for it. Raises KeyError for an unknown marker."""
     texts = {table.name: markdown(table, results.figures) for table in TABLES}
     texts["machine"] = machine_of(results)
     parts = {table.name: table.part for table in TABLES}
@@ -43,7 +43,7 @@ def filled(page: str, results: Results) -> str:
 
 
 def machine_of(results: Results) -> str:
-    """On what the figures were taken, in words."""
+    """The machine on which the figures were taken, as text."""
     machine = results.machine
     kind, _, version = machine["server"].partition("-")
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())

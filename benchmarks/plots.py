@@ -16,11 +16,11 @@ from .tables import YARDSTICKS, number
 
 OURS_COLOR, OTHER_COLOR, YARDSTICK_COLOR = "#0b6e6e", "#8c8c8c", "#d9a520"
 DETAILS = (f"{OURS}, ",)
-"""Beginnings of the names that only the table has."""
+"""Names that begin with these are only in the table."""
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """One file each; only of what has been measured."""
+    """Draw one file for each part that was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     plots: dict[str, tuple[str, Callable[[list[Figure]], Canvas]]] = {
         "performance-server": (server.PART, _server),
@@ -29,7 +29,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
         "performance-growth": (growth.PART, _growth),
     }
     drawn = []
-    # Text as text; and the same figures make the same file.
+    # Text stays text, and the same figures give the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 10}):
         for name, (part, plot) in plots.items():
             if part in results.parts:
@@ -95,7 +95,7 @@ def _growth(figures: list[Figure]) -> Canvas:
 
 
 def _bars(ax: Axes, names: Sequence[str], by_name: Mapping[str, Figure]) -> None:
-    """From top to bottom, with the middle 80 % of the rounds as a line."""
+    """Draw bars from top to bottom, with the middle 80 % of the rounds as a line."""
     figures = [by_name[name] for name in names]
     values = [figure.value for figure in figures]
     ax.barh(names, values, xerr=_spread(figures), color=list(map(_color, figures)), error_kw={"linewidth": 0.8})
@@ -103,7 +103,7 @@ def _bars(ax: Axes, names: Sequence[str], by_name: Mapping[str, Figure]) -> None
 
 
 def _points(ax: Axes, names: Sequence[str], by_name: Mapping[str, Figure]) -> None:
-    """The same for a logarithmic axis, on which a bar's length means nothing."""
+    """The same with points, for a logarithmic axis, on which the length of a bar means nothing."""
     for name in names:
         figure = by_name[name]
         ax.errorbar(figure.value, name, xerr=_spread([figure]), fmt="o", color=_color(figure), linewidth=1)
@@ -112,7 +112,7 @@ def _points(ax: Axes, names: Sequence[str], by_name: Mapping[str, Figure]) -> No
 
 
 def _spread(figures: Iterable[Figure]) -> list[list[float]]:
-    """How far below and above the value."""
+    """The distances of the middle 80 % below and above the value."""
     ends = [(f.value, f.value if f.low is None else f.low, f.value if f.high is None else f.high) for f in figures]
     return [[value - low for value, low, _ in ends], [high - value for value, _, high in ends]]
 

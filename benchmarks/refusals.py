@@ -1,4 +1,4 @@
-"""One refused decision: by the server, and by the process that it has just told; and what is kept for that."""
+"""One refused decision, by the server and by a process that remembers the refusal; and the memory that this takes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .setting import Setting
 
 PART = "refusals"
 ASKED = f"{OURS}, asked each time"
-"""As with MULTILIMIT_DENY_CACHE=0, and as by who is refused for the first time."""
+"""As with MULTILIMIT_DENY_CACHE=0, and as for a first refusal."""
 LONGEST = 60
 """Seconds for which a refusal can be believed."""
 SUBJECTS = 1000
-"""Over which the bytes of one refusal are counted."""
+"""The bytes of one refusal are counted over so many subjects."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -46,7 +46,7 @@ def rules_of(number: int) -> list[Rule]:
 
 
 def _refused(who: str, limiter: Limiter) -> Calls:
-    """Asked once before, so that all that come are refused."""
+    """Each check is made once in advance, so that all measured ones are refused."""
     found: Calls = {}
     for number in NUMBERS:
         hits = hits_for(rules_of(number), scope=f"refused-{number}", subject="203.0.113.7", type="ip")
@@ -60,7 +60,7 @@ def _refused(who: str, limiter: Limiter) -> Calls:
 
 
 def _bytes_kept(url: str, number: int) -> int:
-    """What is given back when the cache goes, for each of many refusals."""
+    """The memory that is freed with the cache, for each of many refusals."""
     rules, storage = rules_of(number), storage_from_uri(url, timeout=PATIENCE)
     tracemalloc.start()
     limiter = Limiter(DenyCache(storage, seconds=LONGEST))

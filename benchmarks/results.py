@@ -1,4 +1,4 @@
-"""What every part of the benchmarks gives: figures, one like the other."""
+"""The figures that every part of the benchmarks returns, all in one form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """So much of a ``quantity`` that ``who`` takes in a ``case``: a median, with the middle 80 % of the rounds between
+    """The ``value`` of a ``quantity`` for ``who`` in a ``case``: a median, with the middle 80 % of the rounds between
     ``low`` and ``high``, or a count, which has no spread."""
 
     part: str
@@ -25,7 +25,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Of one run."""
+    """The figures of one run."""
 
     machine: Mapping[str, Any]
     figures: list[Figure]
@@ -40,8 +40,8 @@ class Results:
         return cls(read["machine"], [Figure(**figure) for figure in read["figures"]])
 
     def with_other_parts_of(self, earlier: Results) -> Results:
-        """What was measured now, and beside it what ``earlier`` has of other parts; said to be of the later day and of
-        the larger load. The machines must not :func:`differ <differing>` in anything else."""
+        """These figures, and those of other parts in ``earlier``, with the later day and the larger load. The machines
+        must not :func:`differ <differing>` in anything else."""
         others = [figure for figure in earlier.figures if figure.part not in self.parts]
         load = max(self.machine["load"], earlier.machine["load"])
         return Results({**self.machine, "load": load}, [*self.figures, *others])
@@ -52,12 +52,12 @@ class Results:
 
 
 def differing(machine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What is not the same of two runs, but for day and load."""
+    """The differences between the machines of two runs, except day and load."""
     return [name for name in machine if name not in {"date", "load"} and machine[name] != other.get(name)]
 
 
 def median_of(part: str, who: str, case: str, quantity: str, values: Iterable[float]) -> Figure:
-    """Of one value a round."""
+    """The figure for one value per round."""
     numbers = list(values)
     tenths = statistics.quantiles(numbers, n=10, method="inclusive")
     median, low, high = map(_short, (statistics.median(numbers), tenths[0], tenths[-1]))

@@ -1,4 +1,4 @@
-"""Measures, prints, and writes down."""
+"""Measures, prints, and saves the figures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PARTS: dict[str, Callable[[Setting], Iterator[Figure]]] = {
 
 
 def run(given: argparse.Namespace) -> None:
-    """What the command line asks for."""
+    """Do what the command line asks for."""
     results = Results.from_json(given.read.read_text(encoding="utf-8")) if given.read else measured(given)
     show(results)
     if given.json:
@@ -61,14 +61,15 @@ def measured(given: argparse.Namespace) -> Results:
 
 
 def to_be_kept(file: Path | None, parts: Iterable[str], machine: Mapping[str, Any]) -> Results | None:
-    """What ``file`` has, when only some ``parts`` are measured. Raises SystemExit where they would not go together."""
+    """The results in ``file``, if only some ``parts`` are measured. Raises SystemExit if the two would not go
+    together."""
     if file is None or not file.exists() or set(parts) == set(PARTS):
         return None
     earlier = Results.from_json(file.read_text(encoding="utf-8"))
     if differences := differing(machine, earlier.machine):
         raise SystemExit(
-            f"{file} has figures that do not go together with those of this run, for something else was true of it "
-            f"({', '.join(differences)}): measure all parts (without --only), or name another file"
+            f"{file} has figures that do not go together with those of this run, because these differ: "
+            f"{', '.join(differences)}. Measure all parts (without --only), or name another file"
         )
     return earlier
 
@@ -81,7 +82,7 @@ def measure(setting: Setting, parts: Iterable[str]) -> Iterator[Figure]:
 
 
 def show(results: Results) -> None:
-    """The tables of the documentation, as far as there is something to stand in them."""
+    """Print the tables of the documentation for which there are figures."""
     print(machine_of(results))
     for table in TABLES:
         if table.part in results.parts:

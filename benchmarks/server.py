@@ -12,7 +12,7 @@ from .setting import Setting
 
 PART = "server"
 CALLS = 50
-"""Over which bytes are counted."""
+"""Bytes are counted over so many calls."""
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
@@ -27,7 +27,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def commands_of(client: Any, call: Call) -> int:
-    """What the server is sent; what a script calls within it is not counted."""
+    """The number of commands that the server receives, without those that a script calls."""
     sent = []
     with client.monitor() as monitor, client.client() as own:
         own.echo("begin")
@@ -36,14 +36,14 @@ def commands_of(client: Any, call: Call) -> int:
         for line in iter(monitor.next_command, None):
             if line["command"] == "ECHO end":
                 break
-            # Processes ask in the background what is changed.
+            # Processes look for changes in the background.
             if line["client_type"] != "lua" and "{control}" not in line["command"]:
                 sent.append(line["command"])
     return len(sent) - sent.index("ECHO begin") - 1
 
 
 def bytes_of(client: Any, call: Call) -> int:
-    """On the wire, to and fro."""
+    """The bytes on the wire, in both directions."""
     before, start = _bytes(client), _bytes(client)
     for _ in range(CALLS):
         call()

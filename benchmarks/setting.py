@@ -1,4 +1,4 @@
-"""On what the benchmarks run: how long, on what server, on what machine."""
+"""The setting of the benchmarks: how long they run, on what server, on what machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = (
     *("flask", "redis", "hiredis", "pydantic", "gunicorn"),
     *("flask-limiter", "limits", "throttled-py", "pyrate-limiter"),
 )
-"""Whose versions are told."""
+"""Packages whose versions the documentation shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Setting:
 
     @contextlib.contextmanager
     def server(self) -> Iterator[Server]:
-        """An empty one, by TCP and by unix socket."""
+        """An empty server, with TCP and a unix socket."""
         with Server(next(iter(find_binaries().values())), tcp=True) as server:
             yield server
 
@@ -65,7 +65,8 @@ class Setting:
 
 
 def servers(kinds: Sequence[str]) -> dict[str, Server]:
-    """One of each of ``kinds``, such as "Redis 7", not started yet; what is not on this machine is left out."""
+    """One server of each of ``kinds``, such as "Redis 7", not started yet; kinds that this machine lacks are left
+    out."""
     system = shutil.which("redis-server")
     there = [*find_binaries().values(), *([Binary.at(Path(system))] if system else [])]
     named = {_kind_of(binary.name): binary for binary in reversed(there)}
@@ -85,7 +86,7 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    """Its name, where the system tells."""
+    """The name of the processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
 """How fast a log is replayed, and what memory that takes. Run ``python -m benchmarks.simulate``.
 
-Lines in the format ``combined`` go through three rules, in one process. So many ``--clients`` are there at once, and
-every ``--stay`` requests one of them makes room for one who was never there. Each length of log is replayed by a
-process of its own, whose time of CPU and largest memory are printed; making the log takes no part in the time.
+Lines in the format ``combined`` go through three rules, in one process. So many ``--clients`` are active at once, and
+every ``--stay`` requests a new client replaces one of them. Each length of log is replayed by a process of its own,
+whose CPU time and largest memory are printed; writing the log does not count.
 
     python -m benchmarks.simulate --lines 100000 1000000 10000000
     python -m benchmarks.simulate --clients 500 --stay 1000
@@ -63,7 +63,7 @@ def write(path: Path, many: int, clients: int = 5000, stay: int = 50) -> None:
 
 
 def replay(path: Path) -> None:
-    """Prints a row."""
+    """Replay the log, and print a row."""
     before = time.process_time()
     report = simulate(app(), read_logs(path))
     seconds = time.process_time() - before

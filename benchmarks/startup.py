@@ -1,4 +1,4 @@
-"""What an import adds to the start of a process that imports Flask and redis-py anyway: whole processes, in turn."""
+"""What an import adds to the start of a process that imports Flask and redis-py anyway, by whole processes in turn."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PROGRAMS = {
     "pyrate-limiter": "import flask, redis, pyrate_limiter",
 }
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-"""Else a package that pip did not install would be compiled anew by each process, and the others not."""
+"""Otherwise each process would compile packages that pip did not install again, but not the others."""
 
 
 class Process(NamedTuple):
-    """Milliseconds of one."""
+    """Milliseconds of one process."""
 
     wall: float
     cpu: float
@@ -47,7 +47,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
         draw.shuffle(order)
         for who in order:
             process = _run(PROGRAMS[who])
-            if number:  # the first round writes what is compiled
+            if number:  # the first round writes the compiled files
                 taken[who].append(process)
     for who, each in taken.items():
         yield median_of(PART, who, CASE, "ms", (process.wall for process in each))

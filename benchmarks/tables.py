@@ -1,4 +1,4 @@
-"""The tables of the documentation, made of the figures and nothing else; they are also what is printed."""
+"""The tables of the documentation, made from the figures alone; they are also printed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .results import Figure
 
 
 class Cell(NamedTuple):
-    """What stands in a column."""
+    """The figure in a column."""
 
     case: str
     quantity: str
     spread: bool = False
-    """Whether the middle 80 % stand beside it."""
+    """Whether it shows the middle 80 %, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A row for everyone who has a figure for one of the columns."""
+    """A table with a row for everyone who has a figure for one of the columns."""
 
     name: str
     part: str
@@ -51,7 +51,7 @@ class Table:
 
 
 YARDSTICKS = ("PING", "our script", "bare view", "pydantic", "ZREMRANGEBYSCORE")
-"""Beginnings of the names of those who decide nothing, or are there to measure by."""
+"""Names that begin with these decide nothing, or are there for comparison."""
 
 RULES = ("1 rule", "3 rules", "10 rules")
 
@@ -317,7 +317,7 @@ TABLES = (
 
 
 def markdown(table: Table, figures: Iterable[Figure]) -> str:
-    """The table, the best of each column bold; and below it, who is ahead of us where."""
+    """The table with the best of each column in bold, and below it who is ahead of us where."""
     found = _found(table, figures)
     rows = dict.fromkeys(who for who, _ in found)
     columns = [column for column in table.columns if any((who, column) in found for who in rows)]
@@ -330,7 +330,7 @@ def markdown(table: Table, figures: Iterable[Figure]) -> str:
 
 
 _Found = dict[tuple[str, str], Figure]
-"""By row and column."""
+"""The figures by row and column."""
 
 
 def _found(table: Table, figures: Iterable[Figure]) -> _Found:
@@ -358,7 +358,7 @@ def _best(table: Table, found: _Found, column: str) -> float | None:
 
 
 def _ahead(table: Table, found: _Found, columns: Iterable[str]) -> str:
-    """A sentence; nothing where nobody competes."""
+    """A sentence; empty if nobody competes."""
     if not table.best:
         return ""
     ahead: dict[str, list[str]] = {}
@@ -385,5 +385,5 @@ def _text(cell: Cell, figure: Figure | None, best: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """With three digits that mean something, or all of a large one."""
+    """``value`` with three significant digits, or all digits of a large one."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"

@@ -34,7 +34,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def rate_of(call: Call, threads: int, seconds: float = SECONDS) -> float:
-    """Calls a second of so many threads, all of them at once."""
+    """Calls a second by so many threads at once."""
     counts: list[int] = []
     ready = threading.Barrier(threads)
 

@@ -1,7 +1,7 @@
 """Requests a second through gunicorn: two synchronous workers, the limits on a server over TCP.
 
-All apps run all the time, and one of them is loaded at a time, in turn. What one serves is a share of what the bare
-view served in the same round. The load comes from wrk where it is installed, else from threads of this process, which
+All apps run all the time, and one of them is loaded at a time, in turn. Its requests are compared with those of the
+bare view in the same round. The load comes from wrk if it is installed, otherwise from threads of this process, which
 take more of the processor from the workers.
 """
 
@@ -23,7 +23,7 @@ from .measure import Variant
 from .results import Figure, median_of
 from .setting import Setting
 
-from support.processes import ADDRESS, Program  # isort: skip - of the tests
+from support.processes import ADDRESS, Program  # isort: skip - part of the tests
 
 PART = "web"
 WORKERS = 2
@@ -66,7 +66,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
             for variant, program in served.items():
                 load = put(_port(program), seconds)
                 _check_statuses(variant, load)
-                if number:  # the first round loads code, opens connections and makes those refused known
+                if number:  # the first round loads code, opens connections and lets processes learn of refusals
                     rates[variant].append(load.requests / load.seconds)
     for (who, case), each in rates.items():
         shares = [ours / bare for ours, bare in zip(each, rates[BARE], strict=True)]
@@ -75,7 +75,7 @@ def measure(setting: Setting) -> Iterator[Figure]:
 
 
 def _served(app: str, stack: ExitStack, setting: Setting) -> Program:
-    """Each has a server of its own: idle ones cost nothing, and no keys are shared."""
+    """The running app, with a server of its own: idle servers cost nothing, and apps share no keys."""
     server = stack.enter_context(setting.server())
     return Program(
         *("gunicorn", "--chdir", str(ROOT), "--bind", "127.0.0.1:0", "--workers", str(WORKERS)),
@@ -91,7 +91,7 @@ def _port(program: Program) -> int:
 
 
 def _check_statuses(variant: Variant, load: Load) -> None:
-    """All are refused but the first ones, or none is."""
+    """Raise an error unless all requests but the first ones are refused, or none is."""
     wrong = load.requests - load.refused - WORKERS if variant.case == "refused" else load.refused
     if wrong > 0 or not load.requests:
         raise RuntimeError(f"{variant}: of {load.requests} requests {load.refused} were refused")
@@ -104,7 +104,7 @@ def _by_wrk(port: int, seconds: int) -> Load:
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     if requests is None or rate is None:
-        raise RuntimeError(f"wrk does not say how many requests it has made:\n{text}")
+        raise RuntimeError(f"wrk does not say how many requests it made:\n{text}")
     return Load(int(requests[1]), int(refused[1]) if refused else 0, int(requests[1]) / float(rate[1]))
 
 
