@@ -120,7 +120,7 @@ class Replay:
 
     def _asked(self, request: LoggedRequest) -> Asked | None:
         destination = self._routes.destination_of(request)
-        if destination.kind == "outside":
+        if destination.reach == "outside":
             return None
         who: object = (id(destination), request[3], request[5])
         if request[7] or request[8]:
@@ -156,7 +156,7 @@ class Replay:
 
     def _plan(self, destination: Destination) -> Plan | None:
         endpoint, method = destination.endpoint, destination.method
-        if destination.kind == "unmatched":
+        if destination.reach == "unmatched":
             return self._plans.of_unmatched(method)
         if endpoint not in self._plans.app.view_functions:  # recorded, but the endpoint does not exist any more
             return None

@@ -18,22 +18,23 @@ REMEMBERED = 50_000
 """The number of paths whose endpoint is kept."""
 HOSTS_REMEMBERED = 1000
 
-Kind = Literal["endpoint", "unmatched", "outside"]
-"""``outside``: the app checks no limit, whatever is declared."""
+Reach = Literal["endpoint", "unmatched", "outside"]
+"""How far a request gets: ``unmatched`` reaches the app, but no endpoint. For one that is ``outside``, the app checks
+no limit, whatever is declared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where a request goes."""
 
-    kind: Kind
+    reach: Reach
     endpoint: str
     method: str
 
     @property
     def name(self) -> str:
         """For people."""
-        return self.endpoint or self.kind
+        return self.endpoint or self.reach
 
 
 class Routes:

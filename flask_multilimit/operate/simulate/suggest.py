@@ -323,7 +323,7 @@ def _peaks(traffic: Traffic, number: int) -> Peaks:
     return Peaks(traffic.windows[number], p50, p90, p99, p999, ordered[-1])
 
 
-_KINDS = {each.value for each in LimitType}
+_TYPES = {each.value for each in LimitType}
 
 
 def declaration(type_: str, rules: Iterable[Rule]) -> str:
@@ -333,7 +333,7 @@ def declaration(type_: str, rules: Iterable[Rule]) -> str:
 
 
 def _type(name: str) -> str:
-    kinds = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _KINDS]
-    if not kinds:
+    types = [f"LimitType.{part.upper()}" for part in name.split("+") if part in _TYPES]
+    if not types:
         return f'type={name}, name="{name}"'
-    return f"type={kinds[0]}" if len(kinds) == 1 else f"type=({', '.join(kinds)})"
+    return f"type={types[0]}" if len(types) == 1 else f"type=({', '.join(types)})"

@@ -177,7 +177,7 @@ def arrivals_of(
     subject_of = _finder(gate, type, who)
     for request in logged_requests(requests):
         destination = routes.destination_of(request)
-        if destination.kind == "outside" or (endpoint is not None and destination.endpoint != endpoint):
+        if destination.reach == "outside" or (endpoint is not None and destination.endpoint != endpoint):
             continue
         subject = subject_of(request)
         if subject is not None:
