@@ -55,7 +55,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"advice", "checks", "data", "dynamic"},
         {"decorators", "schema"},
     ),
-    "control": ({"controls", "store"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),
+    "control": ({"kinds", "store"}, {"controls"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),
     "plan": ({"overrides", "sources", "views"}, {"endpoint", "revised"}, {"checks"}, {"plans"}, {"differences"}),
     "observe": (
         {"beat", "events", "namespace"},

@@ -14,6 +14,7 @@ from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
 from .controls import LONGEST_TEXT, Listing, Override, entry_from
 from .document import Document
+from .kinds import ListingKind
 from .preview import Difference, Preview
 from .reading import document_from
 from .store import Change, Store
@@ -200,7 +201,7 @@ class Control:
         limits of the app.
         """
         if not isinstance(given, Mapping):
-            raise InvalidData("", [Mistake("given", brief(given), _KINDS)])
+            raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
         entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
         before = self._watcher.in_force.document
         after = before.having(entry)
@@ -254,9 +255,7 @@ class Control:
         made = {"id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
         return entry_from({name: value for name, value in {**given, **made}.items() if value is not None})
 
-    def _list(
-        self, kind: Literal["allow", "deny", "ban"], who: str, status: int | None, options: Mapping[str, Any]
-    ) -> Listing:
+    def _list(self, kind: ListingKind, who: str, status: int | None, options: Mapping[str, Any]) -> Listing:
         force = options.get("force", False)
         given = {name: value for name, value in options.items() if name != "force"}
         entry = self._prepared({"kind": kind, "who": who, "status": status}, **given)
@@ -298,7 +297,7 @@ def _is_text(value: object) -> bool:
     return True
 
 
-_KINDS = 'give a dict, such as {"kind": "deny", "who": "::1"}'
+_GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'
 _TOO_MANY = "others change limits all the time: try again"
 
 

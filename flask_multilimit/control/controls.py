@@ -12,6 +12,7 @@ from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
 from ..declare.networks import Network, addresses_in
 from ..declare.who import Who
 from ..engine import Rule
+from .kinds import ListingKind
 
 LONGEST_TEXT = 500
 MOST_TIMES = 1000
@@ -118,7 +119,7 @@ class Override(_Entry):
 class Listing(_Entry):
     """Somebody who is allowed, denied or banned."""
 
-    kind: Literal["allow", "deny", "ban"]
+    kind: ListingKind
     who: Client
     status: Literal[403, 429] | None = None
     """The status of a refusal; ``None``: ``MULTILIMIT_DENY_STATUS``, and 429 for a ban."""

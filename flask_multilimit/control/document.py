@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import ConfigurationError
 
@@ -17,8 +17,6 @@ MOST_ENTRIES = 100_000
 """The most entries of a document."""
 MOST_OVERRIDES = 1000
 """The most overrides among them: each one may change every endpoint."""
-
-Action = Literal["override", "allow", "deny", "ban"]
 
 
 class Document(NamedTuple):

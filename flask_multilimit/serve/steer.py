@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, cast
 
 from flask import Flask
 
-from ..control.document import Action, Document
+from ..control.document import Document
+from ..control.kinds import KINDS
 from ..control.store import store_for
 from ..control.watch import Watcher
 from ..engine import Hits
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 STEERING = "multilimit_steering"
 """The key of an app's steering in ``app.extensions``."""
-KINDS: tuple[Action, ...] = get_args(Action)
 MOST_LOGGED = 10
 
 

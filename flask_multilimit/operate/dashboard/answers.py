@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from ...control.kinds import Kind
+
 
 class _Model:
     """The texts below the fields become descriptions in the document."""
@@ -18,7 +20,6 @@ class _Model:
 
 
 From = Annotated[str, Field(alias="from")]
-Kind = Literal["override", "ban", "deny", "allow"]
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any
 from flask import Response, jsonify
 from pydantic import TypeAdapter
 
-from . import answers, changes, entries, limits, now, pages, whatif, whatif_page
+from ...control.kinds import KINDS
+from . import answers, changes, limits, now, pages, whatif, whatif_page
 from .shell import url
 
 
@@ -93,7 +94,7 @@ OPERATIONS = (
         "Changes while the app runs",
         answers.Lists,
         pages.lists_facts,
-        (Parameter("kind", "Only entries of this kind.", entries.KINDS), Q, PAGE),
+        (Parameter("kind", "Only entries of this kind.", KINDS), Q, PAGE),
     ),
     Operation("history", "What was changed, by whom, when and why", answers.History, pages.history_facts, (Q, PAGE)),
     Operation(

@@ -11,6 +11,7 @@ from werkzeug.datastructures import MultiDict
 
 from ...control.control import ControlConflict
 from ...control.controls import Listing
+from ...control.kinds import KINDS
 from ...control.preview import Preview
 from ...declare.data import InvalidData, Mistake
 from ...declare.networks import Networks
@@ -24,7 +25,6 @@ from .evidence import known_of
 from .hour import Hour
 from .visit import visit
 
-KINDS = ("override", "ban", "deny", "allow")
 WHAT = ("rules", "times", "shadow", "unshadow", "off")
 FIELDS = (
     "kind",
@@ -129,11 +129,11 @@ def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
     if part == ADDED:
         limit: dict[str, Any] = {"type": given.get("type", "default"), "rules": given.get("more", "")}
         return {**found, "limit": {**limit, "shadow": True} if given.get("as_shadow") else limit}
-    kind, _, name = part.partition(":")
-    if kind == "rule" and what in {"shadow", "unshadow"}:  # a rule is in shadow with its limiter
-        kind, name = "limiter", _limiter_of(plans, given.get("endpoint", ""), name)
-    if kind in {"rule", "limiter"}:
-        found[kind] = name
+    changed, _, name = part.partition(":")
+    if changed == "rule" and what in {"shadow", "unshadow"}:  # a rule is in shadow with its limiter
+        changed, name = "limiter", _limiter_of(plans, given.get("endpoint", ""), name)
+    if changed in {"rule", "limiter"}:
+        found[changed] = name
     return {**found, **_change(what, given)}
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from ...control.controls import Listing, Override
 from ...control.document import Document
+from ...control.kinds import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...serve.gate import AppGate
 from ...serve.steer import Steering, steering_of
 from .paging import part_of
 
-KINDS = ("override", "ban", "deny", "allow")
 MOST_HISTORY = 1000
 
 

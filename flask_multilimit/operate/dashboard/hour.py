@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ...engine import StorageError
 from ...engine.forks import tell_child
@@ -23,19 +23,20 @@ BUDGET_SECONDS = 0.05
 FRESH_SECONDS = 1.0
 """Looks within this time see the same."""
 
-Kind = Literal["passed", "refused", "other", "near", "shadowed", "bans"]
+Curve = Literal["passed", "refused", "other", "near", "shadowed", "bans"]
 """What is drawn: ``other`` is banned, denied and unanswered; ``near``, ``shadowed`` and ``bans``, those that began, are
 counted by rule."""
-_OF_RULES: Mapping[str, Kind] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
+CURVES: tuple[Curve, ...] = get_args(Curve)
+_OF_RULES: Mapping[str, Curve] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
 ALL = ""
 """Stands for all endpoints."""
 
 
-class EndpointKind(NamedTuple):
+class EndpointCurve(NamedTuple):
     """One line of a drawing."""
 
     endpoint: str
-    kind: Kind
+    curve: Curve
 
 
 class RuleDid(NamedTuple):
@@ -229,17 +230,17 @@ def _amounts(counts: Counts) -> dict[tuple[str, ...], int]:
         amounts[name] = amounts.get(name, 0) + amount
 
     for check, amount in counts.checks.items():
-        kind: Kind | None = None
+        curve: Curve | None = None
         if check.outcome in PASSED:
-            kind = "passed"
+            curve = "passed"
         elif check.outcome in TURNED_AWAY:
-            kind = "refused" if check.outcome == "refused" else "other"
-        if kind is not None:
-            add(EndpointKind(check.endpoint, kind), amount)
-            add(EndpointKind(ALL, kind), amount)
+            curve = "refused" if check.outcome == "refused" else "other"
+        if curve is not None:
+            add(EndpointCurve(check.endpoint, curve), amount)
+            add(EndpointCurve(ALL, curve), amount)
     for rule, amount in counts.rules.items():
         add(RuleDid(*rule), amount)
         if rule.did in _OF_RULES:
-            add(EndpointKind(rule.endpoint, _OF_RULES[rule.did]), amount)
-            add(EndpointKind(ALL, _OF_RULES[rule.did]), amount)
+            add(EndpointCurve(rule.endpoint, _OF_RULES[rule.did]), amount)
+            add(EndpointCurve(ALL, _OF_RULES[rule.did]), amount)
     return amounts

@@ -11,6 +11,7 @@ from flask import current_app
 
 from ...config import PREFIX
 from ...control.document import Document
+from ...control.kinds import KINDS
 from ...engine import ConfigurationError
 from ...engine.errors import with_remedy
 from ...engine.storage.redis.uri import address_of
@@ -18,11 +19,10 @@ from ...observe.traffic import TopSubject, reader_of
 from ...observe.traffic.buckets import BUCKET_SECONDS
 from ...serve.gate import AppGate
 from ...serve.steer import steering_of
-from .hour import ALL, SLICES, Hour, Kind
+from .hour import ALL, CURVES, SLICES, Hour
 from .paging import part_of
 from .who import named
 
-KINDS: tuple[Kind, ...] = ("passed", "refused", "other", "near", "shadowed", "bans")
 MOST_RULES = 10
 MOST_SUBJECTS = 10
 SORTS = ("refused", "passed", "near", "name")
@@ -89,8 +89,8 @@ def _of_nothing() -> dict[str, Any]:
         "at": time.time(),
         "seconds": 0.0,
         "complete": True,
-        "totals": {kind: {"rate": 0.0, "hour": 0} for kind in KINDS},
-        "series": {"last": 0, "step": BUCKET_SECONDS, **{kind: [0] * SLICES for kind in KINDS}},
+        "totals": {curve: {"rate": 0.0, "hour": 0} for curve in CURVES},
+        "series": {"last": 0, "step": BUCKET_SECONDS, **{curve: [0] * SLICES for curve in CURVES}},
         "endpoints": [],
         "paging": part_of([], 1).as_json(),
         "rules": [],
@@ -111,7 +111,7 @@ def _of_hour(gate: AppGate, hour: Hour, endpoint: str | None, q: str, sort: str,
         "seconds": hour.seconds,
         "complete": hour.is_complete,
         "totals": _totals(hour, shown),
-        "series": {"last": hour.last, "step": BUCKET_SECONDS, **{kind: hour.series(shown, kind) for kind in KINDS}},
+        "series": {"last": hour.last, "step": BUCKET_SECONDS, **{curve: hour.series(shown, curve) for curve in CURVES}},
         "endpoints": [_endpoint(hour, name) for name in part.rows],
         "paging": part.as_json(),
         "rules": _rules(hour, endpoint),
@@ -122,7 +122,7 @@ def _of_hour(gate: AppGate, hour: Hour, endpoint: str | None, q: str, sort: str,
 
 
 def _totals(hour: Hour, endpoint: str) -> dict[str, Any]:
-    return {kind: {"rate": hour.rate(endpoint, kind), "hour": hour.total(endpoint, kind)} for kind in KINDS}
+    return {curve: {"rate": hour.rate(endpoint, curve), "hour": hour.total(endpoint, curve)} for curve in CURVES}
 
 
 def _amounts_by_endpoint(hour: Hour) -> dict[str, dict[str, int]]:
@@ -137,11 +137,11 @@ def _order(sort: str, name: str, amounts: Mapping[str, int]) -> tuple[Any, ...]:
     if sort == "name":
         return (name,)
     first = -amounts.get(sort, 0)
-    return (first, *(-amounts.get(kind, 0) for kind in ("refused", "other", "near", "passed")), name)
+    return (first, *(-amounts.get(curve, 0) for curve in ("refused", "other", "near", "passed")), name)
 
 
 def _endpoint(hour: Hour, name: str) -> dict[str, Any]:
-    series = {kind: hour.series(name, kind) for kind in ("passed", "refused", "other")}
+    series = {curve: hour.series(name, curve) for curve in ("passed", "refused", "other")}
     return {"endpoint": name, **_totals(hour, name), "series": series}
 
 
@@ -202,5 +202,5 @@ def changes_facts(gate: AppGate) -> dict[str, Any]:
         "enabled": steering.enabled,
         "shared": steering.control.shared,
         "problem": str(steering.control.problem or ""),
-        **{kind: kinds.count(kind) for kind in ("override", "ban", "deny", "allow")},
+        **{kind: kinds.count(kind) for kind in KINDS},
     }

@@ -7,6 +7,7 @@ from typing import Any
 from flask import Response, request
 from werkzeug.exceptions import Forbidden
 
+from ...control.kinds import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...observe.traffic.buckets import BUCKET_SECONDS
@@ -39,7 +40,7 @@ def now_facts() -> dict[str, Any]:
 def now_page() -> Response:
     found = now_facts()
     last, totals = found["series"]["last"], found["totals"]
-    everything = sum(totals[kind]["hour"] for kind in ("passed", "refused", "other"))
+    everything = sum(totals[curve]["hour"] for curve in ("passed", "refused", "other"))
     for each in found["endpoints"]:
         each["drawing"] = _drawing(each["series"], last, slices=6, size=SPARK)
     return render(
@@ -53,8 +54,8 @@ def now_page() -> Response:
 def _drawing(series: dict[str, Any], last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
     nothing = [0] * len(series["passed"])
     passed, refused, other, near = (
-        grouped(series.get(kind, nothing), last, slices=slices, seconds=BUCKET_SECONDS)
-        for kind in ("passed", "refused", "other", "near")
+        grouped(series.get(curve, nothing), last, slices=slices, seconds=BUCKET_SECONDS)
+        for curve in ("passed", "refused", "other", "near")
     )
     return drawn(passed, refused, other, near, size=size)
 
@@ -227,7 +228,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
     return render(
         "lists.html",
         status=status,
-        kinds=entries.KINDS,
+        kinds=KINDS,
         failed=problem,
         done=next((each for each in entries.all_facts(gate_in_force()) if each["id"] == done), None) if done else None,
         undone=request.args.get("undone", ""),
