@@ -29,7 +29,7 @@ def _answering(app: Flask, handle: Callable[..., Any]) -> Callable[..., Any]:
             answer = handle(*arguments)
         except _REFUSALS as refusal:
             *context, error = arguments
-            if refusal is error:  # no handler takes it: TRAP_HTTP_EXCEPTIONS
+            if refusal is error:  # no handler takes it (TRAP_HTTP_EXCEPTIONS), or one has raised it again
                 raise
             answer = _handled(handle, context, refusal)
         if type(answer) is RateLimitExceeded:  # Flask would run it as a WSGI application, which takes longer

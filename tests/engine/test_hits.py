@@ -40,6 +40,12 @@ def test_a_hit_has_a_rule(wrong: Any) -> None:
         Hit("key", wrong)
 
 
+@pytest.mark.parametrize("wrong", ['a"b', "a\\b", "a\nb", "ä", b"a", None])
+def test_the_name_of_a_hit_fits_into_a_header_field(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"name=.*: give printable ASCII without quotes and backslashes"):
+        Hit("key", Rule(60, 5), name=wrong)
+
+
 def test_a_limiter_and_its_layers_refuse_a_wrong_kind_of_value() -> None:
     wrong: Any = {"workers": 4}
     with pytest.raises(ConfigurationError, match=r"layers=\{'workers': 4\}: give Layers"):

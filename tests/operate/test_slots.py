@@ -70,15 +70,18 @@ def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: 
     app.add_url_rule("/checks", "checks", checks)
     client = app.test_client()
 
-    held = [client.get("/dynamic"), client.get("/checks"), client.get("/checks")]
+    held = [client.get(path) for path in ("/dynamic", "/checks", "/checks", "/report")]
 
-    assert sorted(slots_in_use(gate_of(app))) == [
+    found = slots_in_use(gate_of(app))
+    assert sorted(found) == [
         SlotsInUse("a service", 2, None, "default", ""),
         SlotsInUse("by_request", 1, None, "ip", "127.0.0.1"),
         SlotsInUse("checked", 2, None, "default", ""),
+        SlotsInUse("report", 1, 2, "ip", "127.0.0.1"),
     ]
+    assert [each.endpoint for each in found[2:]] == ["by_request", "report"], "an unknown limit may be used up"
     keys = describe_keys(gate_of(app), stored_keys(gate_of(app), ["rate_limit:"], containing=":concurrency:"))
-    assert sorted(key.used or 0 for key in keys) == [1, 2, 2]
+    assert sorted(key.used or 0 for key in keys) == [1, 1, 2, 2]
     for response in held:
         response.close()
     assert slots_in_use(gate_of(app)) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from flask import Blueprint, Flask, abort
@@ -173,6 +173,20 @@ def test_refusals_are_raised_if_the_app_traps_them(limited_app: Flask) -> None:
     assert statuses(limited_app, "/a") == [404]
     with pytest.raises(RateLimitExceeded):
         ask(limited_app, "/b")
+
+
+def test_a_handler_that_raises_the_refusal_again_runs_once(limited_app: Flask, client: FlaskClient) -> None:
+    limited_app.config["PROPAGATE_EXCEPTIONS"] = False
+    limited_app.add_url_rule("/", "index", rate_limiter(rules="1/minute")(view()))
+    handled: list[RateLimitExceeded] = []
+
+    @limited_app.errorhandler(429)
+    def raise_again(error: RateLimitExceeded) -> NoReturn:
+        handled.append(error)
+        raise error
+
+    assert [client.get("/").status_code for _ in range(2)] == [200, 500]
+    assert len(handled) == 1
 
 
 @pytest.mark.parametrize("raised", [Forbidden, ZeroDivisionError])

@@ -115,6 +115,16 @@ def test_no_parameter_is_missing(document: dict[str, Any]) -> None:
         assert asked <= known, name
 
 
+def test_parameters_say_what_they_take(document: dict[str, Any]) -> None:
+    parameters = {each["name"]: each["schema"] for each in document["paths"]["/limits"]["get"]["parameters"]}
+
+    assert parameters == {
+        "q": {"type": "string"},
+        "show": {"type": "string", "enum": ["all", "changed", "shadow", "unlimited"]},
+        "page": {"type": "integer", "minimum": 1},
+    }
+
+
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
 def test_nothing_is_changed_there(busy: FlaskClient, method: str) -> None:
     assert {name: getattr(busy, method)(API + name).status_code for name in ASKED} == dict.fromkeys(ASKED, 405)

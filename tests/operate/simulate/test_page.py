@@ -176,6 +176,19 @@ def test_the_report_as_a_page(app: Flask) -> None:
     assert "script" not in {tag for tag, _, _ in elements.found}
 
 
+def test_a_rule_that_no_request_asks_is_told() -> None:
+    """As rules about requests at once are, if the log does not say how long requests take."""
+    app = Flask("shop")
+    MultiLimit(app)
+    app.add_url_rule("/update", "update", rate_limiter(rules=["9/minute", "2 at once"])(lambda: "ok"))
+    report = simulate(app, requests(5, "203.0.113.7"))
+
+    cells = Elements(report_page([("in force", report)], timezone.utc)).of("td")
+
+    assert cells[cells.index("9 per 60s") + 4] == "never refuses: at least 4 left\n"
+    assert cells[cells.index("2 at once") + 4] == "never asked\n"
+
+
 def test_what_a_log_says_is_text_in_the_page(app: Flask) -> None:
     report = simulate(app, requests(5, EVIL))
 
