@@ -61,6 +61,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"beat", "events", "namespace"},
         {"boards", "traffic"},
         {"tallying"},
+        {"metrics"},
         {"prometheus", "opentelemetry"},
     ),
     "observe/traffic": (

@@ -7,16 +7,17 @@ processes share them (``PROMETHEUS_MULTIPROC_DIR``), a scrape shows the others a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isnan
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_several, is_number
 from ..engine.forks import mind_forks
-from .events import BREAKER_STATES, Event, Watched
+from .events import Event, Watched
+from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Count, Measured, Reading, Values
 from .namespace import NAMESPACE, check_namespace
 from .tallying import Labels, Tallying
 
@@ -59,8 +60,8 @@ class PrometheusMetrics:
         self._note = self._tallying.note
         self._apps: list[Watched] = []
         self._labels = Labels()
-        self._banning: dict[str, set[tuple[str, ...]]] = {}
-        """By app, the endpoints and names of bans that were shown in force."""
+        self._shown: dict[tuple[str, str], set[Values]] = {}
+        """By app and gauge, the labels that were shown: where a value is gone, they show 0."""
         self._lock = Lock()
         mind_forks(self)
         self._made: list[Any] = []
@@ -85,123 +86,52 @@ class PrometheusMetrics:
         """Update the metrics. Return whether they may change again without an event."""
         with self._lock:
             counts = self._tallying.take()
-            for check, amount in counts.checks.items():
-                endpoint = self._labels(check.endpoint)
-                if check.outcome == "refunded":
-                    self._refunds.labels(*endpoint).inc(amount)
-                else:
-                    self._checks.labels(*endpoint, check.outcome, check.decided_by).inc(amount)
-            for each, amount in counts.rules.items():
-                self._of_rules[each.did].labels(*self._labels(each.endpoint, each.rule)).inc(amount)
+            for count, counter in self._counts:
+                for values, amount in count.of(counts):
+                    counter.labels(*count.bounded(values, self._labels)).inc(amount)
             self._tallying.hand_on_times(lambda decided_by, seconds: self._seconds.labels(decided_by).observe(seconds))
             changing = [self._show(app) for app in self._apps]
             return any(changing)
 
     def _show(self, watched: Watched) -> bool:
         """Set the gauges of an app. Return whether they may change again without an event."""
-        app, health, control = watched.name, watched.health(), watched.control()
-        if control is not None:
-            self._control_version.labels(app).set(control.version)
-            self._control_age.labels(app).set(control.age)
-            for kind, amount in control.entries.items():
-                self._control_entries.labels(app, kind).set(amount)
-        self._show_bans(watched)
-        self._storage_up.labels(app).set(health.state == "working")
-        for state in BREAKER_STATES:
-            self._breaker.labels(app, state).set(health.breaker == state)
-        self._pending.labels(app).set(health.pending)
-        self._fallback_keys.labels(app).set(health.fallback_keys)
-        self._leases.labels(app).set(watched.leases())
-        return health.state != "working" or bool(health.fallback_keys)
-
-    def _show_bans(self, watched: Watched) -> None:
-        app, found = watched.name, watched.bans()
-        amounts = dict.fromkeys(self._banning.setdefault(app, set()), 0)
-        for name, amount in (found or {}).items():
-            bounded = self._labels(*name)
-            amounts[bounded] = amounts.get(bounded, 0) + amount
-        for (endpoint, rule), amount in amounts.items():
-            self._bans_in_force.labels(app, endpoint, rule).set(amount)
-        self._banning[app].update(amounts)
+        app = AppState(watched)
+        for reading, gauge in self._readings:
+            shown = self._shown.setdefault((watched.name, reading.name), set())
+            amounts = {**dict.fromkeys(shown, 0), **reading.amounts(app, self._labels)}
+            for values, amount in amounts.items():
+                gauge.labels(watched.name, *values).set(amount)
+            shown.update(amounts)
+        return app.health.state != "working" or bool(app.health.fallback_keys)
 
     # The metrics
 
     def _make(self, buckets: Sequence[float]) -> None:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             self._register(_Flushing(self.flush))  # before the metrics: they are collected in this order
-        self._make_counters()
+        self._counts = [(each, self._counter(each)) for each in COUNTS]
         self._make_histogram(buckets)
-        self._make_gauges()
-
-    def _make_counters(self) -> None:
-        self._checks = self._counter(
-            "checks", "Checks of rate limits, by outcome and by who decided.", "endpoint", "outcome", "decided_by"
-        )
-        self._refunds = self._counter("refunds", "Checks of which charges were given back.", "endpoint")
-        self._of_rules = {
-            "refuses": self._counter("refusals", "Refusals, by each rule that refuses.", "endpoint", "rule"),
-            "shadows": self._counter(
-                "shadow_refusals",
-                "Checks that a rule would have refused if its limiter were no shadow.",
-                "endpoint",
-                "rule",
-            ),
-            "near": self._counter(
-                "near_limit",
-                "Checks that a rule has let pass with more than 80 percent of its quota used.",
-                "endpoint",
-                "rule",
-            ),
-            "bans": self._counter("bans", "Bans that began, by each limiter that bans.", "endpoint", "rule"),
-        }
+        self._readings = [(each, self._gauge(each)) for each in READINGS]
 
     def _make_histogram(self, buckets: Sequence[float]) -> None:
         self._seconds = Histogram(
-            "check_seconds",
-            "Time that a check of rate limits takes, without time spent waiting for a turn.",
-            ["decided_by"],
-            namespace=self.namespace,
-            registry=None,
-            buckets=buckets,
+            "check_seconds", CHECK_TIME, ["decided_by"], namespace=self.namespace, registry=None, buckets=buckets
         )
         self._register(self._seconds)
 
-    def _make_gauges(self) -> None:
-        self._storage_up = self._gauge("storage_up", "Whether the storage of an app answers.", "livemin")
-        self._breaker = self._gauge(
-            "storage_breaker", "Processes of an app whose breaker is in a state.", "livesum", "state"
-        )
-        self._pending = self._gauge(
-            "pending_charges", "Checks admitted in an outage that are to be charged to the storage.", "livesum"
-        )
-        self._fallback_keys = self._gauge(
-            "fallback_keys", "Keys that processes count by themselves in place of the storage.", "livesum"
-        )
-        self._leases = self._gauge("leases", "Quotas of which processes have taken units in advance.", "livesum")
-        self._control_version = self._gauge(
-            "control_version", "How often limits were changed at run time, as far as every process knows.", "livemin"
-        )
-        self._control_age = self._gauge(
-            "control_age_seconds", "Time since a process has last looked for changes, and got an answer.", "livemax"
-        )
-        self._control_entries = self._gauge(
-            "control_entries",
-            "Overrides, allow and deny entries and bans by hand in force.",
-            "livemax",
-            "kind",
-        )
-        self._bans_in_force = self._gauge(
-            "bans_in_force", "Bans in force that limiters began, in any process.", "livemax", "endpoint", "rule"
-        )
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        counter = Counter(name, text, labels, namespace=self.namespace, registry=None)
+    def _counter(self, count: Count) -> Counter:
+        counter = Counter(_name_of(count), count.text, count.labels, namespace=self.namespace, registry=None)
         self._register(counter)
         return counter
 
-    def _gauge(self, name: str, text: str, mode: Any, *labels: str) -> Gauge:
+    def _gauge(self, reading: Reading) -> Gauge:
         """A gauge with the label ``app``. Without labels it would show 0 before the process knows the value."""
-        gauge = Gauge(name, text, ("app", *labels), namespace=self.namespace, registry=None, multiprocess_mode=mode)
+        gauge = Gauge(
+            *(_name_of(reading), reading.text, ("app", *reading.labels)),
+            namespace=self.namespace,
+            registry=None,
+            multiprocess_mode=_MODES[reading.over_processes],
+        )
         self._register(gauge)
         return gauge
 
@@ -211,6 +141,18 @@ class PrometheusMetrics:
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
+
+
+_MODES: Final[Mapping[str, Literal["livemax", "livemin", "livesum"]]] = {
+    "max": "livemax",
+    "min": "livemin",
+    "sum": "livesum",
+}
+
+
+def _name_of(metric: Measured) -> str:
+    """Its name after the conventions of Prometheus, which has a unit of seconds at the end."""
+    return metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
 
 
 def _check_buckets(buckets: Sequence[float]) -> None:

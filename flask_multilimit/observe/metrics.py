@@ -1,0 +1,174 @@
+"""What is measured: one table of metrics, which Prometheus and OpenTelemetry offer alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from ..engine import Health
+from .events import BREAKER_STATES, ControlState, Watched
+from .tallying import Labels
+from .traffic import Counts, RuleOutcome
+
+Values = tuple[str, ...]
+"""The values of labels, in the order of their names."""
+OF_RULE: Final = ("endpoint", "rule")
+CHECK_TIME: Final = "Time that a check of rate limits takes, without time spent waiting for a turn."
+"""The description of the histogram, which each of the two names after its own conventions."""
+
+
+class AppState:
+    """What an app says about itself at one moment. It is asked for each part at most once."""
+
+    def __init__(self, app: Watched) -> None:
+        self._app = app
+
+    @cached_property
+    def health(self) -> Health:
+        return self._app.health()
+
+    @cached_property
+    def leases(self) -> int:
+        return self._app.leases()
+
+    @cached_property
+    def control(self) -> ControlState | None:
+        return self._app.control()
+
+    @cached_property
+    def bans(self) -> Mapping[tuple[str, str], int]:
+        return self._app.bans() or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Something that is measured."""
+
+    name: str
+    """As OpenTelemetry has it, without ``multilimit``."""
+    unit: str
+    """As OpenTelemetry writes it: ``{check}``, ``s``."""
+    text: str
+    labels: Values
+    """Endpoints and rules come first. Never subjects."""
+
+    def bounded(self, values: Values, labels: Labels) -> Values:
+        """``values`` with endpoints and rules as ``labels`` shows them: an app may have any number of these."""
+        names = sum(label in OF_RULE for label in self.labels)
+        return (*labels(*values[:names]), *values[names:]) if names else values
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Measured):
+    """It only grows."""
+
+    of: Callable[[Counts], Iterable[tuple[Values, int]]]
+    """By how much it grows, by the values of its labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Measured):
+    """It goes up and down. Each app has its own."""
+
+    over_processes: Literal["max", "min", "sum"]
+    """What holds for several processes of an app together."""
+    of: Callable[[AppState], Mapping[Values, float]]
+    """Its value now, by the values of its labels; nothing if the app does not know it."""
+
+    def amounts(self, app: AppState, labels: Labels) -> dict[Values, float]:
+        """The same, with bounded labels."""
+        amounts: dict[Values, float] = {}
+        for values, amount in self.of(app).items():
+            bounded = self.bounded(values, labels)
+            amounts[bounded] = amounts.get(bounded, 0) + amount
+        return amounts
+
+
+def _checks(counts: Counts) -> Iterable[tuple[Values, int]]:
+    return ((each, amount) for each, amount in counts.checks.items() if each.outcome != "refunded")
+
+
+def _refunds(counts: Counts) -> Iterable[tuple[Values, int]]:
+    return (((each.endpoint,), amount) for each, amount in counts.checks.items() if each.outcome == "refunded")
+
+
+def _of_rules(did: RuleOutcome) -> Callable[[Counts], Iterable[tuple[Values, int]]]:
+    return lambda counts: (
+        ((each.endpoint, each.rule), amount) for each, amount in counts.rules.items() if each.did == did
+    )
+
+
+def _of_app(value: Callable[[AppState], float]) -> Callable[[AppState], Mapping[Values, float]]:
+    return lambda app: {(): value(app)}
+
+
+def _breaker(app: AppState) -> Mapping[Values, float]:
+    return {(state,): int(app.health.breaker == state) for state in BREAKER_STATES}
+
+
+def _of_control(value: Callable[[ControlState], float]) -> Callable[[AppState], Mapping[Values, float]]:
+    return lambda app: {} if app.control is None else {(): value(app.control)}
+
+
+def _entries(app: AppState) -> Mapping[Values, float]:
+    return {} if app.control is None else {(kind,): amount for kind, amount in app.control.entries.items()}
+
+
+COUNTS: Final[tuple[Count, ...]] = (
+    Count(
+        *("checks", "{check}", "Checks of rate limits, by outcome and by who decided."),
+        ("endpoint", "outcome", "decided_by"),
+        _checks,
+    ),
+    Count("refunds", "{check}", "Checks of which charges were given back.", ("endpoint",), _refunds),
+    Count("refusals", "{check}", "Refusals, by each rule that refuses.", OF_RULE, _of_rules("refuses")),
+    Count(
+        *("shadow_refusals", "{check}", "Checks that a rule would have refused if its limiter were no shadow."),
+        *(OF_RULE, _of_rules("shadows")),
+    ),
+    Count(
+        *("near_limit", "{check}", "Checks that a rule has let pass with more than 80 percent of its quota used."),
+        *(OF_RULE, _of_rules("near")),
+    ),
+    Count("bans", "{ban}", "Bans that began, by each limiter that bans.", OF_RULE, _of_rules("bans")),
+)
+READINGS: Final[tuple[Reading, ...]] = (
+    Reading(
+        *("storage.up", "1", "Whether the storage of an app answers.", ()),
+        *("min", _of_app(lambda app: int(app.health.state == "working"))),
+    ),
+    Reading(
+        *("storage.breaker", "{process}", "Processes of an app, by the state of their breaker.", ("state",)),
+        *("sum", _breaker),
+    ),
+    Reading(
+        *("pending_charges", "{check}", "Checks admitted in an outage that are to be charged to the storage.", ()),
+        *("sum", _of_app(lambda app: app.health.pending)),
+    ),
+    Reading(
+        *("fallback_keys", "{key}", "Keys that processes count by themselves in place of the storage.", ()),
+        *("sum", _of_app(lambda app: app.health.fallback_keys)),
+    ),
+    Reading(
+        *("leases", "{lease}", "Quotas of which processes have taken units in advance.", ()),
+        *("sum", _of_app(lambda app: app.leases)),
+    ),
+    Reading(
+        *("control.version", "{change}", "How often limits were changed at run time, as far as processes know.", ()),
+        *("min", _of_control(lambda control: control.version)),
+    ),
+    Reading(
+        *("control.age", "s", "Time since a process has last looked for changes, and got an answer.", ()),
+        *("max", _of_control(lambda control: control.age)),
+    ),
+    Reading(
+        *("control.entries", "{entry}", "Overrides, allow and deny entries and bans by hand in force.", ("kind",)),
+        *("max", _entries),
+    ),
+    Reading(
+        *("bans_in_force", "{ban}", "Bans in force that limiters began, in any process.", OF_RULE),
+        *("max", lambda app: app.bans),
+    ),
+)

@@ -1,0 +1,115 @@
+"""One table of metrics: Prometheus and OpenTelemetry offer the same."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+
+from flask_multilimit import Ban, Event, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.observe.metrics import COUNTS, READINGS, Measured
+from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
+from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.serve.gate import gate_of
+from support.folders import DOCS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flask import Flask
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def meters(reader: InMemoryMetricReader) -> Iterator[MeterProvider]:
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    yield provider
+    provider.shutdown()
+
+
+def of_prometheus(registry: CollectorRegistry) -> dict[Series, float]:
+    return {
+        (
+            family.name.removeprefix("multilimit_").removesuffix("_seconds"),
+            frozenset(sample.labels.items()),
+        ): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if family.type in {"counter", "gauge"} and not sample.name.endswith("_created")
+    }
+
+
+def of_opentelemetry(reader: InMemoryMetricReader) -> dict[Series, float]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        (
+            metric.name.removeprefix("multilimit.").replace(".", "_"),
+            frozenset((label.removeprefix("multilimit."), str(value)) for label, value in attributes(point).items()),
+        ): point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+        if hasattr(point, "value")
+    }
+
+
+def attributes(point: Any) -> dict[str, Any]:
+    return dict(point.attributes or {})
+
+
+def test_both_say_the_same(app: Flask, meters: MeterProvider, reader: InMemoryMetricReader) -> None:
+    registry = CollectorRegistry()
+    prometheus, opentelemetry = PrometheusMetrics(registry=registry), OpenTelemetryObserver(meter_provider=meters)
+    MultiLimit(app, observers=[prometheus, opentelemetry])
+    app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules="3/hour", ban=Ban(after=2))(lambda: "ok"))
+    app.add_url_rule("/trial", "trial", rate_limiter(rules="1/hour", shadow=True)(lambda: "ok"))
+    client = app.test_client()
+    for path in ("/", "/trial"):
+        for _ in range(6):
+            client.get(path)
+    for observer in (prometheus, opentelemetry):
+        observer(Event("view", "refunded", "storage", None, 0.0, 0.0, (), None))
+    gate_of(app).audience.watched.beat.once()
+    opentelemetry.flush()
+
+    one, other = of_prometheus(registry), of_opentelemetry(reader)
+
+    assert {name for name, _ in one} == {shown(each) for each in (*COUNTS, *READINGS)}
+    assert without_clock(one) == without_clock(other)
+
+
+def shown(metric: Measured) -> str:
+    return metric.name.replace(".", "_")
+
+
+def without_clock(values: dict[Series, float]) -> dict[Series, float]:
+    """The age of what was read goes on between two looks."""
+    return {series: value for series, value in values.items() if series[0] != "control_age"}
+
+
+def test_every_metric_is_documented_for_both() -> None:
+    page = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+    prometheus = re.findall(r"^\| `multilimit_(\w+?)(?:_total|_seconds)?` \| (?:counter|gauge) ", page, re.MULTILINE)
+    opentelemetry = re.findall(
+        r"^\| `multilimit\.([\w.]+)` \| (?:counter|observable gauge|observable up-down counter), `(.*?)` \| (.*?) \|$",
+        page,
+        re.MULTILINE,
+    )
+
+    assert set(prometheus) == {shown(each) for each in (*COUNTS, *READINGS)}
+    assert {(name, unit, re.sub(r"`multilimit\.(\w+)`", r"\1", labels)) for name, unit, labels in opentelemetry} == {
+        *((each.name, each.unit, ", ".join(each.labels)) for each in COUNTS),
+        *((each.name, each.unit, ", ".join(("app", *each.labels))) for each in READINGS),
+    }
