@@ -30,7 +30,7 @@ class Settings(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     storage_uri: str = "memory://"
-    """Where quotas are kept: ``memory://``, or the URI of another of the ``SCHEMES`` of storages."""
+    """Where quotas are kept: ``memory://``, or a URI of another scheme in ``SCHEMES``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
     """Seconds to wait for a connection, and again for an answer; above 0, at most 60. A check without an answer is

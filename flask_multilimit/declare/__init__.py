@@ -1,1 +1,1 @@
-"""What is declared when Python imports a module: limiters, their types and rules."""
+"""Declarations, made when Python imports a module: limiters, their types and rules."""

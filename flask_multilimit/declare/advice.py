@@ -57,7 +57,7 @@ class Stack:
 
 
 class Gate(Protocol):
-    """What the decorated functions of an app ask before they run."""
+    """Decides for the decorated functions of an app, which ask it before they run."""
 
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the stack. Return all declarations that are covered if the call may pass; raise if not.

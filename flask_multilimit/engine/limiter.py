@@ -119,7 +119,7 @@ class Limiter:
         if check_id is not None:
             if not isinstance(check_id, UUID):
                 raise ConfigurationError(f"check_id={brief(check_id)}: give a UUID: the id of a Decision, or uuid4()")
-            self._refunds.forget(check_id.bytes)  # what it charges now can be refunded again
+            self._refunds.forget(check_id.bytes)  # its new charges can be refunded again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
         if self.revise is not None and hits.revisable:

@@ -301,7 +301,7 @@ class Keeper:
         try:
             storage.release([slot for lost in together for slot in lost.slots])
         except Exception as error:
-            if _fault(error):  # what else is lost was logged when it failed first
+            if _fault(error):  # other failures were logged the first time
                 _log.warning("Slots could not be released: %s. Trying again until they expire.", error, exc_info=error)
             now = self._clock()
             for lost in together:

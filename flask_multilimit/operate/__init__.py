@@ -1,1 +1,1 @@
-"""For the people who run an app: the command line, and what it shows."""
+"""Tools for the people who run an app: the command line, the dashboard, and the reports behind them."""

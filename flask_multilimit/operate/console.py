@@ -71,7 +71,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None or math.isinf(seconds):
         return "never"
     if seconds >= 3600:
-        seconds = 60 * math.ceil(seconds / 60)  # what was to last two hours is shown as such a moment later
+        seconds = 60 * math.ceil(seconds / 60)  # a moment after two hours were set, this still shows two hours
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{_short(seconds / size)} {unit}"

@@ -14,14 +14,15 @@ from .top import SlotsInUse
 
 MOST_KEYS = 1000
 """The most keys to look at."""
+MOST_SUBJECTS = 20
 
 
-def slots_in_use(gate: AppGate, most: int = 20) -> list[SlotsInUse]:
+def slots_in_use(gate: AppGate) -> list[SlotsInUse]:
     """The subjects that hold the largest part of their slots, including those taken in checks, in functions and by
     rules that depend on the request. Empty if the storage cannot list keys. Raises :class:`StorageError`."""
     if not isinstance(gate.limiter.storage, Inspectable):
         return []
-    return heapq.nlargest(most, _found(gate), key=_rank)
+    return heapq.nlargest(MOST_SUBJECTS, _found(gate), key=_rank)
 
 
 def _rank(found: SlotsInUse) -> tuple[float, int]:

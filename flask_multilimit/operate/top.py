@@ -178,11 +178,11 @@ def screen(
     return lines[:rows]
 
 
-def sparkline(series: Sequence[int], columns: int = SPARKS) -> str:
-    """The series as bars, the oldest first; slices are joined if there are more than ``columns``."""
+def sparkline(series: Sequence[int]) -> str:
+    """The series as bars, the oldest first; slices are joined if there are more than :data:`SPARKS`."""
     if not series:
         return ""
-    size = -(-len(series) // columns)
+    size = -(-len(series) // SPARKS)
     start = len(series) % size and size - len(series) % size
     padded = [0] * start + list(series)
     sums = [sum(padded[place : place + size]) for place in range(0, len(padded), size)]

@@ -1,4 +1,4 @@
-"""What a change of limits would change, as text for people."""
+"""Describes what a change of limits would change, as text for people."""
 
 from __future__ import annotations
 

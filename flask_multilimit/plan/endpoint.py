@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""
 Ask = Callable[[Callable[[], Any], Any], Any]
-"""Asks a callable of a limiter about the request; the second argument is the answer if there is none."""
+"""Asks a callable of a limiter about the request; the second argument is the answer if that is not asked, or fails."""
 LONGEST_REMEMBERED = 256
 """Characters of the longest subject that is remembered, because clients can invent subjects and must not fill the
 memory."""
@@ -53,7 +53,7 @@ class PlannedLimiter:
 
     @property
     def declared(self) -> Declaration:
-        """What was declared, before any override."""
+        """The original declaration, before any override."""
         return self.changed_from or self.declaration
 
     @property
@@ -337,7 +337,8 @@ def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 -
 
 
 def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
-    """What ``condition`` returns; ``otherwise`` if it raises, as it may need what this request has not found out."""
+    """What ``condition`` returns; ``otherwise`` if it raises, because this request may have ended before something that
+    it needs was known."""
     try:
         return condition()
     except Exception:

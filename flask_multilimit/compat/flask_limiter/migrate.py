@@ -112,7 +112,7 @@ def _options(limiter: Limiter, limit: Limit, endpoints: list[str], notes: list[s
     yield from _type(limit.key_function or limiter.key_func, notes)
     yield f"rules={_rules(limit, notes)}"
     if limit.shared and limit.scope == "global":
-        pass  # limits of the app share their quota as it is
+        pass  # limits of the app share their quota anyway
     elif limit.scope and not limit.per_method:
         yield from _scope_option(limit, endpoints, notes)
     if limit.methods and not limit.per_method:
@@ -130,7 +130,7 @@ def _options(limiter: Limiter, limit: Limit, endpoints: list[str], notes: list[s
     if limit.on_breach is not None:
         yield f"on_rejected={_called(limit.on_breach)}"
         notes.append(
-            "on_rejected is called with the Decision, in place of a RequestLimit, and alone: not beside that of all"
+            "on_rejected is called with the Decision instead of a RequestLimit, and replaces that of MultiLimit here"
         )
     if limit.role == "limit" and not limit.override_defaults:
         yield "with_defaults=True"

@@ -67,7 +67,7 @@ class Options(
 
 
 class Settings(NamedTuple):
-    """What applies to one app. Arguments of the Limiter take precedence over settings."""
+    """The settings of one app. Arguments of the Limiter take precedence over those of ``app.config``."""
 
     default_limits: tuple[Limit, ...]
     application_limits: tuple[Limit, ...]

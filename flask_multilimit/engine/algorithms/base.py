@@ -37,8 +37,8 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
 
 
 def held(level: int, *, begun: bool) -> int:
-    """What a reply has in place of remaining units while a ban holds: its level, and whether this check began it. It is
-    below 0, as nothing else is."""
+    """A number in place of remaining units while a ban holds: its level, and whether this check began it. It is below
+    0, which no number of units is."""
     return -2 * (level + 1) - begun
 
 

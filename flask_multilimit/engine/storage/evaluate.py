@@ -98,7 +98,7 @@ _Step = tuple[str, Quota, int, bool, Callable[..., Any], Callable[..., Any], Cal
 
 
 def _steps_of(hits: tuple[Hit, ...]) -> tuple[tuple[_Step, ...], tuple[Watching, ...]]:
-    """What a check needs to know about its hits, looked up once, and the bans among them."""
+    """The parts of hits that a check needs, looked up once, and the bans among the hits."""
     return tuple(map(_step, hits)), bans_among(hits)
 
 

@@ -1,4 +1,4 @@
-"""What all commands need: the app's gate, and how they answer people and programs."""
+"""The parts that all commands share: the app's gate, and output for people and programs."""
 
 from __future__ import annotations
 

@@ -451,7 +451,7 @@ class _Reset:
     """How one command resets, and what it prints."""
 
     what: str
-    """For the history."""
+    """The description for the history."""
     reason: str
     author: str | None
     dry_run: bool

@@ -118,7 +118,7 @@ def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
 
 
 def as_data(plans: Plans, given: Mapping[str, str]) -> dict[str, Any]:
-    """What ``Control.preview`` takes. Raises :class:`ConfigurationError`."""
+    """The argument of ``Control.preview``. Raises :class:`ConfigurationError`."""
     if given["kind"] != "override":
         status = given.get("status", "")
         return {"kind": given["kind"], "who": given.get("who", ""), "status": _status(status)}

@@ -19,7 +19,7 @@ class Drawing(NamedTuple):
     passed: str
     """The path of an area, as are the next two."""
     refused: str
-    """On top of what passed."""
+    """Refused requests, on top of those that passed."""
     other: str
     """On top of both: banned, denied, unanswered."""
     near: str

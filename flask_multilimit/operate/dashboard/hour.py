@@ -24,8 +24,8 @@ FRESH_SECONDS = 1.0
 """Looks within this time see the same."""
 
 Curve = Literal["passed", "refused", "other", "near", "shadowed", "bans"]
-"""What is drawn: ``other`` is banned, denied and unanswered; ``near``, ``shadowed`` and ``bans``, those that began, are
-counted by rule."""
+"""The lines of a drawing. ``other`` is banned, denied and unanswered; ``near``, ``shadowed`` and ``bans`` (those that
+began) are counted by rule."""
 CURVES: tuple[Curve, ...] = get_args(Curve)
 _OF_RULES: Mapping[str, Curve] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
 ALL = ""

@@ -16,7 +16,7 @@ COOKIE = "multilimit_language"
 
 
 def language_of(asked: Request, locale: str) -> Language:
-    """What was chosen, else what ``MULTILIMIT_LOCALE`` says, else what the browser prefers."""
+    """The chosen language, otherwise that of ``MULTILIMIT_LOCALE``, otherwise the one that the browser prefers."""
     for language in LANGUAGES:
         if asked.args.get("lang") == language:
             return language

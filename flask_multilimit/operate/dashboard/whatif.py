@@ -117,7 +117,7 @@ class Question:
     window: str = "60"
     """Seconds."""
     refuse_at_most: str = "0.1%"
-    """Of requests, and of clients."""
+    """The share of requests, and of clients, that may be refused."""
     count: str = ""
     """Empty: the smallest that refuses at most the given share."""
 

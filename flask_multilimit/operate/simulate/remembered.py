@@ -11,7 +11,7 @@ REMEMBERED = 10_000
 
 
 class Remembered:
-    """What is asked, by client and place.
+    """The :class:`Asked` of each client at each place.
 
     :param forget: called with what is dropped.
     """

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from .logs.logged import LoggedRequest
 from .logs.reading import Logs
@@ -28,7 +28,7 @@ LONGEST = 70
 def seldom_collected() -> Iterator[None]:
     """Let the garbage collector of this process run less often for a while: it takes a third of a replay's time."""
     before = gc.get_threshold()
-    if before[0]:  # else the collector is off
+    if before[0]:  # otherwise the collector is off
         gc.set_threshold(max(before[0], COLLECTED_EACH), 50, 100)
     try:
         yield
@@ -39,9 +39,9 @@ def seldom_collected() -> Iterator[None]:
 class Watched:
     """The requests of ``logs``, with a progress line on a terminal. Ctrl-C stops reading; a second one, the program."""
 
-    def __init__(self, logs: Logs, stream: TextIO | None = None) -> None:
+    def __init__(self, logs: Logs) -> None:
         self._logs = logs
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = sys.stderr
         self._stopped = False
         self.complete: bool = True
         """``False`` if the user stopped it."""

@@ -120,9 +120,9 @@ class _Question:
     claimed: dict[int, _Lease] = field(default_factory=dict)
     """The leases for which this thread fetches the next grant."""
     costs: dict[int, int] = field(default_factory=dict)
-    """What is asked for these hits, if it is more than their own cost."""
+    """The units to ask for, if these are more than the hit's own cost."""
     rests: list[tuple[bytes, Charge]] = field(default_factory=list)
-    """What is given back first."""
+    """The charges to give back first."""
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -247,7 +247,7 @@ class LeasingStorage:
         return len(self._leases)
 
     def _after_fork_in_child(self) -> None:
-        """In a forked child: the leases belong to the parent."""
+        """Forget the leases: they belong to the parent."""
         self._lock = Lock()
         self._leases = {}
 
@@ -395,7 +395,7 @@ class LeasingStorage:
 
 
 def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:
-    """For a second question about a refused request: the id under which bans know its strike already."""
+    """The id for a second question about a refused request, under which bans know its strike already."""
     refused = not answer.allowed and answer.decided_by not in FALLBACKS
     return answer.id if refused and memoized(question.hits, bans_among) else None
 

@@ -176,7 +176,7 @@ class _Hit:
 
     @property
     def reset_after(self) -> int | None:
-        """What it is after every charge without delay; ``None`` if that varies."""
+        """The ``reset_after`` of every charge without delay; ``None`` if it varies."""
         if self._functions is None:
             return None
         evaluate, charge = [function.fixed_results(self._fields) for function in self._functions]

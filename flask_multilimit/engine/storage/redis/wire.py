@@ -375,7 +375,7 @@ class _RedisLine:
     def has_news(self) -> bool:
         try:
             return bool(self.connection.can_read())
-        except Exception:  # closed, in whatever way
+        except Exception:  # it was closed in some way
             return True
 
 

@@ -1,4 +1,4 @@
-// Refreshes what is marked data-live every two seconds, and writes times in the browser's zone. All pages work without.
+// Refreshes elements with data-live every two seconds, and writes times in the browser's zone. All pages work without it.
 (() => {
   "use strict";
   const EVERY = 2000;
@@ -17,8 +17,7 @@
     }
   }
 
-  // What is alike stays: only texts and attributes that differ are written, so that nothing jumps, and what is selected
-  // or focused stays so.
+  // Only texts and attributes that differ are written, so that nothing jumps, and the selection and the focus stay.
   function become(old, now) {
     for (const { name, value } of now.attributes) {
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);

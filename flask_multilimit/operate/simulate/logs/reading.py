@@ -177,7 +177,7 @@ class _Counted:
     def read(self, size: int) -> bytes:
         data, self._waiting = self._waiting[:size], self._waiting[size:]
         if len(data) < size:
-            data += self._file.read1(size - len(data))  # what is there: a pipe may be slow
+            data += self._file.read1(size - len(data))  # only the bytes that have arrived: a pipe may be slow
         self.count += len(data)
         return data
 

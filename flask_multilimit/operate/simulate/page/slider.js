@@ -49,7 +49,7 @@
     return sum;
   }
 
-  /* Requests refused by a count: known at some counts; between two of them at most what the smaller one refuses. */
+  /* Requests refused by a count: known for some counts; between two of these, at most as many as the smaller refuses. */
   function refused(data, count) {
     let found = null;
     for (const [at, requests] of data.curve) {
