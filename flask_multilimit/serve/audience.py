@@ -35,7 +35,7 @@ def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Seq
         traffic = _traffic(app, settings, watched)
         if attached and isinstance(limiter.storage, KeepsTallies):
             from ..observe.traffic.bans import BanWatch  # noqa: PLC0415 - few apps have such an observer
-            from ..observe.traffic.reading import TrafficReader  # noqa: PLC0415
+            from ..observe.traffic.reading import TrafficReader  # noqa: PLC0415 - as above
 
             watched.watch_bans(BanWatch(TrafficReader(limiter.storage, settings.key_prefix)))
     else:

@@ -50,7 +50,7 @@ class Steering:
     def control(self) -> Control:
         """The control that changes limits and lists."""
         from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
-        from .trial import Trial  # noqa: PLC0415
+        from .trial import Trial  # noqa: PLC0415 - few processes make changes
 
         trial = Trial(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
         return Control(self.watcher.store, self.watcher, trial)

@@ -29,7 +29,7 @@ class Scheme(NamedTuple):
 
 
 def _redis(uri: str, timeout: float) -> Storage:
-    from .redis.storage import RedisStorage  # noqa: PLC0415
+    from .redis.storage import RedisStorage  # noqa: PLC0415 - see above
 
     # redis-py knows no URIs of Valkey, which has the same protocol.
     url = uri.replace("valkey", "redis", 1) if uri.startswith("valkey") else uri
@@ -37,13 +37,13 @@ def _redis(uri: str, timeout: float) -> Storage:
 
 
 def _cluster(uri: str, timeout: float) -> Storage:
-    from .cluster.storage import ClusterStorage  # noqa: PLC0415
+    from .cluster.storage import ClusterStorage  # noqa: PLC0415 - see above
 
     return ClusterStorage.from_uri(uri, timeout=timeout)
 
 
 def _local(uri: str, timeout: float) -> Storage:
-    from .local.storage import LocalStorage  # noqa: PLC0415
+    from .local.storage import LocalStorage  # noqa: PLC0415 - see above
 
     return LocalStorage.from_path(uri.removeprefix("local://"), timeout=timeout)
 
@@ -112,15 +112,15 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
 
 
 def _storage_around(given: Any) -> Storage:
-    from redis import Redis  # noqa: PLC0415
-    from redis.cluster import RedisCluster  # noqa: PLC0415
+    from redis import Redis  # noqa: PLC0415 - see above
+    from redis.cluster import RedisCluster  # noqa: PLC0415 - see above
 
     if isinstance(given, RedisCluster):
-        from .cluster.storage import ClusterStorage  # noqa: PLC0415
+        from .cluster.storage import ClusterStorage  # noqa: PLC0415 - see above
 
         return ClusterStorage.from_client(given)
     if isinstance(given, Redis):
-        from .redis.storage import RedisStorage  # noqa: PLC0415
+        from .redis.storage import RedisStorage  # noqa: PLC0415 - see above
 
         return RedisStorage(given)
     if hasattr(given, "evalsha") and not isinstance(given, type):

@@ -113,7 +113,7 @@ def _pressed() -> str:
 def _raw_keys() -> Iterator[None]:
     """Switch to a separate screen and read single keys; restore both at the end."""
     import termios  # noqa: PLC0415 - not on Windows
-    import tty  # noqa: PLC0415
+    import tty  # noqa: PLC0415 - as above
 
     before = termios.tcgetattr(sys.stdin)
     sys.stdout.write(_ALTERNATE)

@@ -117,7 +117,7 @@ def _draw_refused(axes: Any, traffic: Traffic, chosen: int, window: str) -> None
 def _matplotlib() -> tuple[Any, Any]:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - only who draws needs it
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415 - as above
     except ImportError:
         raise ConfigurationError("pictures need matplotlib: pip install 'flask-multilimit[plot]'") from None
     return Figure, FigureCanvasAgg
