@@ -16,10 +16,10 @@ class Commands(click.Group):
         super().__init__("limiter", help="Show and reset the limits of this app's Limiter.")
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return _loaded("commands", "cli").list_commands(context)
+        return _commands().list_commands(context)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return _loaded("commands", "cli").get_command(context, name)
+        return _commands().get_command(context, name)
 
 
 @click.command("migrate", help="Print, for each limit of the app's Limiter, the declaration to write in its place.")
@@ -38,6 +38,6 @@ def add_commands(app: Flask) -> None:
         ours.add_command(migrate)
 
 
-def _loaded(file: str, name: str) -> click.Group:
-    group: click.Group = getattr(import_module(f".{file}", __package__), name)
+def _commands() -> click.Group:
+    group: click.Group = import_module(".commands", __package__).cli
     return group

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 from flask import Flask, Request, has_app_context, request
@@ -137,7 +136,9 @@ class InForce:
 
     def reset(self) -> None:
         """Reset all quotas of the app."""
-        import_module("flask_multilimit.testing").reset(self.app)  # the test kit: others need not load it
+        from flask_multilimit.testing import reset  # noqa: PLC0415 - the test kit: others need not load it
+
+        reset(self.app)
 
     # Places
 
