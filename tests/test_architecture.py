@@ -168,7 +168,7 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"wire", "tallies"},
         {"storage"},
     ),
-    "engine/storage/cluster": ({"nodes"}, {"slots"}, {"storage"}),
+    "engine/storage/cluster": ({"nodes"}, {"slots"}, {"groups", "servers"}, {"all_or_nothing"}, {"storage"}),
     "engine/storage/local": ({"supervisor"}, {"server"}, {"storage"}),
 }
 

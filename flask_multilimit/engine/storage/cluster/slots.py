@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ...errors import StorageError
 from ...forks import tell_child
 from ..redis.deadline import Deadline
-from ..redis.failures import REMEDIES, storage_error
+from ..redis.failures import REMEDIES, code_of, storage_error
 from .nodes import Address
 
 SLOTS = 16_384
@@ -49,6 +49,16 @@ def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
         return None
     only_once = type(cause) is AskError or text.startswith("ASK ")
     return Redirection((_host(found[2]) or asked[0], int(found[3])), only_once)
+
+
+def is_moving(error: StorageError) -> bool:
+    """Whether the server could not answer for several keys at once, because it is moving their slot."""
+    return _code_in(error) == "TRYAGAIN"
+
+
+def has_no_right(error: StorageError) -> bool:
+    """Whether the server's user may not ask this. Other servers would not let it, either."""
+    return _code_in(error) == "NOPERM"
 
 
 class Slots:
@@ -149,6 +159,10 @@ class Slots:
             known |= dict.fromkeys(addresses)
         self._known = list(known | dict.fromkeys(self._start))
         return owners
+
+
+def _code_in(error: StorageError) -> str:
+    return code_of(error.__cause__) if isinstance(error.__cause__, Exception) else ""
 
 
 def _host(given: Any) -> str:
