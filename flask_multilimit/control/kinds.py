@@ -7,4 +7,4 @@ from typing import Literal, get_args
 ListingKind = Literal["ban", "deny", "allow"]
 Kind = Literal["override", ListingKind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""In the order in which they are shown."""
+"""All kinds, in the order in which they are shown."""

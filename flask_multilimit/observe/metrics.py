@@ -1,4 +1,4 @@
-"""What is measured: one table of metrics, which Prometheus and OpenTelemetry offer alike."""
+"""The table of metrics, which is the same for Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Values = tuple[str, ...]
 """The values of labels, in the order of their names."""
 OF_RULE: Final = ("endpoint", "rule")
 CHECK_TIME: Final = "Time that a check of rate limits takes, without time spent waiting for a turn."
-"""The description of the histogram, which each of the two names after its own conventions."""
+"""The description of the histogram, whose name follows the conventions of each of the two."""
 
 
 class AppState:
-    """What an app says about itself at one moment. It is asked for each part at most once."""
+    """The state of an app at one moment. Each part is asked for at most once."""
 
     def __init__(self, app: Watched) -> None:
         self._app = app
@@ -44,15 +44,15 @@ class AppState:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Something that is measured."""
+    """A metric."""
 
     name: str
-    """As OpenTelemetry has it, without ``multilimit``."""
+    """Its name in OpenTelemetry, without ``multilimit``."""
     unit: str
-    """As OpenTelemetry writes it: ``{check}``, ``s``."""
+    """Its unit in OpenTelemetry, such as ``{check}`` or ``s``."""
     text: str
     labels: Values
-    """Endpoints and rules come first. Never subjects."""
+    """The names of its labels: endpoints and rules come first, and there are never subjects."""
 
     def bounded(self, values: Values, labels: Labels) -> Values:
         """``values`` with endpoints and rules as ``labels`` shows them: an app may have any number of these."""
@@ -62,23 +62,23 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Count(Measured):
-    """It only grows."""
+    """A metric that only grows."""
 
     of: Callable[[Counts], Iterable[tuple[Values, int]]]
-    """By how much it grows, by the values of its labels."""
+    """The amounts to add, by the values of its labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(Measured):
-    """It goes up and down. Each app has its own."""
+    """A metric that goes up and down. Each app has its own."""
 
     over_processes: Literal["max", "min", "sum"]
-    """What holds for several processes of an app together."""
+    """How the values of several processes of an app are combined."""
     of: Callable[[AppState], Mapping[Values, float]]
-    """Its value now, by the values of its labels; nothing if the app does not know it."""
+    """Its value now, by the values of its labels; empty if the app does not know it."""
 
     def amounts(self, app: AppState, labels: Labels) -> dict[Values, float]:
-        """The same, with bounded labels."""
+        """The value now, with bounded labels."""
         amounts: dict[Values, float] = {}
         for values, amount in self.of(app).items():
             bounded = self.bounded(values, labels)

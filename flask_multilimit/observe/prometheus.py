@@ -61,7 +61,7 @@ class PrometheusMetrics:
         self._apps: list[Watched] = []
         self._labels = Labels()
         self._shown: dict[tuple[str, str], set[Values]] = {}
-        """By app and gauge, the labels that were shown: where a value is gone, they show 0."""
+        """The labels that were shown, by app and gauge: if a value is gone, they show 0."""
         self._lock = Lock()
         mind_forks(self)
         self._made: list[Any] = []
@@ -151,7 +151,7 @@ _MODES: Final[Mapping[str, Literal["livemax", "livemin", "livesum"]]] = {
 
 
 def _name_of(metric: Measured) -> str:
-    """Its name after the conventions of Prometheus, which has a unit of seconds at the end."""
+    """Its name by the conventions of Prometheus, in which a unit of seconds comes last."""
     return metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
 
 
