@@ -1,6 +1,6 @@
 """The slots of ``Concurrent`` rules that this process holds: renewed while their work goes on, then released.
 
-One thread per process renews slots that are held for long, those of each storage in one command. It runs while slots
+One thread per process renews slots that are held for long, hundreds of each storage in one command. It runs while slots
 are held. If the storage supports it, no thread waits for the answer to a release: the next check reads it, or the
 background thread a second later. Slots that were not released are released again, those of each storage together.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -33,6 +33,9 @@ CONFIRM_SECONDS = 1.0
 """Time after which the answer to a release is read, if no check has done so."""
 SILENT_SECONDS = 10.0
 """Time after a warning of lost releases in which there is no other."""
+RENEWED_AT_ONCE = 500
+"""The most units that one command renews. No other command waits for more, nor does a renewal reach the timeout of the
+storage because there are many."""
 LINGER_SECONDS = 10.0
 """How long the idle thread waits for more work."""
 
@@ -66,6 +69,13 @@ class _Renewed(NamedTuple):
     """When they are renewed again."""
     failing: bool
     """Whether the last renewal has failed."""
+
+
+class _Failure(NamedTuple):
+    """A command that renewed nothing, or perhaps not all."""
+
+    batch: list[_Held]
+    error: Exception
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -279,22 +289,32 @@ class Keeper:
             _attempt(partial(_confirm, cast("Storage", unconfirmed)))
 
     def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
-        try:
-            storage.renew([slot for held in together for slot in held.slots])
-        except Exception as error:  # whatever it is, the slots of other storages are renewed
-            before = [self._renewed.get(held.check_id) for held in together]
-            if not all(renewed is not None and renewed.failing for renewed in before):
-                _log.warning(
-                    "could not renew slots (%d): %s. Trying again until they expire.",
-                    len(together),
-                    error,
-                    exc_info=_fault(error),
-                )
-            for held in together:
-                self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
-            return
-        for held in together:
-            self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
+        failures = list[_Failure]()
+        for batch in _batches(together):
+            try:
+                storage.renew([slot for held in batch for slot in held.slots])
+            except Exception as error:  # whatever it is, other slots are renewed
+                failures.append(_Failure(batch, error))
+                continue
+            for held in batch:
+                self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
+        if failures:
+            self._note_failures(failures, now)
+
+    def _note_failures(self, failures: list[_Failure], now: float) -> None:
+        """Log all of one round in one line, unless they failed before, too."""
+        failed = [held for batch, _ in failures for held in batch]
+        before = [self._renewed.get(held.check_id) for held in failed]
+        if not all(renewed is not None and renewed.failing for renewed in before):
+            error = next((error for _, error in failures if _fault(error)), failures[0].error)
+            _log.warning(
+                "could not renew slots (%d): %s. Trying again until they expire.",
+                len(failed),
+                error,
+                exc_info=_fault(error),
+            )
+        for held in failed:
+            self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
 
     def _release_again(self, storage: KeepsSlots, together: list[_Lost]) -> None:
         """This waits for the answer: the connection that is used may be lost, too."""
@@ -374,6 +394,20 @@ def _by_storage(each_of: Iterable[_Of]) -> list[tuple[KeepsSlots, list[_Of]]]:
     for each in each_of:
         found.setdefault(id(each.storage), (each.storage, []))[1].append(each)
     return list(found.values())
+
+
+def _batches(together: Iterable[_Held]) -> Iterator[list[_Held]]:
+    """Parts of :data:`RENEWED_AT_ONCE` units at most, or of one check that has taken more."""
+    batch, units = list[_Held](), 0
+    for held in together:
+        cost = sum([slot.hit.cost for slot in held.slots])
+        if batch and units + cost > RENEWED_AT_ONCE:
+            yield batch
+            batch, units = [], 0
+        batch.append(held)
+        units += cost
+    if batch:
+        yield batch
 
 
 def that_keeps_slots(storage: Storage) -> KeepsSlots:

@@ -261,10 +261,14 @@ class Renewing(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
         self.renewed: list[bytes] = []
+        self.commands: list[int] = []
         self.fails = False
+        self.fails_once = False
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        if self.fails:
+        self.commands.append(len(slots))
+        if self.fails or self.fails_once:
+            self.fails_once = False
             raise StorageError("away")
         self.renewed += [slot.check_id for slot in slots]
 
@@ -417,3 +421,45 @@ def test_a_renewal_that_fails_after_one_that_did_not_is_another_line_in_the_log(
     for held.storage.fails, second in ((True, 20), (False, 21), (True, 41)):
         held.renewals_at(second)
     assert caplog.text.count("could not renew slots") == 2
+
+
+@pytest.fixture
+def many(held: Held) -> Held:
+    """1,200 slots, renewed from second 20 on."""
+    held.keeper.release(held.decision)
+    hits = hits_for(Concurrent(1200), scope="many")
+    for _ in range(1200):
+        held.keeper.hold(held.storage, held.storage.check(hits))
+    return held
+
+
+def test_no_command_renews_more_than_500_slots(many: Held) -> None:
+    assert many.renewals_at(20) == 1200
+    assert many.storage.commands == [500, 500, 200]
+
+
+def test_the_units_of_a_heavy_check_count_as_many(held: Held) -> None:
+    for cost in (200, 300, 1, 499, 600, 1):
+        held.keeper.hold(held.storage, held.storage.check(hits_for(Concurrent(1000), scope=f"{cost}", cost=cost)))
+    held.keeper.release(held.decision)
+
+    held.renewals_at(20)
+
+    assert held.storage.commands == [2, 2, 1, 1]
+
+
+def test_of_several_commands_each_fails_by_itself(many: Held, caplog: pytest.LogCaptureFixture) -> None:
+    many.storage.fails_once = True
+
+    assert many.renewals_at(20) == 700
+    assert many.renewals_at(21) == 1200
+    assert many.storage.commands == [500, 500, 200, 500]
+    assert caplog.text.count("could not renew slots (500): away") == 1
+
+
+def test_renewals_that_fail_together_are_one_line_in_the_log(many: Held, caplog: pytest.LogCaptureFixture) -> None:
+    many.storage.fails = True
+
+    assert many.renewals_at(20) == 0
+    assert caplog.text.count("could not renew slots (1200): away") == 1
+    assert caplog.text.count("could not renew slots") == 1
