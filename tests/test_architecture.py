@@ -91,6 +91,12 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"cli", "dashboard"},
         {"command_line"},
     ),
+    "operate/doctor": (
+        {"findings"},
+        {"app", "control", "script", "server", "traffic"},
+        {"storage"},
+        {"examination"},
+    ),
     "operate/dashboard": (
         {"answers", "bodies", "chinese", "drawing", "hour", "numbers", "paging", "who"},
         {"messages"},

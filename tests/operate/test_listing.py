@@ -11,7 +11,7 @@ from werkzeug.routing import Rule as Route
 
 from flask_multilimit import IP, MultiLimit, RedisStorage, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.operate.doctor import examine
+from flask_multilimit.operate.doctor.examination import examine
 from flask_multilimit.operate.listing import describe_keys, endpoints_of, prefixes_of, stored_keys, unmatched_of
 from flask_multilimit.operate.slots import slots_in_use
 from flask_multilimit.operate.top import SlotsInUse

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from .. import console
-from ..doctor import Finding, Severity, examine
+from ..doctor.examination import examine
+from ..doctor.findings import Finding, Severity
 from .base import as_json, command, current_gate, write, write_json
 
 

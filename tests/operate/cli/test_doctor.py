@@ -8,7 +8,6 @@ import pytest
 
 from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
-from flask_multilimit.operate.doctor import Severity, _latency
 from operate.cli.conftest import SHOP, Command, Run
 from support.sentinel import SERVICE, SentinelServer, port_of
 from support.servers import Server
@@ -172,23 +171,6 @@ def test_a_mistake_is_told_with_its_remedy(as_limiter: Callable[[str], Command])
     assert run.code == 1
     assert "'scan'" in run.err
     assert "+scan +pttl to list keys" in run.err
-
-
-@pytest.mark.parametrize(
-    ("connecting", "slowest", "level", "remedy"),
-    [
-        (0.04, 0.002, Severity.OK, ""),
-        (0.06, 0.002, Severity.WARNING, "Leave more time to connect: set it higher."),
-        (0.06, 0.07, Severity.WARNING, "Every limited request takes one round trip: put the server nearer to the app."),
-    ],
-)
-def test_the_first_trip_which_has_to_connect_is_told_apart(
-    connecting: float, slowest: float, level: Severity, remedy: str
-) -> None:
-    found = _latency([connecting, *[0.001] * 6, slowest], 0.1)
-
-    assert (found.level, found.remedy) == (level, remedy)
-    assert found.text.startswith(f"1.00 ms a round trip, the slowest of 7 {slowest * 1000:.2f} ms.")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Whether limits can be changed while the app runs, and whether the changes are in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redis.exceptions import RedisError
+
+from ...config import PREFIX
+from ...control.store import DOCUMENT, RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
+from ...engine import ConfigurationError, StorageError
+from ...engine.storage.redis.failures import code_of
+from ...serve.gate import AppGate
+from ...serve.steer import Steering, steering_of
+from .findings import Finding, Severity, remedy_for
+
+MANY_ENDED = 100
+"""So many ended entries in the control document deserve a hint."""
+
+
+def examine_control(gate: AppGate) -> Iterator[Finding]:
+    steering = steering_of(gate.app)
+    if not steering.enabled:
+        text = f"{PREFIX}CONTROL or {PREFIX}ENABLED is False: limits cannot be changed while the app runs."
+        yield Finding("control", Severity.HINT, text, "Leave the settings out to change limits without a deploy.")
+    if not (steering.enabled and steering.control.shared):
+        return
+    try:
+        entries, idle = steering.control.entries(), steering.control.idle()
+    except StorageError as error:
+        if not error.no_reply:  # otherwise the storage has a finding of its own
+            yield _not_readable(error)
+        return
+    except ConfigurationError as error:
+        text = f"The changes in the storage are not in force: {str(error).rstrip('.')}."
+        yield Finding("control", Severity.WRONG, text, _LOOK_AT_IT)
+        return
+    if steering.control.problem is not None:
+        text = f"The newest changes are not in force: {str(steering.control.problem).rstrip('.')}."
+        yield Finding("control", Severity.WRONG, text, "Undo what does not fit: `flask multilimit unset`.")
+    for each in entries:
+        if each.id in idle:
+            text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
+            yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
+    yield from _ended(steering, len(entries))
+
+
+def _ended(steering: Steering, holding: int) -> Iterator[Finding]:
+    ended = len(steering.watcher.in_force.document.entries) - holding
+    if ended > MANY_ENDED:
+        text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
+        yield Finding("control", Severity.HINT, text, "The next change removes them.")
+        return
+    text = f"{holding} changed while the app runs." if holding else "Nothing is changed: all limits are as declared."
+    yield Finding("control", Severity.OK, text)
+
+
+def _not_readable(error: StorageError) -> Finding:
+    if isinstance(error.__cause__, RedisError) and code_of(error.__cause__) == "NOPERM":
+        text = "The server's user may not read changes, so limits cannot be changed while the app runs."
+        remedy = (
+            f"Allow {RIGHTS_TO_FOLLOW}, and for people who change limits {RIGHTS_TO_CHANGE}; "
+            f"or set {PREFIX}CONTROL=False."
+        )
+        return Finding("control", Severity.HINT, text, remedy)
+    text = f"The changes in the storage cannot be read: {str(error).rstrip('.')}."
+    return Finding("control", Severity.WRONG, text, remedy_for(error, _LOOK_AT_IT))
+
+
+_LOOK_AT_IT = (
+    f"Update this process, or look at the key whose name ends in {DOCUMENT}: it is a hash, and its field `document` is "
+    "JSON. To start over, delete the key."
+)

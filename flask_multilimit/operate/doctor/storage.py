@@ -1,0 +1,62 @@
+"""Whether the storage keeps quotas for all who should share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ...config import PREFIX
+from ...engine import ClusterStorage, StorageError
+from ...engine.storage import LocalStorage
+from ...engine.storage.layers.guard.workers import workers_asked_for
+from ...serve.gate import AppGate
+from ..listing import ListedEndpoint
+from .findings import FIX, Finding, Severity, remedy_for
+from .script import examine_script
+from .server import examine_server
+
+
+def examine_storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+    storage = gate.limiter.storage
+    try:
+        clients = _clients(storage)
+    except StorageError as error:
+        yield Finding("storage", Severity.WRONG, f"{str(error).rstrip('.')}.", remedy_for(error, FIX))
+        return
+    if not clients:
+        yield from _in_this_process(storage)
+        return
+    if isinstance(storage, LocalStorage):
+        yield _on_this_machine(storage)
+    for client in clients:
+        yield from examine_server(client, gate, endpoints)
+    yield from examine_script(storage, gate)
+
+
+def _on_this_machine(storage: LocalStorage) -> Finding:
+    text = f"local://, one server for this user's processes on this machine that use {storage.directory}."
+    return Finding("sharing", Severity.OK, f"{text} It ends with the last of them, and all quotas with it.")
+
+
+def _in_this_process(storage: Any) -> Iterator[Finding]:
+    if storage.shared:
+        yield Finding("storage", Severity.OK, f"{type(storage).__name__}; this command knows nothing more about it.")
+        return
+    text = "memory://, in each process by itself, gone when it ends."
+    remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
+    workers = workers_asked_for(os.environ)
+    if workers is not None and workers.count > 1:
+        asked = f"{workers.source} asks for {workers.count} workers"
+        text = f"{text} {asked}: each of them admits the whole of every limit."
+        yield Finding("storage", Severity.WARNING, text, remedy)
+    else:
+        yield Finding("storage", Severity.HINT, text, remedy)
+
+
+def _clients(storage: Any) -> list[Any]:
+    """A client for each server that keeps quotas: one, or the primaries of a cluster. Raises :class:`StorageError`."""
+    if isinstance(storage, ClusterStorage):
+        return storage.clients
+    client = getattr(storage, "client", None)
+    return [] if client is None else [client]
