@@ -183,7 +183,7 @@ class Recorder:
             self.dropped += data.count(b"\n")
             if not self._failing:
                 self._failing = True
-                self._app.logger.error("Requests could not be recorded: %s", error)
+                self._app.logger.error("Rate limits: requests could not be recorded: %s", error)
 
     def _current(self, size: int) -> Path:
         segment = self._segment

@@ -100,4 +100,4 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
         try:
             receiver(app, **arguments)
         except Exception:  # noqa: PERF203 - a receiver cannot change the verdict, see above
-            app.logger.exception("A receiver of the signal %r raised", signal.name)
+            app.logger.exception("Rate limits: a receiver of the signal %r raised", signal.name)

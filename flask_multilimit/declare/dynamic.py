@@ -79,7 +79,9 @@ class DynamicRules:
             _remember(self._failing_for, subject, None)
         if first:
             self._app.logger.error(
-                'limiter on "%s": its rules failed, the last good ones stay in force: %r', self._where, error
+                'Rate limits: the rules of the limiter on "%s" failed; the last good ones stay in force: %r',
+                self._where,
+                error,
             )
             notify(rules_failed, self._app, where=self._where, error=error)
 

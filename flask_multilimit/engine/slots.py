@@ -209,7 +209,7 @@ class Keeper:
             return
         self._silent_until = now + SILENT_SECONDS
         _log.warning(
-            "Slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
+            "Rate limits: slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
             "Other slots that cannot be released in the next %d s are not logged.",
             held.slots[0].hit.key,
             error,
@@ -232,7 +232,7 @@ class Keeper:
                     thread.start()
                 except RuntimeError as error:  # the interpreter is shutting down, or there are too many threads
                     self._thread = None
-                    _log.warning("Could not start the thread that renews slots: %s", error)
+                    _log.warning("Rate limits: could not start the thread that renews slots: %s", error)
             elif due < self._wakes_at:
                 self._wakes_at = due
                 self._wake.notify()
@@ -308,7 +308,7 @@ class Keeper:
         if not all(renewed is not None and renewed.failing for renewed in before):
             error = next((error for _, error in failures if _fault(error)), failures[0].error)
             _log.warning(
-                "could not renew slots (%d): %s. Trying again until they expire.",
+                "Rate limits: could not renew slots (%d): %s. Trying again until they expire.",
                 len(failed),
                 error,
                 exc_info=_fault(error),
@@ -322,7 +322,11 @@ class Keeper:
             storage.release([slot for lost in together for slot in lost.slots])
         except Exception as error:
             if _fault(error):  # other failures were logged the first time
-                _log.warning("Slots could not be released: %s. Trying again until they expire.", error, exc_info=error)
+                _log.warning(
+                    "Rate limits: slots could not be released: %s. Trying again until they expire.",
+                    error,
+                    exc_info=error,
+                )
             now = self._clock()
             for lost in together:
                 lost.due = now + RETRY_SECONDS
@@ -377,7 +381,7 @@ def _attempt(release: Callable[[], None]) -> None:
     try:
         release()
     except Exception:  # a bug in a storage: a storage that does not answer is asked again
-        _log.exception("Slots could not be released. They expire after their timeout.")
+        _log.exception("Rate limits: slots could not be released. They expire after their timeout.")
 
 
 def _confirm(storage: Storage) -> None:

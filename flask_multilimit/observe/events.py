@@ -203,7 +203,7 @@ class Audience:
         now = self._clock()
         if now >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
-            self._logger.error("The observer %r raised; the request goes on", observer, exc_info=error)
+            self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, exc_info=error)
 
 
 def outcome_of(decision: Decision, waited: float) -> Outcome:

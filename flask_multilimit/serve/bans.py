@@ -45,4 +45,5 @@ def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Su
         return
     who = f" {subject.value}" if settings.log == "subjects" else ""
     again = f", repetition {ban.level}" if ban.level else ""
-    app.logger.info("Banned%s for %g s at %s by %s%s", f" {subject.type}{who}", ban.retry_after, scope, ban.name, again)
+    whom = f" {subject.type}{who}"
+    app.logger.info("Rate limits: banned%s for %g s at %s by %s%s", whom, ban.retry_after, scope, ban.name, again)

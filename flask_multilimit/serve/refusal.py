@@ -249,7 +249,7 @@ class Refusals:
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # the callback answers in this way
-            self._app.logger.exception("%s failed; the client gets the default refusal", name)
+            self._app.logger.exception("Rate limits: %s failed; the client gets the default refusal", name)
             return None
 
     @staticmethod

@@ -73,7 +73,9 @@ class Settlement:
             self.refund(decision, hits)
         except StorageError as error:
             # The response is sent anyway; the charge counts until it leaves its window.
-            self._in_force.app.logger.error("Could not refund what the check %s charged: %s", decision.id, error)
+            self._in_force.app.logger.error(
+                "Rate limits: could not refund what the check %s charged: %s", decision.id, error
+            )
 
 
 def require_response(reserved: Sequence[Applied]) -> None:

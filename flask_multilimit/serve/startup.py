@@ -85,7 +85,9 @@ class Startup:
         if strict and (app.testing or app.debug):
             plans.require_known_names()
         for problem in plans.sources.unknown_names():
-            app.logger.log(logging.ERROR if strict else logging.WARNING, "A limit applies to nothing. %s", problem)
+            app.logger.log(
+                logging.ERROR if strict else logging.WARNING, "Rate limits: a limit applies to nothing. %s", problem
+            )
 
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""

@@ -133,12 +133,14 @@ class Steering:
         notify(control_changed, self._gate.app, entries=entries)
 
     def _log(self, what: str, changed: Sequence[Override | Listing]) -> None:
-        log = self._gate.app.logger.info
+        app = self._gate.app
         for each in changed[:MOST_LOGGED]:  # in their order, which is that of time
             by = f" by {each.author}" if each.author else ""
-            log("Rate limits %s: %s (%s%s)%s", what, each, each.id, by, f": {each.reason}" if each.reason else "")
+            app.logger.info(
+                "Rate limits: %s: %s (%s%s)%s", what, each, each.id, by, f": {each.reason}" if each.reason else ""
+            )
         if len(changed) > MOST_LOGGED:
-            log("Rate limits %s: %d more entries", what, len(changed) - MOST_LOGGED)
+            app.logger.info("Rate limits: %s: %d more entries", what, len(changed) - MOST_LOGGED)
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)

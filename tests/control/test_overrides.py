@@ -321,8 +321,8 @@ def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureF
 
     assert told == [1, 0]
     assert [record.getMessage() for record in caplog.records if "Rate limits" in record.getMessage()] == [
-        f"Rate limits now in force: at show: off ({made.id} by eve): sale",
-        f"Rate limits no longer in force: at show: off ({made.id} by eve): sale",
+        f"Rate limits: now in force: at show: off ({made.id} by eve): sale",
+        f"Rate limits: no longer in force: at show: off ({made.id} by eve): sale",
     ]
 
 

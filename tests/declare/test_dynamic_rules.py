@@ -134,7 +134,7 @@ class TestFailure:
             ask(limited, method="POST", headers={"X-Key": "g"})
 
         (record,) = caplog.records
-        assert "the last good ones stay in force" in record.getMessage()
+        assert "failed; the last good ones stay in force" in record.getMessage()
         assert 'limiter on "support.asking:view' in record.getMessage()
         (told,) = failures
         assert isinstance(told["error"], Exception)

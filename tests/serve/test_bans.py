@@ -322,8 +322,14 @@ def test_each_outcome_is_told_once_as_what_it_is(app: Flask, either: Any) -> Non
 @pytest.mark.parametrize(
     ("setting", "lines"),
     [
-        ("summary", ["Banned ip for 3600 s at view by ip-ban", "Banned ip for 7200 s at view by ip-ban, repetition 1"]),
-        ("subjects", ["Banned ip 127.0.0.1 for 3600 s at view by ip-ban"]),
+        (
+            "summary",
+            [
+                "Rate limits: banned ip for 3600 s at view by ip-ban",
+                "Rate limits: banned ip for 7200 s at view by ip-ban, repetition 1",
+            ],
+        ),
+        ("subjects", ["Rate limits: banned ip 127.0.0.1 for 3600 s at view by ip-ban"]),
         ("off", []),
     ],
 )
@@ -338,7 +344,7 @@ def test_one_log_line_a_ban(
             ask(app)
             clock.advance(3600)
 
-    assert [record.getMessage() for record in caplog.records if "Banned" in record.getMessage()] == lines
+    assert [record.getMessage() for record in caplog.records if " banned ip" in record.getMessage()] == lines
 
 
 def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
@@ -355,7 +361,7 @@ def test_a_shadow_bans_nobody_and_tells_whom_it_would_ban(
 
     assert told == [["ip-60s"], ["ip-60s"], ["ip-60s", "ip-ban"], ["ip-60s", "ip-ban"]]
     assert signalled == []
-    assert "Banned" not in caplog.text
+    assert "Rate limits: banned" not in caplog.text
 
 
 # Of whatever limits

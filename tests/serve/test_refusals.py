@@ -141,7 +141,7 @@ class TestOnRejected:
         limit(app, storage, level, on_rejected=fail)
 
         assert_default(refuse(app))
-        assert "on_rejected failed; the client gets the default refusal" in caplog.text
+        assert "Rate limits: on_rejected failed; the client gets the default refusal" in caplog.text
 
     @pytest.mark.parametrize("level", ["limiter", "app"])
     @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ class TestMessages:
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", message=fail)(view()))
 
         assert detail(app) == "Too many requests. Please try again later."
-        assert "message failed; the client gets the default refusal" in caplog.text
+        assert "Rate limits: message failed; the client gets the default refusal" in caplog.text
 
     @pytest.mark.parametrize("level", ["limiter", "setting"])
     @pytest.mark.parametrize(

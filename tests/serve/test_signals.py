@@ -185,7 +185,7 @@ def test_a_receiver_that_raises_changes_no_verdict_and_is_logged(
     assert statuses == [200, 429]
     assert [each.name for each in sent] == ["checked", "checked", "rejected"]
     assert {(record.levelname, record.name, record.getMessage()) for record in caplog.records} == {
-        ("ERROR", "shop", f"A receiver of the signal '{signal.name}' raised")
+        ("ERROR", "shop", f"Rate limits: a receiver of the signal '{signal.name}' raised")
     }
     assert all(record.exc_info is not None for record in caplog.records)
 

@@ -131,7 +131,7 @@ class InForce:
             return self._multilimit.refund(decision, hits)
         except StorageError as error:
             # The verdict does not change. The charge counts until it leaves its window.
-            self.app.logger.error("What %s charged could not be given back: %s", decision.id, error)
+            self.app.logger.error("Rate limits: could not refund what the check %s charged: %s", decision.id, error)
             return decision
 
     def reset(self) -> None:

@@ -211,7 +211,7 @@ def _note_reset(what: str) -> None:
     try:
         steering_of(app).control.note("reset", what, author=visit().author)
     except (ConfigurationError, StorageError) as error:
-        app.logger.error("The history does not show the reset of %s: %s", what, error)
+        app.logger.error("Rate limits: the history does not show the reset of %s: %s", what, error)
 
 
 # Lists and history

@@ -200,7 +200,7 @@ def test_a_reset_is_told_as_done_if_only_the_history_cannot_be_written(
 
     assert reset(ada, page).status_code == 303
     assert statuses(app, "/", environ_base=CLIENT) == [200]
-    assert "The history does not show the reset of 203.0.113.7 at all endpoints: NOPERM" in caplog.text
+    assert "Rate limits: the history does not show the reset of 203.0.113.7 at all endpoints: NOPERM" in caplog.text
 
 
 def test_those_of_one_endpoint(app: Flask, ada: FlaskClient) -> None:

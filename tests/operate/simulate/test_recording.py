@@ -209,7 +209,7 @@ def test_a_disk_that_fails_is_logged_once_and_costs_no_request(
 
     assert recorder.dropped == 2
     assert [record.message for record in caplog.records if "recorded" in record.message] == [caplog.records[0].message]
-    assert "could not be recorded" in caplog.text
+    assert "Rate limits: requests could not be recorded: " in caplog.text
 
 
 def test_a_closed_recorder_records_no_more(app: Flask, recorder: Recorder) -> None:

@@ -110,8 +110,9 @@ class Shapes:
             return
         self._reported.add(names)
         _log.warning(
-            "the server rejects the script that is compiled for a plan of %s: %s. Such plans are checked by the "
-            "generic script, which takes longer. Nothing else changes; please report this with the algorithm's Lua",
+            "Rate limits: the server rejects the script that is compiled for a plan of %s: %s. Such plans are checked "
+            "by the generic script, which takes longer. Nothing else changes; please report this with the algorithm's "
+            "Lua.",
             names,
             reason,
         )

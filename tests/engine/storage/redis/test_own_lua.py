@@ -340,7 +340,7 @@ def test_a_script_that_the_server_does_not_take_is_given_up_with_one_warning(
     assert remaining == [8, 7, 6, 5, 4, 3] * 2
     assert learning.compiled == 0
     (line,) = caplog.messages
-    assert line.startswith("the server rejects the script that is compiled for a plan of own: ")
+    assert line.startswith("Rate limits: the server rejects the script that is compiled for a plan of own: ")
     redis_client.config_resetstat()
     limiter.check(first)
     assert redis_client.info("commandstats")["cmdstat_evalsha"]["failed_calls"] == 0, "it is not tried again"
