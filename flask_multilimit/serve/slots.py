@@ -4,7 +4,7 @@ disconnects.
 The server closes a response by calling ``close()`` of its body. If it got no body (the view raised, or a websocket took
 the connection over), the slots are released when the request is torn down. In tests, so are those of a complete
 response, because Flask's test client does not close it. A copy of the request context, as threads get it, holds its own
-slots until it is torn down itself.
+slots until it is torn down itself, at the end of each call of a function below ``copy_current_request_context``.
 """
 
 from __future__ import annotations
@@ -38,17 +38,34 @@ class RequestHolder(Holder):
         self.body_is_out: bool = False
         """Whether the server has the body, which it will close."""
 
+    def begin_again(self) -> None:
+        """Hold the slots that are taken until the next end."""
+        self.body_is_out = self.ended = False
+
+    def __del__(self) -> None:
+        if self.decisions:  # threads that share a context ended at the same instant, and Flask tore nothing down
+            KEEPER.later(self.end)
+
 
 def holder_of_request() -> Holder | None:
     """The holder of slots until the current request ends; ``None`` outside of one."""
     try:
-        attributes = _current_context().__dict__
+        context = _current_context()
     except RuntimeError:
         return None
-    holder: Holder | None = attributes.get(_SLOTS)
+    attributes = context.__dict__
+    holder: RequestHolder | None = attributes.get(_SLOTS)
     if holder is None:
-        holder = attributes[_SLOTS] = RequestHolder()
+        holder = attributes.setdefault(_SLOTS, RequestHolder())  # threads that share a context share its holder
+    elif holder.ended and _is_pushed(context):
+        holder.begin_again()
     return holder
+
+
+def _is_pushed(context: RequestContext) -> bool:
+    """Whether work goes on in ``context``. Threads and tasks may see it after its end, and only a private attribute of
+    Flask tells. If Flask drops it, slots that are taken after the first end of a context expire."""
+    return bool(getattr(context, "_cv_tokens", ()))
 
 
 def release_when_requests_end(app: Flask) -> None:

@@ -419,6 +419,50 @@ def test_a_thread_with_a_copied_request_context_holds_its_own_until_its_end_and_
     assert len(KEEPER) == 0
 
 
+def test_a_function_with_a_copied_request_context_holds_its_own_at_each_call(app: Flask) -> None:
+    ours, inside = app.extensions["ours"], []
+
+    @app.get("/")
+    def index() -> str:
+        @copy_current_request_context
+        def work() -> None:
+            inside.append((ours.check("1 at once", scope="work").allowed, len(KEEPER)))
+
+        for _ in range(3):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        return "ok"
+
+    assert get(app).status_code == 200
+
+    assert inside == [(True, 1)] * 3
+    assert len(KEEPER) == 0
+
+
+def test_a_request_that_a_test_preserves_holds_what_is_taken_until_its_end(app: Flask) -> None:
+    app.add_url_rule("/", "index", two_at_once(lambda: "ok"))
+
+    with app.test_client() as client:
+        client.get("/", buffered=True)
+        assert len(KEEPER) == 0
+        assert app.extensions["ours"].check("1 at once", scope="work").allowed
+        assert len(KEEPER) == 1
+    assert len(KEEPER) == 0
+
+
+def test_a_context_that_is_garbage_without_being_torn_down_gives_them_back(app: Flask) -> None:
+    def work() -> None:
+        app.test_request_context().push()
+        assert app.extensions["ours"].check("1 at once", scope="work").allowed
+        assert len(KEEPER) == 1
+
+    copy_context().run(work)
+    gc.collect()
+
+    until(lambda: len(KEEPER) == 0)
+
+
 def check_later(app: Flask, begin: Callable[[Callable[[], None]], None]) -> None:
     """Make a check in a thread, in the context in which ``begin`` has called what it is given, when that has ended."""
     threads: list[threading.Thread] = []
