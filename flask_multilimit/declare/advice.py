@@ -62,7 +62,7 @@ class Gate(Protocol):
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the stack. Return all declarations that are covered if the call may pass; raise if not.
 
-        The holder in :data:`held_by_this_call` holds the slots of a service function.
+        The slots of a service function are held by :func:`.holder_of_call`.
         """
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
+
+from flask import Request, request
 
 from ..engine import Decision
+
+_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
 
 
 class Holder:
@@ -34,15 +39,41 @@ class Holder:
             KEEPER.release_all(decisions)
 
 
-held_by_this_call: ContextVar[Holder | None] = ContextVar("multilimit_held", default=None)
-"""Holds slots until the current service function or block ends."""
+class _Call(NamedTuple):
+    """A service function or block that is in progress."""
+
+    holder: Holder
+    request: Request | None
+    """The request in which it was called. Others that begin before it ends, such as those of a test client, hold their
+    own slots."""
+
+
+_call: ContextVar[_Call | None] = ContextVar("multilimit_held", default=None)
 
 
 @contextmanager
 def holding(holder: Holder) -> Iterator[None]:
     """Let ``holder``, instead of the response, hold the slots that this block takes."""
-    token = held_by_this_call.set(holder)
+    token = _call.set(_Call(holder, _request_if_any()))
     try:
         yield
     finally:
-        held_by_this_call.reset(token)
+        _call.reset(token)
+
+
+def holder_of_call() -> Holder | None:
+    """Holds slots until the current service function or block ends; ``None`` outside of one."""
+    call = _call.get()
+    return call.holder if call is not None and call.request is _request_if_any() else None
+
+
+def leave_to_response() -> None:
+    """The current call is that of a view, whose slots are held until the response is closed."""
+    _call.set(None)
+
+
+def _request_if_any() -> Request | None:
+    try:
+        return _current_request()
+    except RuntimeError:
+        return None

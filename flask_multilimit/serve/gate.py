@@ -9,7 +9,7 @@ from typing import Any, cast
 from flask import Flask, Response
 
 from ..declare.advice import Stack, app_in_force, gate_of_app
-from ..declare.holding import held_by_this_call
+from ..declare.holding import leave_to_response
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import current_request
 from .access_check import AccessCheck
@@ -120,7 +120,7 @@ class AppGate(InForce):
             self.verdicts.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
         if stack.may_hold_slots:
-            held_by_this_call.set(None)  # slots of the view are held until the response is closed
+            leave_to_response()
         if not record.admitted:  # a decorator may call the view again for the same request
             self.verdicts.check(record.plan, record)
         # Declarations for other methods are covered as well: they do not apply.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from flask import Response, has_request_context
 
-from ..declare.holding import Holder, held_by_this_call
+from ..declare.holding import Holder, holder_of_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..observe.events import OTHERS
 from ..plan.endpoint import Applied, AppliedLimits, scope_of
@@ -32,7 +32,7 @@ class Settlement:
 
     def _hold(self, decision: Decision) -> None:
         """Hold slots until the limited function or block ends, or until the response is closed."""
-        holder = held_by_this_call.get()
+        holder = holder_of_call()
         if holder is None:
             holder = (self._holder_of_request or self._find_holder_of_request())()
         if holder is None or holder.ended:  # nobody knows when the work ends; without a release its slots expire

@@ -369,6 +369,29 @@ def test_a_function_that_a_view_calls_gives_it_back_before_the_view_ends(app: Fl
     assert get(app).text == "0"
 
 
+@pytest.mark.parametrize("in_a_request", [False, True])
+def test_requests_that_a_function_makes_hold_their_own(in_a_request: bool) -> None:
+    app = Flask(__name__)
+    ours = MultiLimit(app, application_limits="2 at once")
+    seen: list[tuple[list[int], int]] = []
+
+    @app.get("/")
+    def index() -> str:
+        ours.check("1 at once", scope="index")
+        return "ok"
+
+    @rate_limiter(rules="9 at once", scope="job")
+    def job() -> None:
+        statuses = [get(app, buffered=True).status_code for _ in range(3)]
+        ours.check("1 at once", scope="job's own")
+        seen.append((statuses, len(KEEPER)))
+
+    with app.test_request_context() if in_a_request else app.app_context():
+        job()
+        assert seen == [([200] * 3, 2)]
+        assert len(KEEPER) == 0  # what the function has taken after these requests, it has given back
+
+
 def test_a_block_holds_it_to_its_end(app: Flask) -> None:
     limit = app.extensions["ours"].limit
 
