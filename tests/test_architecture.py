@@ -61,7 +61,13 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"decorators", "schema"},
     ),
     "control": ({"kinds", "store"}, {"controls"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),
-    "plan": ({"overrides", "sources", "views"}, {"endpoint", "revised"}, {"checks"}, {"plans"}, {"differences"}),
+    "plan": (
+        {"overrides", "sources", "views"},
+        {"endpoint", "revised"},
+        {"checks"},
+        {"plans"},
+        {"differences", "standings"},
+    ),
     "observe": (
         {"beat", "events", "namespace"},
         {"boards", "traffic"},

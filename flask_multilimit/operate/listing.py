@@ -16,6 +16,7 @@ from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.buckets import is_traffic
 from ..plan.endpoint import Plan, PlannedLimiter
+from ..plan.standings import is_exempt
 from ..serve.gate import AppGate
 
 SEEN_TOGETHER = 50
@@ -88,7 +89,7 @@ def limiters_of(gate: AppGate) -> list[ListedLimiter]:
 
 def _endpoint(gate: AppGate, name: str, routes: tuple[Route, ...]) -> ListedEndpoint:
     plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
-    return ListedEndpoint(name, routes, _limiters(plans), gate.plans.is_exempt(name))
+    return ListedEndpoint(name, routes, _limiters(plans), is_exempt(gate.plans, name))
 
 
 def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:

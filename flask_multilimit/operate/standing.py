@@ -10,7 +10,7 @@ from flask import has_request_context
 
 from ..declare.subjects import LimitType, Subject
 from ..engine import ConfigurationError
-from ..plan.plans import Standing
+from ..plan.standings import Standing, methods_for, standings_given
 from ..serve.gate import AppGate
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mappin
     nothing else. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not take the method.
     """
     with _made_up_request(gate, endpoint, method, given):
-        return gate.plans.standings_given(endpoint, method, given)
+        return standings_given(gate.plans, endpoint, method, given)
 
 
 def listed_of(gate: AppGate, given: Mapping[str, str]) -> Listed | None:
@@ -67,7 +67,7 @@ def require_limiters(
 def _made_up_request(
     gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]
 ) -> AbstractContextManager[object]:
-    methods = gate.plans.methods_for(endpoint, method)
+    methods = methods_for(gate.plans, endpoint, method)
     plans = (gate.plans.of_endpoint(endpoint, each) for each in methods)
     if has_request_context() or all(limiter.dynamic is None for plan in plans for limiter in plan.limiters):
         return nullcontext()

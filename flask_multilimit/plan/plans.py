@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from flask import Flask, Request
@@ -13,14 +12,13 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Rule as Route
 
 from ..declare.advice import Stack
-from ..declare.decorators import Level, rate_limiter
+from ..declare.decorators import rate_limiter
 from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
-from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subjects, SubjectType
-from ..engine import ConfigurationError, Hit
-from ..engine.errors import brief
+from ..declare.subjects import LimitType, Subjects, SubjectType
+from ..engine import ConfigurationError
 from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
-from .endpoint import AppliedLimits, Plan
+from .endpoint import Plan
 from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import methods_of_handlers, view_exemptions, view_stack
 
@@ -28,18 +26,8 @@ if TYPE_CHECKING:
     from ..control.controls import Override
     from .overrides import Overrides
 
-_TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
-
-
-class Standing(NamedTuple):
-    """The limiters that apply to some subjects at an endpoint, for all methods where they are the same."""
-
-    methods: tuple[str, ...]
-    applied: AppliedLimits
-    types: Mapping[str, tuple[str, ...]]
-    """The names of all types that limit there, given or not, with the names of their parts."""
 
 
 class Plans:
@@ -68,7 +56,7 @@ class Plans:
         """The overrides in these plans."""
         if overrides is not None:
             self.overrides, self.entries = overrides, overrides.entries
-        self._subjects = subjects
+        self.subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
@@ -107,7 +95,7 @@ class Plans:
         plans = Plans(
             self.app,
             self.sources,
-            subjects=self._subjects,
+            subjects=self.subjects,
             key_prefix=self.key_prefix,
             dynamic=self.dynamic,
             overrides=overrides,
@@ -164,7 +152,8 @@ class Plans:
         known = method if method in self.unmatched_methods else ""
         plan = self._unmatched.get(known)
         if plan is None:
-            plan = self._unmatched[known] = self._made(UNMATCHED_SCOPE, self.sources.for_unmatched(), known, None)
+            made = self._made(UNMATCHED_SCOPE, self.sources.for_unmatched(), known)
+            plan = self._unmatched[known] = self._checked(made)
         return plan
 
     @cached_property
@@ -182,84 +171,22 @@ class Plans:
             known = method if is_known else ""  # one plan for all methods that clients invent
         plans = self._services.setdefault(stack, {})
         if known not in plans:
-            plans[known] = self._made(stack.where, stack.declarations, known, None)
+            plans[known] = self._checked(self._made(stack.where, stack.declarations, known))
         return plans[known]
 
     def declared_here(self, scope: str, options: dict[str, Any]) -> Plan:
         """The plan of one limiter that is declared where it is checked."""
-        declaration = _declared_here(scope, options)
-        return self._planned(scope, [declaration], None, None)
-
-    def standings(self, endpoint: str, method: str | None, resolve: Resolve) -> list[Standing]:
-        """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
-        costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
-        found: dict[tuple[Hit, ...], Standing] = {}
-        for method_ in self.methods_for(endpoint, method):
-            plan = self.of_endpoint(endpoint, method_)
-            applied = plan.apply(resolve, conditions=False)
-            same = found.get(applied.hits, Standing((), applied, {}))
-            found[applied.hits] = Standing((*same.methods, method_), same.applied, {**same.types, **plan.types})
-        return list(found.values())
-
-    def standings_given(self, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
-        """As :meth:`standings`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
-        limits no endpoint of the app."""
-        found = self.standings(endpoint, method, self._subjects.given(given))
-        unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
-        if unknown:
-            self._require_types(unknown)
-        return found
-
-    def _require_types(self, names: Iterable[str]) -> None:
-        self.ensure()
-        known = sorted(_names_in(plan.types for plan in self.made))
-        for name in names:
-            if name not in known:
-                raise ConfigurationError(
-                    f"no limiter of this app has a type called {name!r}; its types are: {', '.join(known)}"
-                )
-
-    def methods_for(self, endpoint: str, method: str | None) -> list[str]:
-        """``method``, or all methods that ``endpoint`` takes. Raises :class:`ConfigurationError` if there is no such
-        endpoint, or it does not take the method."""
-        self.require_endpoint(endpoint)
-        if method is not None and not isinstance(method, str):
-            raise ConfigurationError(f'method={brief(method)}: give the name of one, such as "POST"')
-        taken = self.methods_of(endpoint)
-        if not taken:
-            raise ConfigurationError(f'no route leads to the endpoint "{endpoint}"')
-        if method is None:
-            return taken
-        if method.upper() not in taken:
-            raise ConfigurationError(f'"{endpoint}" does not take {method.upper()}; its routes take {", ".join(taken)}')
-        return [method.upper()]
+        return self._made(scope, [_declared_here(scope, options)], None)
 
     def methods_of(self, endpoint: str) -> list[str]:
         """The methods that the routes of ``endpoint`` take, sorted."""
         return sorted({method for rule in self._routes_of(endpoint) for method in rule.methods or METHODS})
 
-    def is_exempt(self, endpoint: str) -> bool:
-        """Whether ``endpoint``, or a method of it, is exempt from the default limits."""
-        view = self.app.view_functions.get(endpoint)
-        of_view = frozenset[Level]().union(*(view_exemptions(view, each) for each in self.methods_of(endpoint)))
-        return "default" in self.sources.exempt_from(endpoint, of_view)
-
-    def require_endpoint(self, endpoint: str) -> None:
-        """Raise :class:`ConfigurationError` if no endpoint has this name, or no route leads to it."""
-        if not isinstance(endpoint, str):
-            raise ConfigurationError(f'endpoint={brief(endpoint)}: give the name of one, such as "api.update"')
-        if endpoint not in self.app.view_functions:
-            nearest = difflib.get_close_matches(endpoint, self.app.view_functions, n=1)
-            remedy = f'did you mean "{nearest[0]}"?' if nearest else "`flask routes` lists the endpoints"
-            raise ConfigurationError(f'no endpoint is called "{endpoint}"; {remedy}')
-        if not self._routes_of(endpoint):
-            raise ConfigurationError(f'no route leads to the endpoint "{endpoint}", so nothing limits it')
-
     @cached_property
     def types(self) -> Mapping[str, SubjectType]:
         """The types by name: those that every app has, and those of limiters of endpoints."""
         found: dict[str, SubjectType] = {LimitType.IP.value: LimitType.IP}
-        if self._subjects.knows_users:
+        if self.subjects.knows_users:
             found[LimitType.USER.value] = LimitType.USER
         for declared in (limiter.declaration for plan in self.made for limiter in plan.limiters):
             found.setdefault(declared.type_name, declared.type)
@@ -272,32 +199,24 @@ class Plans:
         stack = view_stack(view, method)
         own = stack.declarations if stack else ()
         others = self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method))
-        reached = None if method == "OPTIONS" and self._answers_options(endpoint) else stack
-        by_handler = methods_of_handlers(view)
-        return self._made(endpoint, (*others, *own), method, reached, counted_as=scope_of(endpoint), methods=by_handler)
+        by_flask = method == "OPTIONS" and any(_answers_options(route) for route in self._routes_of(endpoint))
+        made = self._made(
+            endpoint,
+            (*others, *own),
+            method,
+            stack=None if by_flask else stack,
+            counted_as=scope_of(endpoint),
+            methods=methods_of_handlers(view),
+        )
+        return self._checked(made)
 
     def _made(
         self,
         scope: str,
         declarations: Iterable[Declaration],
         method: str | None,
-        stack: Stack | None,
         *,
-        counted_as: str | None = None,
-        methods: Mapping[Declaration, str] | None = None,
-    ) -> Plan:
-        plan = self._planned(scope, declarations, method, stack, counted_as=counted_as, methods=methods)
-        if plan.needs_users:
-            self._subjects.require_users(plan.scope)
-        return plan
-
-    def _planned(
-        self,
-        scope: str,
-        declarations: Iterable[Declaration],
-        method: str | None,
-        stack: Stack | None,
-        *,
+        stack: Stack | None = None,
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
     ) -> Plan:
@@ -314,13 +233,15 @@ class Plans:
             overrides=self.overrides if self.entries else None,
         )
 
+    def _checked(self, plan: Plan) -> Plan:
+        """``plan``. Raises :class:`ConfigurationError` if it limits users and the app has not said who they are."""
+        if plan.needs_users:
+            self.subjects.require_users(plan.scope)
+        return plan
+
     def _declared(self, scope: str, declarations: Iterable[Declaration]) -> Iterable[Declaration]:
         """``declarations``, and the limiters that only an override declares."""
         return (*declarations, *self.overrides.limits_at(scope)) if self.entries else declarations
-
-    def _answers_options(self, endpoint: str) -> bool:
-        """Whether Flask answers OPTIONS, so that the view is never called."""
-        return any(getattr(rule, "provide_automatic_options", False) for rule in self._routes_of(endpoint))
 
     def _routes_of(self, endpoint: str) -> list[Route]:
         """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""
@@ -330,9 +251,9 @@ class Plans:
             return []
 
 
-def _names_in(types: Iterable[Mapping[str, tuple[str, ...]]]) -> set[str]:
-    """The names of types and of their parts."""
-    return {name for each in types for called, parts in each.items() for name in (called, *parts)}
+def _answers_options(route: Route) -> bool:
+    """Whether Flask answers OPTIONS, so that the view is never called."""
+    return bool(getattr(route, "provide_automatic_options", False))
 
 
 def _declared_here(scope: str | None, options: dict[str, Any]) -> Declaration:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from flask import Flask, current_app
 
+from ...plan.standings import require_endpoint
 from .. import console
 from ..simulate.asking import Given
 from ..simulate.page.replayed import report_page
@@ -91,7 +92,7 @@ def simulate_command(
         current_gate()  # applies the changes made while the app runs
         sets = _sets(app, limits, against)
         if endpoint is not None:
-            sets[0][1].plans.require_endpoint(endpoint)
+            require_endpoint(sets[0][1].plans, endpoint)
         replays = [
             replay_of(app, limits=each, subjects=subject, given=given, script_name=script_name) for _, each in sets
         ]

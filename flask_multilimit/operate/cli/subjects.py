@@ -17,7 +17,7 @@ from ...declare.subjects import EVERYONE, LimitType, Subject, subjects_given
 from ...engine import BanStatus, ConfigurationError, Decision, Hit, RuleStatus, StorageError
 from ...engine.hits import BanHit
 from ...plan.endpoint import Applied, hits_of
-from ...plan.plans import Standing
+from ...plan.standings import Standing
 from ...serve.access import Listed
 from ...serve.gate import AppGate
 from ...serve.steer import steering_of

@@ -18,7 +18,7 @@ from ...engine.decision import BanStatus, RuleStatus
 from ...engine.errors import with_remedy
 from ...observe.traffic.counts import encodable, short
 from ...plan.endpoint import Applied, hits_of
-from ...plan.plans import Standing
+from ...plan.standings import Standing
 from ...serve.gate import AppGate
 from ...serve.steer import steering_of
 from ..listing import ListedEndpoint

@@ -21,6 +21,7 @@ from ...engine.rules import Rules
 from ...plan.endpoint import PlannedLimiter
 from ...plan.plans import Plans
 from ...plan.sources import Sources
+from ...plan.standings import require_endpoint
 from ...serve.access import AccessLists, listed_from
 from ...serve.gate import AppGate, gate_of
 from .arrivals import Arrivals
@@ -172,7 +173,7 @@ def arrivals_of(
     """When each subject of ``type`` made its requests, to ``endpoint`` or to the whole app."""
     gate = gate_of(app)
     if endpoint is not None:
-        gate.plans.require_endpoint(endpoint)
+        require_endpoint(gate.plans, endpoint)
     routes, who, arrivals = Routes(app, script_name), Who(subjects or {}), Arrivals()
     subject_of = _finder(gate, type, who)
     for request in logged_requests(requests):

@@ -1,0 +1,97 @@
+"""What people ask about an endpoint: which limiters count whom there, for which methods, and whether it is exempt."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..declare.decorators import Level
+from ..declare.subjects import ANONYMOUS, LimitType, Resolve
+from ..engine import ConfigurationError, Hit
+from ..engine.errors import brief
+from .endpoint import AppliedLimits
+from .plans import Plans
+from .views import view_exemptions
+
+_TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
+
+
+class Standing(NamedTuple):
+    """The limiters that apply to some subjects at an endpoint, for all methods where they are the same."""
+
+    methods: tuple[str, ...]
+    applied: AppliedLimits
+    types: Mapping[str, tuple[str, ...]]
+    """The names of all types that limit there, given or not, with the names of their parts."""
+
+
+def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve) -> list[Standing]:
+    """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
+    costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
+    found: dict[tuple[Hit, ...], Standing] = {}
+    for method_ in methods_for(plans, endpoint, method):
+        plan = plans.of_endpoint(endpoint, method_)
+        applied = plan.apply(resolve, conditions=False)
+        same = found.get(applied.hits, Standing((), applied, {}))
+        found[applied.hits] = Standing((*same.methods, method_), same.applied, {**same.types, **plan.types})
+    return list(found.values())
+
+
+def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
+    """As :func:`standings_at`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
+    limits no endpoint of the app."""
+    found = standings_at(plans, endpoint, method, plans.subjects.given(given))
+    unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
+    if unknown:
+        _require_types(plans, unknown)
+    return found
+
+
+def _require_types(plans: Plans, names: Iterable[str]) -> None:
+    plans.ensure()
+    known = sorted(_names_in(plan.types for plan in plans.made))
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"no limiter of this app has a type called {name!r}; its types are: {', '.join(known)}"
+            )
+
+
+def _names_in(types: Iterable[Mapping[str, tuple[str, ...]]]) -> set[str]:
+    """The names of types and of their parts."""
+    return {name for each in types for called, parts in each.items() for name in (called, *parts)}
+
+
+def methods_for(plans: Plans, endpoint: str, method: str | None) -> list[str]:
+    """``method``, or all methods that ``endpoint`` takes. Raises :class:`ConfigurationError` if there is no such
+    endpoint, or it does not take the method."""
+    require_endpoint(plans, endpoint)
+    if method is not None and not isinstance(method, str):
+        raise ConfigurationError(f'method={brief(method)}: give the name of one, such as "POST"')
+    taken = plans.methods_of(endpoint)
+    if method is None:
+        return taken
+    if method.upper() not in taken:
+        raise ConfigurationError(f'"{endpoint}" does not take {method.upper()}; its routes take {", ".join(taken)}')
+    return [method.upper()]
+
+
+def require_endpoint(plans: Plans, endpoint: str) -> None:
+    """Raise :class:`ConfigurationError` if no endpoint has this name, or no route leads to it."""
+    if not isinstance(endpoint, str):
+        raise ConfigurationError(f'endpoint={brief(endpoint)}: give the name of one, such as "api.update"')
+    views = plans.app.view_functions
+    if endpoint not in views:
+        nearest = difflib.get_close_matches(endpoint, views, n=1)
+        remedy = f'did you mean "{nearest[0]}"?' if nearest else "`flask routes` lists the endpoints"
+        raise ConfigurationError(f'no endpoint is called "{endpoint}"; {remedy}')
+    if not plans.methods_of(endpoint):
+        raise ConfigurationError(f'no route leads to the endpoint "{endpoint}", so nothing limits it')
+
+
+def is_exempt(plans: Plans, endpoint: str) -> bool:
+    """Whether ``endpoint``, or a method of it, is exempt from the default limits."""
+    view = plans.app.view_functions.get(endpoint)
+    of_view = frozenset[Level]().union(*(view_exemptions(view, each) for each in plans.methods_of(endpoint)))
+    return "default" in plans.sources.exempt_from(endpoint, of_view)
