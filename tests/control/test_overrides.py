@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, control_changed, rate_limiter
+from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.control import NeedsForce
-from flask_multilimit.declare.data import WrittenRule
-from flask_multilimit.plan.overrides import merged
 from support.asking import ask, policy, view
 
 if TYPE_CHECKING:
@@ -311,30 +309,6 @@ def test_a_preview_tells_what_it_replaces(shop: Shop) -> None:
     assert shop.control.preview({"kind": "deny", "who": "203.0.113.7"}, lasting=True).replaces is None
 
 
-def test_changes_are_signalled_and_logged(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.app.logger.setLevel("INFO")
-    shop.statuses(1)
-    told: list[int] = []
-    with control_changed.connected_to(lambda _, entries: told.append(len(entries)), shop.app):
-        made = shop.control.override("show", off=True, lasting=True, author="eve", reason="sale")
-        shop.control.undo(made.id)
-
-    assert told == [1, 0]
-    assert [record.getMessage() for record in caplog.records if "Rate limits" in record.getMessage()] == [
-        f"Rate limits: now in force: at show: off ({made.id} by eve): sale",
-        f"Rate limits: no longer in force: at show: off ({made.id} by eve): sale",
-    ]
-
-
-def test_a_process_that_serves_no_requests_logs_no_changes(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    """Such as a command, which prints what it does."""
-    shop.app.logger.setLevel("INFO")
-
-    shop.control.override("show", off=True, lasting=True)
-
-    assert not [record for record in caplog.records if "Rate limits" in record.getMessage()]
-
-
 class TestBesideTheView:
     """What an override makes of a decorator's limiter is still the decorator's."""
 
@@ -350,17 +324,6 @@ class TestBesideTheView:
 
 
 class TestConcurrency:
-    def test_text_changes_the_slots_and_leaves_the_timeout(self) -> None:
-        changed = merged(Concurrent(5, 30, name="slots"), "9 at once")
-
-        assert changed == Concurrent(9, 30, name="slots")
-
-    def test_a_rule_holds_slots_by_its_algorithm_whoever_made_it(self) -> None:
-        slots = Rule(30, 5, algorithm="concurrency")
-
-        assert merged(slots, "9 at once") == Concurrent(9, 30)
-        assert merged(slots, "9/minute") == Rule(60, 9)
-
     def test_text_leaves_the_slots_in_use_of_a_limit_as_data(self, app: Flask) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"show": {"rules": {"count": 2, "timeout": 30, "name": "slots"}}}
         multilimit = MultiLimit(app)
@@ -375,10 +338,6 @@ class TestConcurrency:
         for response in held:
             response.close()
 
-    def test_a_table_changes_the_timeout(self) -> None:
-        assert merged(Concurrent(5, 30), WrittenRule(timeout=90)) == Concurrent(5, 90)
-        assert merged(Rule(60, 9), WrittenRule(count=5, timeout=90)) == Concurrent(5, 90)
-
     def test_a_timeout_does_not_make_slots_of_the_count_of_a_rate(self, shop: Shop) -> None:
         with pytest.raises(ConfigurationError, match=r"timeout is for .*, and 2 per 60s is a rate; give a count"):
             shop.control.override("show", rule="ip-60s", rules={"timeout": 30}, lasting=True)
@@ -390,7 +349,3 @@ class TestConcurrency:
             multilimit.control.override("show", limiter="default", times=3, lasting=True)
 
         assert [ask(app).status_code for _ in range(3)] == [200] * 3
-
-    def test_a_rate_may_take_the_place_of_slots_and_the_other_way_round(self) -> None:
-        assert merged(Concurrent(5, 30), "9/minute") == Rule(60, 9)
-        assert merged(Rule(60, 9), "5 at once") == Concurrent(5)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flask_multilimit import IP, Ban, MultiLimit, rate_limiter
-from flask_multilimit.control.controls import Override
 from flask_multilimit.plan.differences import differences
-from flask_multilimit.plan.overrides import Overrides
 from flask_multilimit.serve.gate import gate_of
+from plan.written import override, overrides
 from support.asking import view
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ def lines_before_and_after(app: Flask, **change: Any) -> tuple[tuple[str, ...], 
     """The limits at the endpoint "show", before the override and after it."""
     plans = gate_of(app).plans
     plans.ensure()
-    override = Override(id="0" * 8, kind="override", since=0, endpoint="show", **change)
-    (found,) = differences(plans, plans.changed(Overrides([override])))
+    (found,) = differences(plans, plans.changed(overrides(override("show", **change))))
     assert found.endpoint == "show"
     return found.before, found.after
 

@@ -1,0 +1,16 @@
+"""Overrides as the control document has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask_multilimit.control.controls import Override
+from flask_multilimit.plan.overrides import Overrides
+
+
+def override(endpoint: str | None = None, **change: Any) -> Override:
+    return Override(id="0" * 8, kind="override", since=0, endpoint=endpoint, **change)
+
+
+def overrides(*entries: Override) -> Overrides:
+    return Overrides(entries)

@@ -1,0 +1,78 @@
+"""What becomes of a change in a process: it is signalled, and logged where requests are served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flask_multilimit import IP, MultiLimit, control_changed, rate_limiter
+from flask_multilimit.control.controls import Listing
+from flask_multilimit.control.document import Document
+from flask_multilimit.serve.steer import MOST_LOGGED, steering_of
+from support.asking import ask, view
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "Rate limits" in record.getMessage()]
+
+
+@pytest.fixture
+def multilimit(app: Flask) -> MultiLimit:
+    app.logger.setLevel("INFO")
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute")(view()))
+    return MultiLimit(app)
+
+
+@pytest.mark.parametrize(
+    ("settings", "enabled"),
+    [({}, True), ({"MULTILIMIT_CONTROL": False}, False), ({"MULTILIMIT_ENABLED": False}, False)],
+    ids=["usual", "no control", "no limits"],
+)
+def test_an_app_follows_changes_unless_it_is_switched_off(app: Flask, settings: dict[str, bool], enabled: bool) -> None:
+    app.config.update(settings)
+    MultiLimit(app)
+
+    assert steering_of(app).enabled is enabled
+
+
+def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture) -> None:
+    ask(app)
+    numbers: list[int] = []
+    with control_changed.connected_to(lambda _, entries: numbers.append(len(entries)), app), app.app_context():
+        made = multilimit.control.override("show", off=True, lasting=True, author="eve", reason="sale")
+        multilimit.control.undo(made.id)
+
+    assert numbers == [1, 0]
+    assert told(caplog) == [
+        f"Rate limits: now in force: at show: off ({made.id} by eve): sale",
+        f"Rate limits: no longer in force: at show: off ({made.id} by eve): sale",
+    ]
+
+
+@pytest.mark.usefixtures("multilimit")
+def test_of_many_changes_at_once_the_first_are_logged(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    entries = [
+        Listing.model_validate({"id": f"{number:08x}", "kind": "allow", "who": f"203.0.113.{number}", "since": 0})
+        for number in range(MOST_LOGGED + 3)
+    ]
+    steering = steering_of(app)
+    steering.start()
+
+    steering.take(Document(entries=tuple(entries)))
+
+    assert len(told(caplog)) == MOST_LOGGED + 1
+    assert told(caplog)[-1] == "Rate limits: now in force: 3 more entries"
+
+
+def test_a_process_that_serves_no_requests_logs_no_changes(
+    app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a command, which prints what it does."""
+    with app.app_context():
+        multilimit.control.override("show", off=True, lasting=True)
+
+    assert told(caplog) == []
