@@ -12,6 +12,7 @@ from werkzeug.exceptions import Forbidden, HTTPException
 
 from ...declare.limiter import check_callable
 from ...engine import ConfigurationError
+from ...engine.storage.addresses import host_and_port
 from ...serve.gate import gate_in_force
 from .messages import language_of
 from .security import can_sign, note_refusal, require_few_refusals
@@ -94,11 +95,11 @@ def _is_from_here() -> bool:
     their own names point here, and tunnels bring requests of others."""
     if any(name in request.headers for name in _FORWARDED):
         return False
-    return _is_loopback(request.remote_addr or "") and _is_loopback(_host_of(request.host))
-
-
-def _host_of(host: str) -> str:
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        name, _ = host_and_port(request.host, 80)
+    except ValueError:
+        return False
+    return _is_loopback(request.remote_addr or "") and _is_loopback(name)
 
 
 def _is_loopback(name: str) -> bool:

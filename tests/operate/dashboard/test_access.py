@@ -57,14 +57,21 @@ def test_without_authorize_in_debug_mode_this_machine_sees_it_with_a_banner() ->
     assert "anyone on this machine may see and change this" in answer.text
 
 
+@pytest.mark.parametrize("host", ["localhost:5000", "shop.localhost:5000", "127.0.0.1", "127.0.0.1:5000", "[::1]:5000"])
+def test_without_authorize_this_machine_may_be_asked_by_any_name_of_its_own(host: str) -> None:
+    assert debugged().test_client().get(ROOT, headers={"Host": host}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "asking",
     [
         {"environ_base": {"REMOTE_ADDR": "203.0.113.7"}},
         {"headers": {"X-Forwarded-For": "203.0.113.7"}},
         {"headers": {"Host": "evil.example:5000"}},
+        {"headers": {"Host": "localhost.evil.example"}},
+        {"headers": {"Host": "localhost:5000:5000"}},
     ],
-    ids=["from elsewhere", "over a proxy", "by another name"],
+    ids=["from elsewhere", "over a proxy", "by another name", "by a longer name", "by no name"],
 )
 def test_without_authorize_nobody_else_sees_it(asking: dict[str, Any]) -> None:
     assert debugged().test_client().get(ROOT, **asking).status_code == 403
