@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 from blinker import NamedSignal
+from flask import Flask
 
 import flask_multilimit
 from docs.snippets import blocks_of
+from flask_multilimit import MultiLimit
 from flask_multilimit.config import PREFIX, Settings
 from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.operate import doctor
+from flask_multilimit.operate.listing import endpoints_of
+from flask_multilimit.operate.words import limits_as_json
+from flask_multilimit.serve.gate import gate_of
 from support.folders import ROOT
 from support.rates import RATES
 
@@ -34,6 +39,12 @@ def _sections() -> dict[str, str]:
     """The text of each setting."""
     _, *parts = re.split(r"^## `(\w+)`$", (REFERENCE / "configuration.md").read_text(), flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _first_cells(begin: str) -> list[str]:
+    """What the first column of a table in the reference of the commands names, sorted."""
+    table = (REFERENCE / "cli.md").read_text().partition(begin)[2].partition("\n\n")[0]
+    return sorted(re.findall(r"`(.+?)`", " ".join(re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE))))
 
 
 def test_every_example_is_named_on_some_page() -> None:
@@ -65,10 +76,17 @@ def test_the_choices_of_a_setting_are_all_documented(name: str) -> None:
 def test_every_finding_of_the_doctor_is_documented() -> None:
     rooms = "\n".join(path.read_text(encoding="utf-8") for path in Path(doctor.__file__).parent.glob("*.py"))
     made = re.findall(r'\bFinding\(\s*"([\w ]+)"', rooms)
-    table = (REFERENCE / "cli.md").read_text().partition("| finding |")[2].partition("\n\n")[0]
-    first_cells = " ".join(re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE))
 
-    assert sorted(set(made)) == sorted(re.findall(r"`(.+?)`", first_cells))
+    assert sorted(set(made)) == _first_cells("| finding |")
+
+
+def test_every_field_of_a_limit_in_json_is_documented(app: Flask) -> None:
+    MultiLimit(app, default_limits="9/minute")
+    app.add_url_rule("/", "view", lambda: "")
+    (listed,) = (each for each in endpoints_of(gate_of(app)) if each.name == "view")
+    (limit,) = limits_as_json(listed.limiters[0])
+
+    assert sorted(limit) == _first_cells("A limit has\n\n| field |")
 
 
 def test_every_scheme_of_a_storage_is_documented() -> None:
