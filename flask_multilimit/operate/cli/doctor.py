@@ -21,8 +21,8 @@ def doctor_command(as_json: bool) -> None:
         findings.append(finding)
         if not as_json:
             write(_finding_lines(finding))
-    wrong = sum(finding.level is Severity.WRONG for finding in findings)
-    warnings = sum(finding.level is Severity.WARNING for finding in findings)
+    wrong = sum(finding.severity is Severity.WRONG for finding in findings)
+    warnings = sum(finding.severity is Severity.WARNING for finding in findings)
     if as_json:
         write_json(healthy=not wrong, findings=[_finding_as_json(finding) for finding in findings])
     else:
@@ -42,10 +42,10 @@ _BESIDE = 24
 
 
 def _finding_lines(finding: Finding) -> list[str]:
-    text, style = _MARKS[finding.level]
+    text, style = _MARKS[finding.severity]
     lines = console.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
     lines[0] = click.style(f"{text:<9}", **style) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
-    if finding.remedy and finding.level is not Severity.OK:
+    if finding.remedy and finding.severity is not Severity.OK:
         lines += console.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
     return lines
 
@@ -59,4 +59,9 @@ def _summary(wrong: int, warnings: int) -> str:
 
 
 def _finding_as_json(finding: Finding) -> dict[str, Any]:
-    return {"name": finding.name, "level": finding.level.value, "text": finding.text, "remedy": finding.remedy or None}
+    return {
+        "name": finding.name,
+        "level": finding.severity.value,
+        "text": finding.text,
+        "remedy": finding.remedy or None,
+    }

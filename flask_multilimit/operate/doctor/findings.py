@@ -28,7 +28,7 @@ class Finding:
     """The result of one check."""
 
     name: str
-    level: Severity
+    severity: Severity
     text: str
     remedy: str = ""
 

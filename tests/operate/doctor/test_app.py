@@ -60,7 +60,7 @@ def test_a_limiter_below_a_decorator_that_does_not_tell_what_it_wraps_is_a_hint(
 
     (found,) = hidden(app)
 
-    assert found.level is Severity.HINT
+    assert found.severity is Severity.HINT
     assert found.text.startswith("Views that hold a limited function: shown (support.asking:view.")
     assert "functools.wraps" in found.remedy
 
@@ -99,7 +99,7 @@ def test_endpoints_without_limits_are_a_hint_unless_somebody_has_exempted_them(a
 
     found = declared(app)
 
-    assert found.level is Severity.HINT
+    assert found.severity is Severity.HINT
     assert found.text == "1 endpoint limited, 3 exempt, 1 without any limit: partly."
 
 
@@ -115,4 +115,4 @@ def test_limits_of_the_bridge_are_not_counted_and_it_says_so(app: Flask) -> None
 def test_where_each_endpoint_has_a_limit_all_is_well(app: Flask) -> None:
     found = declared(app, default_limits="5/minute")
 
-    assert (found.level, found.text) == (Severity.OK, "1 endpoint limited, none without limits.")
+    assert (found.severity, found.text) == (Severity.OK, "1 endpoint limited, none without limits.")

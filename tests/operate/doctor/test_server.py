@@ -9,7 +9,7 @@ from flask_multilimit.operate.doctor.server import _latency
 
 
 @pytest.mark.parametrize(
-    ("connecting", "slowest", "level", "remedy"),
+    ("connecting", "slowest", "severity", "remedy"),
     [
         (0.04, 0.002, Severity.OK, ""),
         (0.06, 0.002, Severity.WARNING, "Leave more time to connect: set it higher."),
@@ -17,9 +17,9 @@ from flask_multilimit.operate.doctor.server import _latency
     ],
 )
 def test_the_first_trip_which_has_to_connect_is_told_apart(
-    connecting: float, slowest: float, level: Severity, remedy: str
+    connecting: float, slowest: float, severity: Severity, remedy: str
 ) -> None:
     found = _latency([connecting, *[0.001] * 6, slowest], 0.1)
 
-    assert (found.level, found.remedy) == (level, remedy)
+    assert (found.severity, found.remedy) == (severity, remedy)
     assert found.text.startswith(f"1.00 ms a round trip, the slowest of 7 {slowest * 1000:.2f} ms.")
