@@ -46,8 +46,8 @@ class Binding(Protocol):
     def decorate(self, limit: RouteLimit, target: Any) -> Any:
         """Put ``limit`` on a function or a blueprint."""
 
-    def enter(self, limit: RouteLimit, place: str, owner: str) -> None:
-        """Check ``limit`` here and now, for the ``with`` statement at ``place`` in the function ``owner``."""
+    def enter(self, limit: RouteLimit, location: str, owner: str) -> None:
+        """Check ``limit`` here and now, for the ``with`` statement at ``location`` in the function ``owner``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

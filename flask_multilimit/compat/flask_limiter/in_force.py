@@ -16,7 +16,7 @@ from flask_multilimit import Limiter as Engine
 from .constants import ExemptionScope
 from .declared import Binding
 from .differences import PAGE, Known, touching
-from .registry import Applicable, Place, Registry
+from .registry import Applicable, Destination, Registry
 from .requests import LONGEST_REMEMBERED, Answer, Asked, Meta, Progress, Question, Terms, question_for
 from .settings import Options, Settings, unknown_settings
 from .stops import Stop
@@ -30,7 +30,7 @@ MULTILIMIT = "multilimit"
 DEFAULT_PREFIX = "rate_limit:"
 LONGEST_PREFIX = 29
 """Characters, so that there is room for the number of a Limiter."""
-PLACES_REMEMBERED = 4096
+MOST_REMEMBERED = 4096
 QUESTIONS_REMEMBERED = 1024
 
 
@@ -140,7 +140,7 @@ class InForce:
 
         reset(self.app)
 
-    # Places
+    # Stops
 
     def endpoint(self) -> str:
         identify = self.settings.request_identifier
@@ -166,9 +166,9 @@ class InForce:
 
     def entered(self, asked: Request, location: str, owner: str) -> Stop:
         """The check at a ``with`` statement, whose limit may differ each time."""
-        place = Place(self.endpoint(), asked.blueprint, asked.method)
-        self._registry.learn(place.endpoint, location)
-        return self._made(place, self.applicable_at(place, location), owner=f"with in {owner}")
+        destination = Destination(self.endpoint(), asked.blueprint, asked.method)
+        self._registry.learn(destination.endpoint, location)
+        return self._made(destination, self.applicable_at(destination, location), owner=f"with in {owner}")
 
     def _stop(self, asked: Request, name: str | None) -> Stop:
         route, identify = asked.url_rule, self.settings.request_identifier
@@ -176,39 +176,39 @@ class InForce:
         where = (endpoint or "" if identify is None else identify(), endpoint, asked.method, name)
         known = self._stops.get(where)
         if known is None or known.version != self._registry.version:
-            place = Place(where[0], asked.blueprint, asked.method)
-            known = self._made_before(place) if name is None else self._made_at(place, name)
+            destination = Destination(where[0], asked.blueprint, asked.method)
+            known = self._made_before(destination) if name is None else self._made_at(destination, name)
             _keep(self._stops, where, known)
         return known
 
-    def _made_before(self, place: Place) -> Stop:
-        return self._made(place, self.applicable_before(place), is_before=True)
+    def _made_before(self, destination: Destination) -> Stop:
+        return self._made(destination, self.applicable_before(destination), is_before=True)
 
-    def _made_at(self, place: Place, name: str) -> Stop:
-        owner = "" if self.is_view(place.endpoint, name) else name
+    def _made_at(self, destination: Destination, name: str) -> Stop:
+        owner = "" if self.is_view(destination.endpoint, name) else name
         if owner:
-            self._registry.learn(place.endpoint, name)
-        return self._made(place, self.applicable_at(place, name), owner=owner)
+            self._registry.learn(destination.endpoint, name)
+        return self._made(destination, self.applicable_at(destination, name), owner=owner)
 
-    def _made(self, place: Place, applicable: Applicable, **more: Any) -> Stop:
+    def _made(self, destination: Destination, applicable: Applicable, **more: Any) -> Stop:
         return Stop(
-            place,
-            applicable if _may_be_limited(place.endpoint) else Applicable(place.method),
+            destination,
+            applicable if _may_be_limited(destination.endpoint) else Applicable(destination.method),
             version=self._registry.version,
             key_prefix=self.settings.key_prefix,
             meta_limits=self.settings.meta_limits,
-            spared=self.is_free_of_meta_limits(place),
+            spared=self.is_free_of_meta_limits(destination),
             **more,
         )
 
-    def applicable_before(self, place: Place) -> Applicable:
+    def applicable_before(self, destination: Destination) -> Applicable:
         """The limits to check before the view is called."""
         application, default = self.settings.application_limits, self.settings.default_limits
-        return self._registry.before_request(self.app, place, application=application, default=default)
+        return self._registry.before_request(self.app, destination, application=application, default=default)
 
-    def applicable_at(self, place: Place, name: str) -> Applicable:
+    def applicable_at(self, destination: Destination, name: str) -> Applicable:
         """The limits to check where the decorated function ``name`` is called."""
-        return self._registry.at_function(self.app, place, name, default=self.settings.default_limits)
+        return self._registry.at_function(self.app, destination, name, default=self.settings.default_limits)
 
     def is_view(self, endpoint: str, name: str) -> bool:
         """Whether ``name`` is the name of the view of ``endpoint``."""
@@ -219,8 +219,8 @@ class InForce:
             _keep(self._views, (endpoint, name), known)
         return known[1]
 
-    def is_free_of_meta_limits(self, place: Place) -> bool:
-        return bool(self._registry.exemption(self.app, place) & ExemptionScope.META)
+    def is_free_of_meta_limits(self, destination: Destination) -> bool:
+        return bool(self._registry.exemption(self.app, destination) & ExemptionScope.META)
 
 
 def _may_be_limited(endpoint: str) -> bool:
@@ -237,7 +237,7 @@ def _prefix_of(app: Flask, settings: Settings) -> str:
 def _keep(known: dict[Any, Any], where: Any, value: Any) -> None:
     """Remember ``value``, in bounded memory: clients may invent methods, and a ``request_identifier`` any number of
     names."""
-    if len(known) >= PLACES_REMEMBERED:
+    if len(known) >= MOST_REMEMBERED:
         known.clear()
     known[where] = value
 

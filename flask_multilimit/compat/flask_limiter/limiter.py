@@ -287,14 +287,14 @@ class Limiter:
         setattr(limited, _MARK, (*getattr(target, _MARK, ()), self))
         return limited
 
-    def enter(self, limit: RouteLimit, place: str, owner: str) -> None:
-        """Check ``limit`` for the ``with`` statement at ``place`` in the function ``owner``."""
+    def enter(self, limit: RouteLimit, location: str, owner: str) -> None:
+        """Check ``limit`` for the ``with`` statement at ``location`` in the function ``owner``."""
         state = InForce.of(_current_app(), self)
         if state is None or not self.enabled:
             return
-        self.registry.enter(place, limit)
+        self.registry.enter(location, limit)
         request = _current_request()
-        self._check(state, request, state.entered(request, place, owner))
+        self._check(state, request, state.entered(request, location, owner))
 
     # For the app to ask
 

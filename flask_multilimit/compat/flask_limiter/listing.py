@@ -11,7 +11,7 @@ from werkzeug.routing import Rule as Route
 from .declared import RuntimeLimit
 from .in_force import InForce
 from .limiter import Limiter
-from .registry import Applicable, Place, view_name
+from .registry import Applicable, Destination, view_name
 from .requests import Asked
 
 UNLISTED = frozenset(("HEAD", "OPTIONS"))
@@ -63,8 +63,8 @@ def routes_of(app: Flask, limiter: Limiter, state: InForce, endpoint: str | None
     for route in sorted(routes, key=str):
         if endpoint in {None, route.endpoint}:
             listed = {(each.limit, each.scope): each for each in _limits_at(app, state, route)}
-            place = _place(route, "GET")
-            exempt = bool(limiter.registry.exemption(app, place)) and not listed
+            destination = _destination(route, "GET")
+            exempt = bool(limiter.registry.exemption(app, destination)) and not listed
             yield ListedRoute(route.endpoint, str(route), tuple(listed.values()), exempt)
 
 
@@ -89,14 +89,14 @@ def _asked(state: InForce, listed: Listed, key: str) -> Asked:
 
 def _limits_at(app: Flask, state: InForce, route: Route) -> Iterator[Listed]:
     for method in sorted((route.methods or {"GET"}) - UNLISTED):
-        place = _place(route, method)
+        destination = _destination(route, method)
         with app.test_request_context(method=method):
             view = view_name(app, route.endpoint)
-            for applicable in (state.applicable_before(place), state.applicable_at(place, view)):
-                yield from _listed(applicable, place)
+            for applicable in (state.applicable_before(destination), state.applicable_at(destination, view)):
+                yield from _listed(applicable, destination)
 
 
-def _listed(applicable: Applicable, place: Place) -> Iterator[Listed]:
+def _listed(applicable: Applicable, destination: Destination) -> Iterator[Listed]:
     sources = {
         single: source
         for source, declared in (
@@ -109,13 +109,13 @@ def _listed(applicable: Applicable, place: Place) -> Iterator[Listed]:
         for single in each.limits()
     }
     for limit in applicable.resolve().limits:
-        if limit.methods is None or place.method.lower() in limit.methods:
-            scope = limit.scope_for(place.endpoint, place.method)
-            yield Listed(limit, sources[limit], place.method, scope)
+        if limit.methods is None or destination.method.lower() in limit.methods:
+            scope = limit.scope_for(destination.endpoint, destination.method)
+            yield Listed(limit, sources[limit], destination.method, scope)
 
 
-def _place(route: Route, method: str) -> Place:
-    return Place(route.endpoint, route.endpoint.rpartition(".")[0] or None, method)
+def _destination(route: Route, method: str) -> Destination:
+    return Destination(route.endpoint, route.endpoint.rpartition(".")[0] or None, method)
 
 
 def _called(function: object) -> str:

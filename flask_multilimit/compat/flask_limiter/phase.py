@@ -66,13 +66,13 @@ class Phase:
             return given
         if given is None or given == "":
             # Clients without a key share one quota, so that the limit is not off for them.
-            self._limiter.logger.warning("limits at %s: their key is empty", self._stop.place.endpoint)
+            self._limiter.logger.warning("limits at %s: their key is empty", self._stop.destination.endpoint)
             return ""
         return given.decode() if isinstance(given, bytes) else str(given)
 
     def _answer(self, question: Question) -> Answer | None:
         try:
-            return self._state.ask(question, self._stop.place.endpoint)
+            return self._state.ask(question, self._stop.destination.endpoint)
         except StorageError:
             if not self._state.settings.in_memory_fallback:
                 raise

@@ -80,7 +80,7 @@ def _serves(limit: RuntimeLimit, method: str) -> bool:
     return limit.methods is None or method.lower() in limit.methods
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Where a request goes."""
 
     endpoint: str
@@ -117,9 +117,9 @@ class Registry:
             self.version += 1
         self.marked.add(name)
 
-    def enter(self, place: str, limit: Limit) -> None:
+    def enter(self, location: str, limit: Limit) -> None:
         """Set the limit of a ``with`` statement, which may differ each time."""
-        self.decorated[place] = {limit: None}
+        self.decorated[location] = {limit: None}
 
     def limit_blueprint(self, name: str, limit: Limit) -> None:
         self.blueprints.setdefault(name, {})[limit] = None
@@ -142,7 +142,7 @@ class Registry:
     # The limits that apply
 
     def before_request(
-        self, app: Flask, place: Place, *, application: tuple[Limit, ...], default: tuple[Limit, ...]
+        self, app: Flask, destination: Destination, *, application: tuple[Limit, ...], default: tuple[Limit, ...]
     ) -> Applicable:
         """The limits to check before the view is called: those of the application, and if no decorated function will be
         called, those of the blueprint and the default ones, unless the blueprint overrides these.
@@ -150,39 +150,42 @@ class Registry:
         If limits were put on the view, but the app calls the function below them (``limit(...)(view)`` after the view
         was registered), they are checked here, too.
         """
-        exempt, view = self.exemption(app, place), app.view_functions.get(place.endpoint)
+        exempt, view = self.exemption(app, destination), app.view_functions.get(destination.endpoint)
         limits_come = self.is_decorated(view)
         lost = not limits_come and self._is_target(view)
-        deferred = limits_come or place.endpoint in self._hints
+        deferred = limits_come or destination.endpoint in self._hints
         return Applicable(
-            method=place.method,
+            method=destination.method,
             always=() if exempt & ExemptionScope.APPLICATION else application,
-            own=self.limits_of(view_name(app, place.endpoint)) if lost else (),
-            around=() if deferred else self._of_blueprint(app, place.blueprint),
+            own=self.limits_of(view_name(app, destination.endpoint)) if lost else (),
+            around=() if deferred else self._of_blueprint(app, destination.blueprint),
             default=default,
-            hinted=self._hinted(place.endpoint),
+            hinted=self._hinted(destination.endpoint),
             wants_default=not deferred and not exempt & ExemptionScope.DEFAULT,
         )
 
-    def at_function(self, app: Flask, place: Place, name: str, *, default: tuple[Limit, ...]) -> Applicable:
+    def at_function(self, app: Flask, destination: Destination, name: str, *, default: tuple[Limit, ...]) -> Applicable:
         """The limits to check where the decorated function ``name`` is called: its own, those of the blueprint unless
         its own override them, and the default ones unless either overrides them for this method."""
         return Applicable(
-            method=place.method,
+            method=destination.method,
             own=self.limits_of(name),
-            around=self._of_blueprint(app, place.blueprint),
+            around=self._of_blueprint(app, destination.blueprint),
             default=default,
-            hinted=self._hinted(place.endpoint),
-            wants_default=not self.exemption(app, place) & ExemptionScope.DEFAULT,
+            hinted=self._hinted(destination.endpoint),
+            wants_default=not self.exemption(app, destination) & ExemptionScope.DEFAULT,
         )
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits of a decorated function: none if it is exempt from anything."""
         return () if self._exempt_names.get(name) else tuple(self.decorated.get(name, ()))
 
-    def exemption(self, app: Flask, place: Place) -> ExemptionScope:
+    def exemption(self, app: Flask, destination: Destination) -> ExemptionScope:
         """The exemptions of the view, of its blueprint, and of the blueprints above that exempt their descendants."""
-        scope, blueprint = self._exempt_names.get(view_name(app, place.endpoint), ExemptionScope.NONE), place.blueprint
+        scope, blueprint = (
+            self._exempt_names.get(view_name(app, destination.endpoint), ExemptionScope.NONE),
+            destination.blueprint,
+        )
         if blueprint is None or blueprint not in app.blueprints:
             return scope
         own = self._exempt_blueprints.get(app.blueprints[blueprint].name, ExemptionScope.NONE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from .declared import MetaLimit, RuntimeLimit
-from .registry import Applicable, Place, Resolved
+from .registry import Applicable, Destination, Resolved
 from .requests import Asked, Meta
 
 KeyFunction = Callable[[], str]
@@ -19,7 +19,7 @@ Keys = Mapping[KeyFunction, str]
 class Stop:
     """One such place, for all requests to it: the limits that apply there, as far as known before the request."""
 
-    place: Place
+    destination: Destination
     applicable: Applicable
     version: int
     """The version of the registry when this was made."""
@@ -58,19 +58,19 @@ class Stop:
         return asked, metas
 
     def _applies(self, limit: RuntimeLimit) -> bool:
-        if limit.methods is not None and self.place.method.lower() not in limit.methods:
+        if limit.methods is not None and self.destination.method.lower() not in limit.methods:
             return False
         return limit.exempt_when is None or not limit.exempt_when()
 
     def _ask(self, limit: RuntimeLimit, keys: Keys, owner: str) -> Asked:
-        scope = limit.scope_for(self.place.endpoint, self.place.method)
+        scope = limit.scope_for(self.destination.endpoint, self.destination.method)
         key = keys[limit.key_func]
         return Asked(limit, (self.key_prefix, key, scope) if self.key_prefix else (key, scope), limit.units(), owner)
 
     def _metas(self, declared: Iterable[MetaLimit], keys: Keys) -> Iterator[Asked]:
         for limit in chain.from_iterable(each.limits() for each in declared):
             if limit.exempt_when is None or not limit.exempt_when():
-                scope = limit.scope_for(self.place.endpoint, self.place.method)
+                scope = limit.scope_for(self.destination.endpoint, self.destination.method)
                 yield Asked(limit, (keys[limit.key_func], scope), limit.units())
 
     def _owner_of(self, limit: RuntimeLimit) -> str:
