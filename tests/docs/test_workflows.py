@@ -3,8 +3,10 @@ programs that tests run."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+import subprocess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -12,10 +14,14 @@ import yaml  # type: ignore[import-untyped]
 from support.folders import ROOT
 from support.folders import TESTS as TESTS_FOLDER
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 WORKFLOWS = ROOT / ".github" / "workflows"
 TESTS = (WORKFLOWS / "tests.yml").read_text()
 NOXFILE = (ROOT / "noxfile.py").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
+SETUP = (ROOT / "setup.cfg").read_text()
 
 
 def _listed(name: str, text: str) -> list[str]:
@@ -29,11 +35,12 @@ def test_every_session_of_nox_has_a_job() -> None:
     assert ["tests", *_listed("session:", TESTS)] == _listed("nox.options.sessions =", NOXFILE)
 
 
-def test_the_versions_of_python_are_those_of_the_package_that_are_released() -> None:
-    versions = _listed("python:", TESTS)
+def test_every_python_that_the_package_names_is_tested_everywhere() -> None:
+    named = re.findall(r"^    Programming Language :: Python :: (3\.\d+)$", SETUP, re.MULTILINE)
+    supported = re.search(r"^SUPPORTED=\((.*)\)$", CI, re.MULTILINE)
 
-    assert versions == _listed("PYTHONS =", NOXFILE)[: len(versions)]
-    assert versions[-1] == "3.14"
+    assert supported is not None
+    assert _listed("python:", TESTS) == _listed("PYTHONS =", NOXFILE) == supported[1].split() == named
 
 
 def test_ci_runs_every_session_of_nox() -> None:
@@ -85,3 +92,26 @@ def test_only_what_has_passed_the_tests_is_released() -> None:
 
     assert jobs["tests"]["uses"] == "$/.github/workflows/tests.yml"
     assert set(jobs["publish"]["needs"]) == {"tests", "build"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "agrees"),
+    [
+        ("v1.2.0", "## 1.2.0 (2026-12-24)", True),
+        ("v1.2.0", "## 1.2.0 (Unreleased)", False),
+        ("v1.2.0", "## 1.1.0 (2026-12-24)", False),
+        ("v1.2.1", "## 1.2.1 (2026-12-24)", False),
+    ],
+    ids=["all agree", "no date", "not in the changelog", "another version was built"],
+)
+def test_a_release_needs_a_tag_a_version_and_a_changelog_that_agree(
+    tmp_path: Path, tag: str, heading: str, agrees: bool
+) -> None:
+    (step,) = (step for step in _jobs("release.yml")["build"]["steps"] if "TAG" in step.get("env", {}))
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "flask_multilimit-1.2.0.tar.gz").touch()
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
+
+    done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env={**os.environ, "TAG": tag}, check=False)
+
+    assert (done.returncode == 0) is agrees
