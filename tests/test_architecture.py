@@ -134,9 +134,9 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
         {"reading"},
     ),
     "operate/cli": (
-        {"base", "logs"},
-        {"config", "control", "doctor", "grafana", "top"},
-        {"alerts", "keys", "limits", "schema", "simulate", "subjects", "suggest"},
+        {"applied", "base", "logs"},
+        {"config", "control", "doctor", "grafana", "top", "who"},
+        {"alerts", "check", "keys", "limits", "reset", "schema", "simulate", "suggest"},
     ),
     "engine": (
         {"errors", "algorithms", "clock", "forks", "records", "reply", "threads"},

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from support.servers import Server
 
 SHOP = Path(__file__).with_name("shop.py")
+ADDRESS = {"REMOTE_ADDR": "203.0.113.7"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class Run:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+def call(shop: FlaskClient, path: str, times: int = 1) -> list[int]:
+    return [shop.get(path, environ_base=ADDRESS).status_code for _ in range(times)]
 
 
 class Command:

@@ -1,0 +1,205 @@
+"""``flask multilimit reset``: gives a subject a fresh start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import click
+
+from ...declare.subjects import EVERYONE, LimitType, subjects_given
+from ...engine import ConfigurationError, Decision, Hit, StorageError
+from ...plan.endpoint import hits_of
+from ...serve.gate import AppGate
+from ...serve.steer import steering_of
+from .. import console
+from ..everywhere import all_keys, forget, keys_of
+from ..standing import require_limiters, standings_of
+from ..words import rule_text
+from .applied import by_request_of, subject_of
+from .base import (
+    as_json,
+    bare_limiter,
+    command,
+    current_gate,
+    for_people,
+    require_shared_storage,
+    user_name,
+    write,
+    write_json,
+)
+from .who import options_for, require_counted, who_options
+
+MOST_SHOWN = 20
+"""The most keys that are listed before they are reset."""
+
+
+@command("reset", short_help="Reset the quotas of a subject.")
+@click.argument("endpoint", required=False)
+@who_options
+@click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT).")
+@click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
+@click.option("--everything", is_flag=True, help="All quotas of all subjects.")
+@click.option("--reason", default="", help="The reason, for the history.")
+@click.option("--author", default=None, help="The author; default: the user who runs this command.")
+@click.option("--dry-run", is_flag=True, help="Show what would be reset, and reset nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@as_json
+def reset_command(
+    endpoint: str | None,
+    method: str | None,
+    ip: str | None,
+    user: str | None,
+    everyone: bool,
+    subjects: dict[str, str],
+    everywhere: bool,
+    everything: bool,
+    reason: str,
+    author: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Reset the quotas of a subject at ENDPOINT, at once and for every worker; with --all, everywhere.
+
+    Quotas that everyone shares are reset only with --everyone, or with --everything. The history shows who reset
+    what, and why.
+    """
+    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
+    _require_one_place(endpoint, method, given, everywhere=everywhere, everything=everything)
+    what = f"{_somebody(given)} {_place(endpoint, method)}" if given else "all quotas of all subjects"
+    answer = _Reset(what, reason=reason, author=author, dry_run=dry_run, yes=yes, as_json=as_json)
+    with for_people():
+        gate = current_gate()
+        require_counted(gate, given)
+        if endpoint is not None:
+            answer.at(gate, endpoint, method, given)
+        else:
+            require_shared_storage(gate)
+            answer.of_keys(gate, all_keys(gate) if everything else keys_of(gate, given))
+
+
+def _require_one_place(
+    endpoint: str | None, method: str | None, given: Mapping[str, str], *, everywhere: bool, everything: bool
+) -> None:
+    if sum((endpoint is not None, everywhere, everything)) != 1:
+        raise click.UsageError("Say where: an ENDPOINT, or --all; or --everything.")
+    if everything and given:
+        raise click.UsageError("--everything resets all subjects; for one of them, use --all.")
+    if not everything and not given:
+        raise click.UsageError("Say whose quotas: --ip, --user, --subject or --everyone.")
+    if endpoint is None and method is not None:
+        raise click.UsageError("--method is for an ENDPOINT.")
+
+
+def _somebody(given: Mapping[str, str]) -> str:
+    return " + ".join(
+        "everyone" if name == EVERYONE.type else value if name == LimitType.IP.value else f"{name}:{value}"
+        for name, value in given.items()
+    )
+
+
+def _place(endpoint: str | None, method: str | None) -> str:
+    return "everywhere" if endpoint is None else f"at {endpoint}" if method is None else f"at {endpoint} ({method})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reset:
+    """How one command resets, and what it prints."""
+
+    what: str
+    """The description for the history."""
+    reason: str
+    author: str | None
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+    def at(self, gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> None:
+        standings = standings_of(gate, endpoint, method, given)
+        require_limiters("reset", endpoint, standings, given, spelled=options_for)
+        require_shared_storage(gate)
+        applied = [each for standing in standings for each in standing.applied]
+        hits = hits_of(applied)
+        by_request = ", ".join(dict.fromkeys(by_request_of(applied)))
+        if not hits:
+            raise ConfigurationError(
+                f'reset: the rules of {by_request} at "{endpoint}" depend on the request, and without one there are '
+                "none, so nothing was reset; --all in place of the endpoint resets whatever is used"
+            )
+        rows = [(hit.name, subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
+        self._ask(console.columns(rows, indent=2), len(hits))
+        used, full = _used_and_full(bare_limiter(gate).peek(hits))
+        if not self.dry_run:
+            gate.limiter.reset(hits)
+            if used:
+                self._note(gate)
+        if self.as_json:
+            found = {
+                "reset": [_hit_as_json(each) for each in used],
+                "full_already": [_hit_as_json(each) for each in full],
+            }
+            write_json(endpoint=endpoint, changed=not self.dry_run, **found)
+            return
+        for said, some in ((self._said, used), ("Full already", full)):
+            if some:
+                click.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
+        if by_request:
+            write(console.paragraph(_OTHER_RULES.format(names=by_request)))
+
+    def of_keys(self, gate: AppGate, keys: list[str]) -> None:
+        lines = [f"  {key}" for key in keys[:MOST_SHOWN]]
+        more = [f"  and {len(keys) - MOST_SHOWN} more"] if len(keys) > MOST_SHOWN else []
+        if keys:
+            self._ask([*lines, *more], len(keys))
+        if not self.dry_run:
+            forget(gate, keys)
+            if keys:
+                self._note(gate)
+        if self.as_json:
+            write_json(endpoint=None, changed=not self.dry_run, keys=keys)
+        elif not keys:
+            click.echo("Nothing to reset: nothing is used.")
+        else:
+            click.echo(f"{self._said}: {console.plural(len(keys), 'quota')}.")
+
+    def _note(self, gate: AppGate) -> None:
+        """Add a line to the history, if there is one."""
+        steering = steering_of(gate.app)
+        if not steering.enabled:
+            return
+        author = user_name() if self.author is None else self.author
+        try:
+            steering.control.note("reset", self.what, reason=self.reason, author=author)
+        except (ConfigurationError, StorageError) as error:
+            click.echo(f"Reset, but the history does not show it: {error}", err=True)
+
+    @property
+    def _said(self) -> str:
+        return "Would reset" if self.dry_run else "Reset"
+
+    def _ask(self, lines: Iterable[str], quotas: int) -> None:
+        if self.as_json and (self.yes or self.dry_run):
+            return
+        if self.dry_run or not self.yes:
+            click.echo("\n".join(lines), err=not self.dry_run)
+        if not (self.dry_run or self.yes):
+            click.confirm(f"Reset {console.plural(quotas, 'quota')}?", abort=True, err=True)
+
+
+_OTHER_RULES = (
+    "The rules of {names} depend on the request. This command makes no request, so it looks at the rules that the "
+    "callable returns without one. With --all in place of the endpoint, quotas of other rules are reset, too."
+)
+
+
+def _used_and_full(decision: Decision) -> tuple[list[Hit], list[Hit]]:
+    """The quotas that were used, and those that were not."""
+    statuses = decision.statuses
+    used: list[Hit] = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]
+    used += [ban.hit for ban in decision.bans if ban.reset_after and ban.hit not in used]
+    return used, [hit for hit in decision.hits if hit not in used]
+
+
+def _hit_as_json(hit: Hit) -> dict[str, str]:
+    return {"name": hit.name, "key": hit.key}

@@ -1,0 +1,67 @@
+"""The options of check and reset that name a subject, and what makes no sense there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from operate.cli.conftest import Command, call
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+
+@pytest.mark.parametrize("address", ["203.0.113.7:50001", "[::ffff:203.0.113.7]:50001", "::ffff:203.0.113.7"])
+def test_an_address_may_have_its_port_as_proxies_write_it(on_server: Command, shop: FlaskClient, address: str) -> None:
+    assert call(shop, "/update", 3) == [200, 200, 200]
+
+    (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
+
+    assert [rule["remaining"] for rule in answer["rules"]][1] == 0
+
+
+@pytest.mark.parametrize("address", ["2001:db8::1", "2001:db8::/64"])
+def test_an_ipv6_client_may_be_given_as_it_is_shown(on_server: Command, shop: FlaskClient, address: str) -> None:
+    client = {"REMOTE_ADDR": "2001:db8::2"}
+    assert [shop.get("/update", environ_base=client).status_code for _ in range(3)] == [200, 200, 200]
+
+    (answer,) = on_server("check", "update", "--ip", address, "--json").json["requests"]
+
+    assert [rule["remaining"] for rule in answer["rules"]][1] == 0
+    assert on_server("reset", "update", "--ip", address, "--yes").code == 0
+    assert shop.get("/update", environ_base=client).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", "updaet"), 'no endpoint is called "updaet"; did you mean "update"?'),
+        (("check", "nonsense"), 'no endpoint is called "nonsense"; `flask routes` lists the endpoints'),
+        (("check", "update", "--ip", "localhost"), "'localhost' is not an IP address"),
+        (("check", "update", "--ip", "2001:db8::/48"), "IPv6 addresses of one /64 count as one client"),
+        (("reset", "--all", "--ip", "2001:db8::1/64", "--yes"), "'2001:db8::1/64' is not an IP address"),
+        (("check", "update", "--ip", "203.0.113.7/32"), "'203.0.113.7/32' is not an IP address"),
+        (("check", "update", "--subject", "api_key"), "'api_key': write TYPE=VALUE"),
+        (("reset", "update", "--yes"), "Say whose quotas: --ip, --user, --subject or --everyone."),
+        (
+            ("reset", "update", "--user", "ann", "--yes"),
+            'no limit at "update" counts user; it is limited by default (--everyone), ip (--ip)',
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_a_line(on_memory: Command, arguments: tuple[str, ...], message: str) -> None:
+    run = on_memory(*arguments)
+
+    assert run.code != 0
+    assert message in run.err
+    assert run.out == ""
+
+
+@pytest.mark.parametrize("command", [("check",), ("reset", "--yes")])
+def test_memory_of_other_processes_is_an_error_and_no_guess(on_memory: Command, command: tuple[str, ...]) -> None:
+    run = on_memory(*command, "update", "--ip", "203.0.113.7")
+
+    assert run.code == 1
+    assert run.out == ""
+    assert "MULTILIMIT_STORAGE_URI=memory:// keeps quotas in the memory of each worker process" in run.err
