@@ -96,6 +96,17 @@ def test_what_rules_of_other_slots_refuse_is_a_strike(limiter: Limiter, counts: 
     assert limiter.peek(plan[-1:]).bans[0].holds
 
 
+def test_a_refusal_beside_that_of_another_slot_is_still_a_strike(limiter: Limiter) -> None:
+    ban = Ban(after=2, within=60, time=60, factor=1)
+    plan = (*hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban), *plan_of(1))
+    one_storage = Limiter("memory://")
+
+    for _ in range(4):
+        assert told(limiter.check(plan)) == told(one_storage.check(plan))
+
+    assert limiter.peek(plan[:2]).bans[0].holds
+
+
 def test_a_strike_from_another_slot_is_one_however_often_it_is_asked(limiter: Limiter) -> None:
     plan, id_ = banned_by_others(*plan_of(1)), uuid4()
     limiter.check(plan)
