@@ -29,9 +29,9 @@ class Outage:
     def __init__(
         self, storage: Storage, report: Report, *, workers: int | None, outage_keys: int, clock: Callable[[], int]
     ) -> None:
-        self.breaker = Breaker()
-        self.fallback = Fallback(clock, most_keys=outage_keys)
-        self.pending = PendingCharges(storage, clock, self.note_single, most_hits=outage_keys)
+        self.breaker: Breaker = Breaker()
+        self.fallback: Fallback = Fallback(clock, most_keys=outage_keys)
+        self.pending: PendingCharges = PendingCharges(storage, clock, self.note_single, most_hits=outage_keys)
         self._report = report
         self._given_workers = workers
         self._workers: Workers | None = None
