@@ -102,6 +102,7 @@ class Keeper:
         self._renewed: dict[bytes, _Renewed] = {}
         self._lost: dict[bytes, _Lost] = {}
         self._unconfirmed: dict[int, KeepsSlots] = {}
+        self._renewing: int | None = None  # id() of a storage
         self._late: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._wakes_at = 0.0
@@ -169,14 +170,20 @@ class Keeper:
         held = self._held.get(decision.check_id)
         if held is None:
             return
-        if still_held := tuple(slot for slot in held.slots if slot.hit.key not in keys):
+        slots, now = held.slots, self._clock()
+        if still_held := tuple(slot for slot in slots if slot.hit.key not in keys):
             held.slots = still_held
         else:
             self._held.pop(decision.check_id, None)
+        if now >= held.due:  # a renewal may have taken them again since the refund
+            self._release_once_more(held, [slot for slot in slots if slot.hit.key in keys], now)
+            self._wake_by(now)
 
     def forget_all(self, storage: Storage) -> None:
         """``storage`` is no longer used."""
         self._unconfirmed.pop(id(storage), None)
+        if self._renewing == id(storage):
+            self._renewing = None
         kept: list[dict[bytes, Any]] = [self._held, self._lost]
         for slots in kept:
             for check_id, each in list(slots.items()):
@@ -200,8 +207,13 @@ class Keeper:
         """Try again at once, in the thread, because ``error`` may have kept the slots from being released."""
         now = self._clock()
         self._warn(held, error, now)
-        self._lost[held.check_id] = _Lost(held.storage, held.slots, now, now + held.timeout)
+        self._release_once_more(held, held.slots, now)
         self._wake_by(now)
+
+    def _release_once_more(self, held: _Held, slots: Iterable[Slot], now: float) -> None:
+        before = self._lost.get(held.check_id)
+        together = (*slots, *(before.slots if before is not None else ()))
+        self._lost[held.check_id] = _Lost(held.storage, together, now, now + held.timeout)
 
     def _warn(self, held: _Held, error: StorageError, now: float) -> None:
         """Once for all slots that are lost together, with a connection or with the server."""
@@ -290,16 +302,33 @@ class Keeper:
 
     def _renew(self, storage: KeepsSlots, together: list[_Held], now: float) -> None:
         failures = list[_Failure]()
-        for batch in _batches(together):
+        for each in _batches(together):
+            batch = [held for held in each if held.check_id in self._held]
+            sent = [(held, held.slots) for held in batch]
+            if not sent:
+                continue
+            self._renewing = id(storage)
             try:
-                storage.renew([slot for held in batch for slot in held.slots])
+                storage.renew([slot for _, slots in sent for slot in slots])
             except Exception as error:  # whatever it is, other slots are renewed
                 failures.append(_Failure(batch, error))
-                continue
-            for held in batch:
-                self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
+            else:
+                for held in batch:
+                    self._renewed[held.check_id] = _Renewed(now + held.timeout / RENEWALS, False)
+            self._release_meanwhile(sent)
         if failures:
             self._note_failures(failures, now)
+
+    def _release_meanwhile(self, sent: list[tuple[_Held, tuple[Slot, ...]]]) -> None:
+        """Release again what was released or refunded while its renewal was on the way: if the renewal came last, it
+        has taken the slots again. A renewal that failed may have been made, too."""
+        if self._renewing is None:  # the storage is no longer used
+            return
+        self._renewing = None
+        for held, slots in sent:
+            kept = held.slots if held.check_id in self._held else ()
+            if kept is not slots and (gone := [slot for slot in slots if slot not in kept]):
+                self._release_once_more(held, gone, self._clock())
 
     def _note_failures(self, failures: list[_Failure], now: float) -> None:
         """Log all of one round in one line, unless they failed before, too."""
@@ -332,7 +361,9 @@ class Keeper:
                 lost.due = now + RETRY_SECONDS
             together = [lost for lost in together if lost.due >= lost.expires]
         for lost in together:
-            self._lost.pop(lost.slots[0].check_id, None)
+            check_id = lost.slots[0].check_id
+            if self._lost.get(check_id) is lost:  # another thread may have added slots
+                self._lost.pop(check_id, None)
 
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:

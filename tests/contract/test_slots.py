@@ -129,18 +129,64 @@ def test_a_slot_that_is_renewed_counts_from_then_on(bench: Bench) -> None:
     assert used(bench) == 1
     renew(bench, kept, left)
     bench.clock.advance(TIMEOUT - 1)
-    assert used(bench) == 1
+    assert used(bench) == 2
     bench.clock.advance(1)
     assert used(bench) == 0
 
 
-def test_what_was_released_is_not_taken_again_by_a_renewal(bench: Bench) -> None:
-    decision = bench.limiter.check(THREE)
+@pytest.mark.parametrize("lost", ["reset", "expired", "clock stepped back"])
+def test_slots_that_are_gone_count_again_from_their_renewal_on(bench: Bench, lost: str) -> None:
+    heavy, light = bench.limiter.check(hits(Concurrent(3, TIMEOUT), cost=2)), bench.limiter.check(THREE)
+    if lost == "reset":
+        bench.limiter.reset(THREE)
+    elif lost == "expired":
+        bench.clock.advance(3 * TIMEOUT)
+    else:
+        bench.clock.advance(-10)
+        bench.limiter.release(bench.limiter.check(THREE))  # drops what is of the future
+    assert used(bench) == 0
 
-    bench.limiter.release(decision)
+    renew(bench, heavy)
+    assert used(bench) == 2
+    renew(bench, light, heavy)
+    assert used(bench) == 3
+    assert not bench.limiter.check(THREE).allowed
+
+    bench.clock.advance(TIMEOUT - 1)
+    assert used(bench) == 3
+    bench.limiter.release(heavy)
+    assert used(bench) == 1
+    bench.limiter.release(light)
+    assert bench.stored() == {}
+
+
+def test_slots_that_are_gone_expire_as_others_do_when_their_renewals_end(bench: Bench) -> None:
+    decision = bench.limiter.check(THREE)
+    bench.limiter.reset(THREE)
+
     renew(bench, decision)
 
+    if bench.client is not None:
+        (key,) = bench.client.scan_iter()
+        assert bench.client.pttl(key) > TIMEOUT * 1000
+    bench.clock.advance(TIMEOUT)
     assert used(bench) == 0
+
+
+def test_slots_count_again_beyond_the_count_and_nobody_else_is_let_in(bench: Bench) -> None:
+    before = [bench.limiter.check(THREE) for _ in range(3)]
+    bench.limiter.reset(THREE)
+    after = [bench.limiter.check(THREE) for _ in range(3)]
+
+    renew(bench, *before)
+
+    for decision in before:
+        refused = bench.limiter.check(THREE)
+        assert (refused.allowed, refused.remaining, refused.waits_for_slot) == (False, 0, True)
+        bench.limiter.release(decision)
+    assert not bench.limiter.check(THREE).allowed
+    bench.limiter.release(after[0])
+    assert bench.limiter.check(THREE).allowed
 
 
 def test_a_repeated_check_takes_its_slot_once(bench: Bench) -> None:
@@ -279,9 +325,8 @@ class Model:
         return True
 
     def renew(self, now: int, id_: Any) -> None:
-        since, units = self.slots.get(id_, (-(10**18), 0))
-        if since > now - TIMEOUT * SECOND:
-            self.slots[id_] = (now, units)
+        _, units = self.slots[id_]
+        self.slots[id_] = (now, units)
 
 
 steps = st.lists(

@@ -19,11 +19,11 @@ from flask_multilimit.engine import (
     hits_for,
     slots,
 )
-from flask_multilimit.engine.slots import KEEPER, Keeper
+from flask_multilimit.engine.slots import KEEPER, Keeper, that_keeps_slots
 from support.waiting import SECONDS, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import redis
 
@@ -363,6 +363,173 @@ def test_a_thread_that_was_killed_is_replaced() -> None:
     keeper.forget_all(storage)
 
 
+class Slow(MemoryStorage):
+    """Calls ``meanwhile`` while a renewal is on the way to it: before the renewal is made, or after it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.is_made_first = False
+        self.loses_the_answer = False
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        if self.is_made_first:
+            super().renew(slots)
+        self.meanwhile()
+        if not self.is_made_first:
+            super().renew(slots)
+        if self.loses_the_answer:
+            raise StorageError("no answer")
+
+
+def keeper_at(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    keeper = Keeper(clock=lambda: now[0])
+    monkeypatch.setattr(keeper, "_wake_by", lambda _: None)  # its thread would renew beside the test
+    return keeper
+
+
+@pytest.mark.parametrize("loses_the_answer", [False, True])
+@pytest.mark.parametrize("is_made_first", [False, True])
+@pytest.mark.parametrize("end", ["released", "refunded", "one of two refunded"])
+def test_what_is_given_back_while_its_renewal_is_on_the_way_stays_free(
+    end: str, is_made_first: bool, loses_the_answer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, storage = [0.0], Slow()
+    keeper = keeper_at(now, monkeypatch)
+    two = (*hits_for(Concurrent(3), scope="a", cost=2), *hits_for(Concurrent(1), scope="b"))
+    decision, other = storage.check(two), storage.check(THREE)
+    keeper.hold(storage, decision)
+    keeper.hold(storage, other)
+    storage.is_made_first, storage.loses_the_answer = is_made_first, loses_the_answer
+
+    def give_back() -> None:
+        if end == "released":
+            keeper.release(decision)
+            return
+        charges = decision.charges if end == "refunded" else decision.charges[:1]
+        storage.refund(decision.id, charges)
+        keeper.forget(decision, {charge.hit.key for charge in charges})
+
+    storage.meanwhile = give_back
+    now[0] = 20
+    keeper.renew_due()
+
+    free = [3, 0] if end == "one of two refunded" else [3, 1]
+    assert [status.remaining for status in storage.peek(two).statuses] == free
+    assert storage.peek(THREE).remaining == 2
+    assert len(keeper) == (2 if end == "one of two refunded" else 1)
+
+
+def test_what_is_refunded_while_it_is_renewed_and_forgotten_afterwards_stays_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, storage = [0.0], Slow()
+    keeper = keeper_at(now, monkeypatch)
+    decision = storage.check(THREE)
+    keeper.hold(storage, decision)
+    storage.meanwhile = lambda: storage.refund(decision.id, decision.charges)
+
+    now[0] = 20
+    keeper.renew_due()
+    keeper.forget(decision, {THREE[0].key})
+    keeper.renew_due()
+
+    assert storage.peek(THREE).remaining == 3
+    assert len(keeper) == 0
+
+
+def test_what_was_given_back_before_its_renewal_was_sent_is_not_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, storage = [0.0], Renewing()
+    keeper = keeper_at(now, monkeypatch)
+    hits = hits_for(Concurrent(1000), scope="many")
+    decisions = [storage.check(hits) for _ in range(501)]
+    for decision in decisions:
+        keeper.hold(storage, decision)
+    monkeypatch.setattr(storage, "renew", lambda _: keeper.release_all(decisions))
+
+    now[0] = 20
+    keeper.renew_due()
+
+    assert storage.commands == []
+    assert storage.peek(hits).remaining == 1000
+
+
+def test_after_a_storage_is_closed_nothing_of_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, storage = [0.0], Slow()
+    keeper = keeper_at(now, monkeypatch)
+    keeper.hold(storage, storage.check(THREE))
+    storage.meanwhile = lambda: keeper.forget_all(storage)
+
+    now[0] = 20
+    keeper.renew_due()
+
+    assert storage.peek(THREE).remaining == 2, "it expires"
+    assert len(keeper) == 0
+
+
+@pytest.mark.parametrize("lost", ["flushed", "expired"])
+def test_slots_that_the_server_has_lost_count_again_while_their_work_goes_on(
+    limiter: Limiter, redis_client: redis.Redis, lost: str
+) -> None:
+    with limiter.slot(SHORT), limiter.slot(SHORT):
+        if lost == "flushed":
+            redis_client.flushall()
+        else:
+            members: Any = redis_client.zrange(SHORT[0].key, 0, -1)
+            redis_client.zadd(SHORT[0].key, dict.fromkeys(members, 1))
+        assert limiter.peek(SHORT).remaining == 3
+
+        until(lambda: limiter.peek(SHORT).remaining == 1)
+    until(lambda: not redis_client.exists(SHORT[0].key))
+
+
+@pytest.mark.slow
+def test_threads_that_give_back_while_their_slots_are_renewed_all_the_time_lose_none(
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "RENEWALS", 10**9)  # what is held is always due
+    keeper, storage = Keeper(), that_keeps_slots(limiter.storage)
+    plans = [
+        (*hits_for(Concurrent(100), scope="reports", cost=cost), *hits_for(Concurrent(100), scope="exports"))
+        for cost in (1, 3)
+    ]
+    renewed = count_of_calls(storage, "renew", monkeypatch)
+
+    def work(number: int) -> None:
+        for turn in range(150):
+            decision = limiter.check(plans[turn % 2])
+            keeper.hold(storage, decision)
+            if (number + turn) % 3 == 0:
+                limiter.storage.refund(decision.id, decision.charges[:1])
+                keeper.forget(decision, {decision.hits[0].key})
+            keeper.release(decision)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+
+    assert sum(renewed) > 100
+    until(lambda: len(keeper) == 0)
+    until(lambda: [status.remaining for status in limiter.peek(plans[0]).statuses] == [100, 100])
+    keeper.forget_all(limiter.storage)
+
+
+def count_of_calls(storage: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many slots each call was given."""
+    counts, call = list[int](), getattr(storage, name)
+
+    def counted(slots: Sequence[Slot]) -> None:
+        counts.append(len(slots))
+        call(slots)
+
+    monkeypatch.setattr(storage, name, counted)
+    return counts
+
+
 class Held(NamedTuple):
     """A slot with a timeout of 60 s, held from second 0 on."""
 
@@ -379,9 +546,8 @@ class Held(NamedTuple):
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
-    now = [0.0]
-    keeper, storage = Keeper(clock=lambda: now[0]), Renewing()
-    monkeypatch.setattr(keeper, "_wake_by", lambda _: None)  # its thread would renew beside the test
+    now, storage = [0.0], Renewing()
+    keeper = keeper_at(now, monkeypatch)
     decision = storage.check(THREE)
     keeper.hold(storage, decision)
     return Held(keeper, storage, decision, now)

@@ -145,8 +145,8 @@ class Algorithm(Protocol):
 class HoldsSlots(Algorithm, Protocol):
     """An algorithm whose units are slots, in use until they are refunded. Having :meth:`renew` marks it."""
 
-    def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> bool:
-        """Let the slots of ``check_id`` count from ``now`` on, if they still count. Return whether they did."""
+    def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> Any:
+        """Let the slots of ``check_id`` count from ``now`` on, even if they are gone; return the new state."""
 
     def release_command(self, key: bytes, cost: int, check_id: bytes, /) -> tuple[bytes, ...]:
         """The plain command of Redis that does what :meth:`refund` does."""

@@ -83,14 +83,15 @@ algorithms.concurrency = {
         call('ZREM', hit.key, unpack(members(hit, id)))
       end,
 
-      -- Only slots that are still there: a slot that was released meanwhile stays released.
+      -- However many others there are. Those that are gone count again.
       renew = function(hit, now, id)
-        if recognise_in_log(hit, now, id) then
-          for _, member in ipairs(members(hit, id)) do
-            call('ZADD', hit.key, 'XX', now, member)
-          end
-          call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
+        local entries = {}
+        for _, member in ipairs(members(hit, id)) do
+          entries[#entries + 1] = now
+          entries[#entries + 1] = member
         end
+        call('ZADD', hit.key, unpack(entries))
+        call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
       end,
     }
   end,

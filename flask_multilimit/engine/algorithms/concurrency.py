@@ -51,13 +51,13 @@ def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: by
     return log
 
 
-def renew(log: Log, quota: Quota, cost: int, now: int, check_id: bytes) -> bool:
-    """Restart the slots of ``check_id`` at ``now``. Return whether they were still there."""
-    if not log.remove(check_id, cost, log.after(now - quota.window, log.head), log.end):
-        return False
+def renew(log: Log | None, quota: Quota, cost: int, now: int, check_id: bytes) -> Log:
+    """Restart the slots of ``check_id`` at ``now``, however many others there are. Those that are gone count again."""
+    if log is None:
+        log = Log(quota)
+    log.remove(check_id, cost, log.head, log.end)
     log.add(log.after(now, log.head), now, check_id, cost)
-    log.known_until = 0
-    return True
+    return log
 
 
 def release_command(key: bytes, cost: int, check_id: bytes) -> tuple[bytes, ...]:

@@ -86,7 +86,9 @@ class KeepsSlots(Protocol):
         ``lost`` the storage need not wait for the answer: it calls ``lost`` if the slots may still be taken."""
 
     def renew(self, slots: Sequence[Slot]) -> None:
-        """Restart the timeout of slots that still count, in one round trip."""
+        """Restart the timeout of slots whose work goes on, in one round trip. Those that are gone, because the storage
+        has lost them or let them expire, are taken again, even beyond the count. So whoever releases a slot while its
+        renewal is on the way releases it once more afterwards."""
 
 
 Lost = Callable[[StorageError], object]

@@ -114,9 +114,10 @@ class MemoryStorage:
         with self._lock:
             now = self._now()
             for check_id, hit in slots:
-                state, algorithm = self._states.get(hit.key), cast("HoldsSlots", hit.rule.implementation)
-                if state is not None and algorithm.renew(state, hit.rule.quota, hit.cost, now, check_id):
-                    self._latest = max(self._latest, now)
+                states, algorithm = self._states, cast("HoldsSlots", hit.rule.implementation)
+                states[hit.key] = algorithm.renew(states.get(hit.key), hit.rule.quota, hit.cost, now, check_id)
+                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window)
+                self._latest = max(self._latest, now)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
