@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from flask_multilimit import MultiLimit, RedisStorage
 from flask_multilimit.control.watch import Watcher
+from flask_multilimit.declare.holding import changes
 from flask_multilimit.engine import Limiter, forks, storage_from_uri
 from flask_multilimit.engine.storage.redis.shapes import Shapes
 from flask_multilimit.observe import beat
@@ -64,6 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _learning_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test sends the scripts that it would send alone, whatever the tests before it have compiled."""
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.storage.SHAPES", Shapes())
+
+
+@pytest.fixture(autouse=True)
+def _no_changes_of_earlier_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No function expects slots because of a change in another test."""
+    monkeypatch.setattr(changes, "may_take_slots", False)
 
 
 @pytest.fixture(scope="session")

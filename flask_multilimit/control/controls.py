@@ -104,6 +104,12 @@ class Override(_Entry):
         return () if self.rules is None else rules_of(self.rules)
 
     @property
+    def may_take_slots(self) -> bool:
+        """Whether it brings rules that hold slots, or that depend on the request and may hold some."""
+        rules = self.written_rules if self.limit is None else self.limit.options.get("rules", ())
+        return callable(rules) or any(rule.holds_slots for rule in rules)
+
+    @property
     def change(self) -> str:
         if self.off:
             return "off"

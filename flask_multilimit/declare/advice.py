@@ -20,6 +20,7 @@ from flask import Flask, current_app
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.records import record
+from .holding import changes
 from .limiter import Declaration
 from .unwrap import attributes_of, functions_below, held_inside, mark_below
 
@@ -47,7 +48,8 @@ class Stack:
 
     @functools.cached_property
     def may_hold_slots(self) -> bool:
-        """Whether a call may have to release slots when it ends."""
+        """Whether a call may have to release slots when it ends, as declared: see also
+        :attr:`.Changes.may_take_slots`."""
         return any(callable(each.rules) or any(rule.holds_slots for rule in each.rules) for each in self.declarations)
 
     @functools.cached_property
@@ -83,10 +85,29 @@ def advise(function: Any, stack: Stack) -> Any:
     if below is not None and below.advised() is function:
         behind, doors = below.behind, doors | below.doors
 
+    checking = functools.partial(_checking, function, behind, stack, doors)
+    released = functools.cache(lambda: _releasing(checking(None)))
+    advised = checking(released)
+    setattr(advised, _MARK, stack)
+    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
+    for limited in functions_below(function):
+        with suppress(TypeError):  # it cannot be hashed or weakly referenced
+            _limited[limited] = stack.where
+    return advised
+
+
+def _checking(
+    function: Any, behind: Any, stack: Stack, doors: frozenset[Declaration], released: Callable[[], Any] | None
+) -> Any:
+    """``function``, which checks ``stack`` and then calls ``behind``, or, if that may take slots, calls what
+    ``released`` returns."""
+    takes_slots = stack.may_hold_slots
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
+            if (takes_slots or changes.may_take_slots) and released is not None and not doors <= _covered.get():
+                return await released()(*args, **kwargs)
             with _covering(_enter(stack, doors)):
                 return await behind(*args, **kwargs)
 
@@ -94,6 +115,8 @@ def advise(function: Any, stack: Stack) -> Any:
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
+            if (takes_slots or changes.may_take_slots) and released is not None and not doors <= _covered.get():
+                return released()(*args, **kwargs)
             covered = _enter(stack, doors)
             token = _covered.set(covered)  # inlined: a context manager would take microseconds
             try:
@@ -102,16 +125,13 @@ def advise(function: Any, stack: Stack) -> Any:
                 _covered.reset(token)
             return _carried(result, covered) if covered and isinstance(result, CoroutineType) else result
 
-    if stack.may_hold_slots:
-        from .releasing import releasing  # noqa: PLC0415 - few limits hold slots
-
-        advised = releasing(advised)
-    setattr(advised, _MARK, stack)
-    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
-    for limited in functions_below(function):
-        with suppress(TypeError):  # it cannot be hashed or weakly referenced
-            _limited[limited] = stack.where
     return advised
+
+
+def _releasing(function: Any) -> Any:
+    from .releasing import releasing  # noqa: PLC0415 - few limits hold slots
+
+    return releasing(function)
 
 
 def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:

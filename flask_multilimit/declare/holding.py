@@ -77,3 +77,17 @@ def _request_if_any() -> Request | None:
         return _current_request()
     except RuntimeError:
         return None
+
+
+class Changes:
+    """What changes at run time have brought into this process."""
+
+    __slots__ = ("may_take_slots",)
+
+    def __init__(self) -> None:
+        self.may_take_slots: bool = False
+        """Whether functions that declare no slots may take some. Once true, it stays, for calls that are in
+        progress."""
+
+
+changes = Changes()

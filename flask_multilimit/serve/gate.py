@@ -9,7 +9,7 @@ from typing import Any, cast
 from flask import Flask, Response
 
 from ..declare.advice import Stack, app_in_force, gate_of_app
-from ..declare.holding import leave_to_response
+from ..declare.holding import changes, leave_to_response
 from ..declare.limiter import Declaration, Reaction
 from ..declare.subjects import current_request
 from .access_check import AccessCheck
@@ -119,7 +119,7 @@ class AppGate(InForce):
             asked = request_if_any()
             self.verdicts.check(self.plans.of_service(stack, asked.method if asked else None))
             return stack.covered
-        if stack.may_hold_slots:
+        if stack.may_hold_slots or changes.may_take_slots:
             leave_to_response()
         if not record.admitted:  # a decorator may call the view again for the same request
             self.verdicts.check(record.plan, record)

@@ -13,6 +13,7 @@ from ..control.document import Document
 from ..control.kinds import KINDS
 from ..control.store import store_for
 from ..control.watch import Watcher
+from ..declare.holding import changes
 from ..engine import Hits
 from ..observe.events import ControlState
 from ..plan.plans import Plans
@@ -90,7 +91,10 @@ class Steering:
         then the earlier overrides stay in force, but its lists apply."""
         self._gate.access = self._access(document.listings)
         if document.overrides != self._gate.plans.entries:
-            self._gate.plans = self.plans_with(document.overrides)
+            plans = self.plans_with(document.overrides)
+            if any(each.may_take_slots for each in document.overrides):
+                changes.may_take_slots = True  # before any check can take them
+            self._gate.plans = plans
         self._tell(document.entries)
         self._amounts = _amounts(document.entries)
         self._gate.audience.stir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from flask import Flask
 
 from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
 from flask_multilimit.control.control import NeedsForce
+from flask_multilimit.engine.slots import KEEPER
 from support.asking import ask, policy, view
 
 if TYPE_CHECKING:
@@ -199,6 +201,49 @@ class TestWhatElseIsLimited:
             multilimit.control.override("*", rule="each-60s", rules="2/minute", lasting=True)
 
         assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
+
+
+BRINGS_SLOTS = [
+    {"rule": "default-60s", "rules": "2 at once"},
+    {"limiter": "default", "rules": {"count": 2, "timeout": 30}},
+    {"limit": {"rules": "2 at once"}},
+]
+
+
+class TestSlotsThatAChangeBrings:
+    @pytest.mark.parametrize("given", BRINGS_SLOTS, ids=str)
+    def test_a_service_function_gives_them_back_when_it_ends(self, shop: Shop, given: dict[str, Any]) -> None:
+        @rate_limiter(rules="100/minute")
+        def send() -> int:
+            return len(KEEPER)
+
+        with shop.app.app_context():
+            assert send() == 0
+            shop.control.override(f"{__name__}:{send.__qualname__}", **given, lasting=True, force=True)
+
+            assert [send() for _ in range(5)] == [1] * 5
+        assert len(KEEPER) == 0
+
+    def test_an_async_one_too(self, shop: Shop) -> None:
+        @rate_limiter(rules="100/minute")
+        async def send() -> int:
+            return len(KEEPER)
+
+        with shop.app.app_context():
+            assert asyncio.run(send()) == 0
+            where = f"{__name__}:{send.__qualname__}"
+            shop.control.override(where, limiter="default", rules="2 at once", lasting=True, force=True)
+
+            assert [asyncio.run(send()) for _ in range(5)] == [1] * 5
+        assert len(KEEPER) == 0
+
+    def test_a_view_holds_them_until_its_response_is_closed(self, shop: Shop) -> None:
+        shop.control.override("show", rule="ip-60s", rules="1 at once", lasting=True, force=True)
+
+        with shop.app.test_client().get("/") as first:
+            assert first.status_code == 200
+            assert shop.statuses(1, ip="127.0.0.1") == [429]
+        assert shop.statuses(1, ip="127.0.0.1") == [200]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

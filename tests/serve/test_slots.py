@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import io
 import os
@@ -418,6 +419,28 @@ def test_a_check_in_a_view_holds_it_until_the_response_is_closed_or_it_is_releas
         assert (first.text, second.text) == ("True", "False")
     with answer(app, "/early") as first, answer(app, "/early") as second:
         assert (first.text, second.text) == ("True", "True")
+
+
+def passing_on(view: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(view)
+    def passed_on() -> Any:
+        return view()
+
+    return passed_on
+
+
+def test_a_check_in_a_view_with_another_decorator_between_its_limiters_holds_it_as_long(app: Flask) -> None:
+    @app.get("/")
+    @rate_limiter(rules="9/minute")
+    @passing_on
+    @two_at_once
+    def index() -> Any:
+        app.extensions["ours"].check("2 at once", scope="work")
+        return iter("ab")
+
+    with answer(app):
+        assert len(KEEPER) == 2
+    assert len(KEEPER) == 0
 
 
 def test_a_thread_with_a_copied_request_context_holds_its_own_until_its_end_and_leaves_the_others(app: Flask) -> None:
