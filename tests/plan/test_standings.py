@@ -1,0 +1,96 @@
+"""What people ask about an endpoint: which limiters count whom there, for which methods, and whether it is exempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from flask_multilimit import IP, ConfigurationError, exempt, rate_limiter
+from flask_multilimit.plan.plans import Plans
+from flask_multilimit.plan.standings import is_exempt, methods_for, standings_given
+from flask_multilimit.serve.gate import gate_of
+from support.asking import view
+
+ANN = {"ip": "203.0.113.7"}
+
+
+@pytest.fixture
+def plans(limited_app: Flask) -> Plans:
+    """Of a log-in with two limiters for each address, one of them only of POST."""
+
+    @limited_app.route("/login", methods=["GET", "POST"])
+    @rate_limiter(type=IP, rules="9/minute")
+    @rate_limiter(type=IP, rules="3/hour", methods=["POST"])
+    def login() -> str:
+        return "ok"
+
+    limited_app.add_url_rule("/about", "about", exempt(view()))
+    return gate_of(limited_app).plans
+
+
+def found(plans: Plans, method: str | None, given: Mapping[str, str] = ANN) -> list[tuple[tuple[str, ...], list[int]]]:
+    """The counts that apply, for each group of methods."""
+    standings = standings_given(plans, "login", method, given)
+    return [(each.methods, [hit.rule.count for hit in each.applied.hits]) for each in standings]
+
+
+def test_methods_with_the_same_limits_stand_together(plans: Plans) -> None:
+    assert found(plans, None) == [(("GET", "HEAD"), [9]), (("OPTIONS",), []), (("POST",), [9, 3])]
+
+
+@pytest.mark.parametrize("method", ["POST", "post"])
+def test_a_method_is_the_same_in_small_letters(plans: Plans, method: str) -> None:
+    assert found(plans, method) == [(("POST",), [9, 3])]
+
+
+def test_limiters_of_others_do_not_count_the_given_subject(plans: Plans) -> None:
+    assert found(plans, "GET", {"user": "7"}) == [(("GET",), [])]
+
+
+def test_types_are_told_of_limiters_that_count_somebody_else(plans: Plans) -> None:
+    (standing,) = standings_given(plans, "login", "GET", {"user": "7"})
+
+    assert standing.types == {"ip": ("ip",)}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "method", "told"),
+    [
+        ("logni", None, 'no endpoint is called "logni"; did you mean "login"?'),
+        ("nonsense", None, "`flask routes` lists the endpoints"),
+        (7, None, "endpoint=7: give the name of one"),
+        ("login", "PUT", '"login" does not take PUT; its routes take GET, HEAD, OPTIONS, POST'),
+        ("login", 7, "method=7: give the name of one"),
+        ("orphan", None, 'no route leads to the endpoint "orphan", so nothing limits it'),
+    ],
+)
+def test_an_endpoint_or_a_method_that_is_not_there_is_an_error(
+    plans: Plans, endpoint: Any, method: Any, told: str
+) -> None:
+    plans.app.view_functions["orphan"] = view()
+
+    with pytest.raises(ConfigurationError) as raised:
+        methods_for(plans, endpoint, method)
+
+    assert told in str(raised.value)
+
+
+def test_a_type_that_limits_no_endpoint_is_an_error(plans: Plans) -> None:
+    with pytest.raises(ConfigurationError, match=r"no limiter .* a type called 'tenant'; its types are: .*ip"):
+        standings_given(plans, "login", None, {"tenant": "a"})
+
+
+def test_a_type_that_limits_only_another_endpoint_is_known(plans: Plans) -> None:
+    def tenant() -> str:
+        return "a"
+
+    plans.app.add_url_rule("/orders", "orders", rate_limiter(type=tenant, rules="5/minute")(view()))
+
+    assert found(plans, "GET", {"tenant": "a"}) == [(("GET",), [])]
+
+
+def test_who_is_exempt(plans: Plans) -> None:
+    assert {name: is_exempt(plans, name) for name in ("login", "about")} == {"login": False, "about": True}
