@@ -87,7 +87,7 @@ def test_a_type_that_limits_only_another_endpoint_is_known(plans: Plans) -> None
     def tenant() -> str:
         return "a"
 
-    plans.app.add_url_rule("/orders", "orders", rate_limiter(type=tenant, rules="5/minute")(view()))
+    plans.app.add_url_rule("/orders", "orders", rate_limiter(type=tenant, name="tenant", rules="5/minute")(view()))
 
     assert found(plans, "GET", {"tenant": "a"}) == [(("GET",), [])]
 
