@@ -185,10 +185,12 @@ class RedisStorage:
             commands = [
                 _release_command_of(hit.rule.algorithm)(hit.key.encode(), hit.cost, check_id) for check_id, hit in slots
             ]
-            self._command(self._run_each, commands)
+            replies = self._command(self._run_each, commands)
         else:
             packed = [check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost)) for check_id, hit in slots]
-            self._command(self._wire.ask_all, packed, self._deadline.started)
+            replies = self._command(self._wire.ask_all, packed, self._deadline.started)
+        if any(type(reply) is not int for reply in replies):
+            raise StorageError(f"the reply to a release has the wrong shape: {replies!r:.80}")
 
     def confirm(self) -> None:
         if self._wire is not None:
@@ -199,15 +201,14 @@ class RedisStorage:
         ids = b"".join([slot.check_id for slot in slots])
         self._run("renew", tuple([slot.hit for slot in slots]), b"", ids)
 
-    def _run_each(self, commands: Sequence[tuple[bytes, ...]]) -> None:
+    def _run_each(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         if len(commands) == 1 or not hasattr(self._client, "pipeline"):
-            for command in commands:
-                self._client.execute_command(*command)
-            return
+            return [self._client.execute_command(*command) for command in commands]
         with self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            pipeline.execute()
+            replies: list[Any] = pipeline.execute()
+        return replies
 
     def reset(self, keys: Sequence[str]) -> None:
         self._deadline.start()

@@ -94,7 +94,7 @@ class _Line(Protocol):
         """The replies to ``commands``, sent together. Raises the first that is an error."""
 
     def tell(self, command: bytes, started: float, lost: Lost, /) -> None:
-        """Send ``command``. Its reply is read before the next one, or by :meth:`settle`."""
+        """Send ``command``, whose reply is a number. The reply is read before the next one, or by :meth:`settle`."""
 
     @property
     def unread(self) -> int:
@@ -252,6 +252,12 @@ class Wire:
         _give_back(self._pool, self._idle)
 
 
+def _settle(reply: Any, lost: Lost, explain: Explain) -> None:
+    if type(reply) is not int:
+        error = reply if isinstance(reply, Exception) else InvalidResponse(f"{reply!r:.80} in place of a number")
+        lost(explain(error))
+
+
 def _give_back(pool: Any, idle: list[_Line]) -> None:
     while _give_back_one(pool, idle):
         pass
@@ -346,8 +352,7 @@ class _RedisLine:
 
     def tell(self, command: bytes, started: float, lost: Lost) -> None:
         reply = self.ask(command, started)
-        if isinstance(reply, Exception):
-            lost(self._explain(reply))
+        _settle(reply, lost, self._explain)
 
     def settle(self, started: float | None) -> None:
         """Do nothing: there is nothing to read."""
@@ -493,9 +498,7 @@ class _SocketLine:
             self._settle_one(self._rest(started, announcements) if (reply := self._gets()) is _MORE else reply)
 
     def _settle_one(self, reply: Any) -> None:
-        lost = self._unread.popleft()
-        if isinstance(reply, Exception):
-            lost(self._explain(reply))
+        _settle(reply, self._unread.popleft(), self._explain)
 
     def _reply_after_unread(self, started: float, received: bytes) -> Any:
         """The reply that follows those to :meth:`tell`, if ``received`` is what has arrived so far."""
