@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -9,12 +10,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.world import FAULTS, Fault, World, new_world
-from flask_multilimit.engine import GuardedStorage, Health, Limiter, RedisStorage, Rule, storage_from_uri
+from flask_multilimit.engine import (
+    GuardedStorage,
+    Health,
+    Limiter,
+    RedisStorage,
+    Rule,
+    StorageError,
+    storage_from_uri,
+)
 from support.bench import hits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from flask_multilimit.engine.hits import OnStorageError
     from support.servers import Binary
 
 LIMIT = "10/minute"
@@ -90,6 +100,34 @@ def test_fault(fault: Fault, world: World, limiter: Limiter, changes: list[Healt
     assert sum(limiter.check(plan).allowed for _ in range(5)) == left
     until(lambda: world.admin.keys() == [plan[0].key.encode()], 3)
     assert world.admin.pttl(plan[0].key) > 0
+
+
+@pytest.mark.parametrize("policy", ["local", "deny"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_no_fault_keeps_a_slot(fault: Fault, policy: OnStorageError, world: World) -> None:
+    """A check without a reply may be charged, even later: whether it was admitted here or not, its slots come back."""
+    limiter = Limiter(GuardedStorage(storage_from_uri(world.proxy.url, timeout=0.1), workers=1, on_error=policy))
+    plan, over = hits("2 at once"), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            with contextlib.suppress(StorageError), limiter.slot(plan):
+                time.sleep(0.002)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    fault.begin(world)
+    time.sleep(0.5)
+    fault.end(world)
+    until(lambda: is_working(limiter))
+    over.set()
+    for thread in threads:
+        thread.join(60)
+
+    until(lambda: limiter.peek(plan).remaining == 2, 3)
+    limiter.close()
 
 
 # What is no outage

@@ -127,6 +127,8 @@ class GuardedStorage:
         return decision
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        if ids is None and any(hit.rule.holds_slots for hits in many for hit in hits):
+            ids = [uuid4() for _ in many]  # so that no slot is taken twice
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         if self._breaker.state is not _CLOSED:
             return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
@@ -190,7 +192,7 @@ class GuardedStorage:
         self, hits: tuple[Hit, ...], check_id: UUID | None, error: StorageError, failures: int
     ) -> Decision:
         self._fail(hits, error, failures)
-        return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True)
+        return self._decide(hits, (check_id or uuid4()).bytes, error, charging=True, asked=True)
 
     def _while_open(self, hits: tuple[Hit, ...], check_id: UUID | None) -> Decision:
         self._recovery.ensure()
@@ -214,6 +216,8 @@ class GuardedStorage:
             raise
         if answer.decided_by in FALLBACKS or not answer.allowed:
             self._outage.take_back(on_shares)
+        else:
+            self._outage.admitted_by_both(answer.check_id, on_shares)
         return answer
 
     def _has_returned(self) -> bool:
@@ -222,17 +226,39 @@ class GuardedStorage:
             return False
         return self._outage.is_over()
 
-    def _decide(self, hits: tuple[Hit, ...], check_id: bytes, error: StorageError, *, charging: bool) -> Decision:
+    def _decide(
+        self,
+        hits: tuple[Hit, ...],
+        check_id: bytes,
+        error: StorageError,
+        *,
+        charging: bool,
+        asked: bool = False,
+    ) -> Decision:
+        """``asked``: the storage has failed, but may have charged the check, or may do so when it goes on."""
         strictest = self._policy.strictest(hits)
-        if strictest == "raise":
-            raise error
-        if strictest == "deny":
+        if strictest in {"raise", "deny"}:
+            if asked:
+                self._outage.not_admitted(check_id, hits)
+                self._catch_up()
+            if strictest == "raise":
+                raise error
             raise StorageDenied(f"refused while {error}", retry_after=1.0) from error
-        local, pending = self._policy.limited_here(hits), charging and not error.key_specific
-        decision, _ = self._outage.decide(check_id, hits, local, charging=charging, pending=pending)
-        if self._breaker.state is not _OPEN and self._outage.pending:  # the storage came back meanwhile
-            self._recovery.ensure()
+        decision, _ = self._outage.decide(
+            check_id,
+            hits,
+            self._policy.limited_here(hits),
+            charging=charging,
+            pending=charging and not error.key_specific,
+            asked=asked,
+        )
+        self._catch_up()
         return decision
+
+    def _catch_up(self) -> None:
+        """Tell the storage what is pending, if it came back meanwhile: the recovery may have ended before."""
+        if self._breaker.state is not _OPEN and self._outage.pending:
+            self._recovery.ensure()
 
     def _fail(self, hits: tuple[Hit, ...], error: StorageError, failures: int) -> None:
         if error.key_specific:

@@ -36,6 +36,8 @@ class Outage:
         self._given_workers = workers
         self._workers: Workers | None = None
         """``None`` until they are counted."""
+        self._in_both: dict[bytes, Decision] = {}
+        """By check, the decision on the shares whose slots were taken here and count in the storage, too."""
         self._lock = self.breaker.lock
         mind_forks(self)
 
@@ -51,6 +53,7 @@ class Outage:
             if failures != self.breaker.failures or not self.breaker.fail(hits, error):
                 return False
             self.pending.begin()
+            self._leave_slots_to_storage()
             self.fallback.begin()
             self._share_between(workers)
             health = self._health()
@@ -73,7 +76,10 @@ class Outage:
             if self.breaker.state is not State.HALF_OPEN:  # no outage, or another check has failed meanwhile
                 return True
             self.fallback.end()
-            seconds = self.breaker.settle(alone=self._counted().count == 1)
+            alone = self._counted().count == 1
+            seconds = self.breaker.settle(alone=alone)
+            if alone:
+                self._leave_slots_to_storage()
             health = self._health()
         self._report.is_back(seconds, self.pending.charged, health)
         return True
@@ -84,6 +90,7 @@ class Outage:
             return False
         with self._lock:
             self.breaker.close_when_returned()
+            self._leave_slots_to_storage()
         return True
 
     def health(self) -> Health:
@@ -94,15 +101,36 @@ class Outage:
     # Meanwhile
 
     def decide(
-        self, check_id: bytes, hits: tuple[Hit, ...], local: tuple[Hit, ...], *, charging: bool, pending: bool
+        self,
+        check_id: bytes,
+        hits: tuple[Hit, ...],
+        local: tuple[Hit, ...],
+        *,
+        charging: bool,
+        pending: bool,
+        asked: bool = False,
     ) -> tuple[Decision, Decision | None]:
         """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on their shares
-        alone. ``pending``: the storage must be charged for it."""
+        alone. ``pending``: the storage must be charged for it. ``asked``: the storage has failed, but may have charged
+        it."""
         with self._lock:
             decision, on_shares = self.fallback.decide(check_id, hits, local, charging=charging)
             if pending and on_shares is not None and on_shares.charges:
-                self.pending.keep(check_id, Admitted(without_bans(local), on_shares))
+                self.pending.keep(check_id, Admitted(without_bans(local), on_shares, asked=asked))
+            if asked and not decision.allowed:
+                self._keep_refund_of_asked(check_id, hits)
         return decision, on_shares
+
+    def not_admitted(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
+        """A check that the storage has been asked about, and may have charged, is not admitted here."""
+        with self._lock:
+            self._keep_refund_of_asked(check_id, hits)
+
+    def admitted_by_both(self, check_id: bytes, on_shares: Decision | None) -> None:
+        """The storage has admitted what :meth:`decide` has."""
+        if on_shares is not None and any(hit.rule.holds_slots for hit in on_shares.hits):
+            with self._lock:
+                self._in_both[check_id] = on_shares
 
     def take_back(self, on_shares: Decision | None) -> None:
         """Refund what :meth:`decide` has charged here."""
@@ -113,16 +141,17 @@ class Outage:
     def refund(self, check_id: UUID, charges: Sequence[Charge]) -> bool:
         """Refund what was charged here, or keep the refund for later; ``False`` if it is for the storage to make."""
         with self._lock:
-            admitted = self.pending.find(check_id)
+            admitted, refunded = self.pending.find(check_id), frozenset(charge.hit.key for charge in charges)
+            self._refund_here(check_id.bytes, refunded)
             if admitted is not None:
-                refunded = frozenset(charge.hit.key for charge in charges)
                 admitted.local = self.fallback.refund(admitted.local, refunded)
-                later = admitted.carried
-            else:
-                later = self.breaker.state is State.OPEN
-            if later:
+                if not admitted.carried:
+                    charges = _refundable_if_charged(charges) if admitted.asked else ()
+            elif self.breaker.state is not State.OPEN:
+                return False
+            if charges:
                 self.pending.keep_refund(check_id, charges)
-            return later or admitted is not None
+            return True
 
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Release the slots that were taken here, and keep others for later while the storage is away. Return those
@@ -138,11 +167,12 @@ class Outage:
         admitted = self.pending.find(check_id)
         if admitted is not None:
             admitted.local = self.fallback.refund(admitted.local, frozenset((slot.hit.key,)))
-            if not admitted.carried:
+            if not admitted.carried and not admitted.asked:
                 return True
-        elif self.breaker.state is not State.OPEN:
-            return False
         else:
+            self._refund_here(slot.check_id, frozenset((slot.hit.key,)))
+            if self.breaker.state is not State.OPEN:
+                return False
             self.fallback.slot_is_free(slot)
         self.pending.keep_refund(check_id, charges)
         return True
@@ -160,6 +190,7 @@ class Outage:
                 if admitted is not None:
                     admitted.local = self.fallback.renew(admitted.local)
                 elif self.breaker.state is State.OPEN:
+                    self._refund_here(check_id, frozenset(slot.hit.key for slot in taken))
                     local, hits = self.fallback.take_over(taken), tuple([slot.hit for slot in taken])
                     self.pending.keep(check_id, Admitted(hits, local, carried=True, before=True))
                 else:
@@ -171,7 +202,39 @@ class Outage:
         with self._lock:
             self.fallback.reset(keys)
 
+    def take_batch(self) -> list[tuple[bytes, Admitted]]:
+        """The checks of which the storage is told next."""
+        with self._lock:
+            return self.pending.take_batch()
+
+    def charged(self, batch: list[tuple[bytes, Admitted]]) -> None:
+        """The storage has been told of them."""
+        with self._lock:
+            self.pending.remove(batch)
+            for check_id, admitted in batch:
+                if any(hit.rule.holds_slots for hit in admitted.hits):
+                    self._in_both[check_id] = admitted.local
+
     # Under the lock
+
+    def _leave_slots_to_storage(self) -> None:
+        """What counts in both counts in the storage alone from now on."""
+        for check_id, on_shares in list(self._in_both.items()):
+            self._refund_here(check_id, frozenset(hit.key for hit in on_shares.hits if hit.rule.holds_slots))
+
+    def _refund_here(self, check_id: bytes, keys: frozenset[str]) -> None:
+        """Refund what counts in both, here."""
+        on_shares = self._in_both.pop(check_id, None)
+        if on_shares is None:
+            return
+        left = self.fallback.refund(on_shares, keys)
+        if any(charge.hit.rule.holds_slots for charge in left.charges):
+            self._in_both[check_id] = left
+
+    def _keep_refund_of_asked(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
+        charges = _refundable_if_charged([Charge(hit, 0) for hit in hits if hit.cost])
+        if charges:
+            self.pending.keep_refund(UUID(bytes=check_id), charges)
 
     def _health(self) -> Health:
         breaker, pending = self.breaker, self.pending
@@ -202,3 +265,8 @@ class Outage:
         """Leave it to the parent to charge what it has admitted."""
         self._lock = self.breaker.lock = Lock()
         self.pending.forget()
+
+
+def _refundable_if_charged(charges: Sequence[Charge]) -> list[Charge]:
+    """Those that may be refunded although they were perhaps not made: their algorithms remember who was charged."""
+    return [charge for charge in charges if charge.hit.rule.implementation.REMEMBERS_IDS]

@@ -31,6 +31,8 @@ class Admitted:
     """The decision on the shares."""
     carried: bool = False
     """Whether the storage may know of it: it is being sent, or was charged before the outage."""
+    asked: bool = False
+    """Whether the storage has been asked and failed: it may have charged it, or may do so when it goes on."""
     before: bool = False
     """Whether its slots were taken before the outage."""
 

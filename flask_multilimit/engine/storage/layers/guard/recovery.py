@@ -41,15 +41,13 @@ class Recovery:
                 breaker.answer()
         while not self._outage.end_if_settled():
             pending.give_back()
-            with breaker.lock:
-                batch = pending.take_batch()
+            batch = self._outage.take_batch()
             failures, start = breaker.failures, time.monotonic()
             try:
                 pending.charge(batch)
             except StorageError as error:
                 breaker.once_more(error, failures, start, pending.charge, batch)
-            with breaker.lock:
-                pending.remove(batch)
+            self._outage.charged(batch)
 
     def _is_done(self) -> bool:
         return self._outage.breaker.state is not State.OPEN and not self._outage.pending

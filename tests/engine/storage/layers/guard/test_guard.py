@@ -1350,6 +1350,117 @@ def test_slots_from_before_an_outage_are_in_use_when_it_is_over_until_their_work
     assert work.in_use() == 0
 
 
+@pytest.mark.parametrize(
+    ("policy", "rules", "left"),
+    [
+        ("deny", "1 at once", 1),
+        ("raise", "1 at once", 1),
+        ("allow", "1 at once", 1),
+        ("local", "1 at once", 1),
+        ("deny", "9/hour", 9),
+        ("raise", "9/hour", 9),
+    ],
+)
+def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
+    make: Callable[..., Workers], policy: OnStorageError, rules: str, left: int
+) -> None:
+    workers = make(on_error=policy)
+    limiter, plan = workers.limiters[0], hits(rules)
+    workers.storage.loses_replies = True
+
+    with contextlib.suppress(StorageError):
+        limiter.release(limiter.check(plan))
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == left
+
+
+def test_a_check_whose_reply_is_lost_is_no_reason_for_another_unit(make: Callable[..., Workers]) -> None:
+    """An algorithm that does not remember who was charged might refund what it never took."""
+    workers = make(on_error="deny")
+    limiter, plan = workers.limiters[0], hits(Rule(3600, 9, algorithm="fixed_window"))
+    workers.storage.loses_replies = True
+
+    with pytest.raises(StorageDenied):
+        limiter.check(plan)
+    left = workers.storage.peek(plan).remaining
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == left
+
+
+def test_a_refund_of_a_check_whose_reply_is_lost_reaches_the_storage(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("9/hour")
+    workers.storage.loses_replies = True
+    admitted = limiter.check(plan)
+
+    limiter.refund(admitted)
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert admitted.decided_by == "local"
+    assert workers.storage.peek(plan).remaining == 9
+
+
+def test_many_checks_whose_replies_are_lost_once_take_their_slots_once(make: Callable[..., Workers]) -> None:
+    workers = make()
+    check_many, asked = workers.storage.check_many, list[object]()
+
+    def lose_the_first(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        asked.append(ids)
+        decisions = check_many(many, ids)
+        if len(asked) == 1:
+            error = StorageError("the reply was lost")
+            error.no_reply = True
+            raise error
+        return decisions
+
+    workers.storage.check_many = lose_the_first  # type: ignore[method-assign]
+    decisions = workers.limiters[0].check_many([FOUR, FOUR])
+
+    assert [decision.allowed for decision in decisions] == [True, True]
+    assert workers.storage.peek(FOUR).remaining == 2
+
+
+def test_on_its_way_back_one_request_after_the_other_needs_one_slot(make: Callable[..., Workers]) -> None:
+    """A slot counts in the share as long as it is held, and no longer."""
+    workers = make(2)
+    limiter, eight = workers.limiters[0], hits("8 at once")
+    workers.break_down()
+    limiter.release(limiter.check(eight))
+    workers.storage.takes_charges.clear()
+    workers.storage.error = None
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+
+    for _ in range(20):
+        decision = limiter.check(eight)
+        assert (decision.allowed, decision.decided_by) == (True, "memory")
+        limiter.release(decision)
+    held = limiter.check(eight)
+    workers.mend()
+    limiter.release(held)
+    fails(workers)
+
+    assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "nothing is in progress"
+
+
+def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_outage(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    fails(workers)
+    during = limiter.check(FOUR)
+    workers.mend()
+    limiter.release(during)
+    fails(workers)
+
+    assert workers.admitted(FOUR, 5) == [4]
+
+
 def test_a_renewal_without_an_answer_begins_an_outage(make: Callable[..., Workers]) -> None:
     workers = make()
     work = Work(workers, 2)
