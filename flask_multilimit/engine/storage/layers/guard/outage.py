@@ -53,7 +53,7 @@ class Outage:
             if failures != self.breaker.failures or not self.breaker.fail(hits, error):
                 return False
             self.pending.begin()
-            self._leave_slots_to_storage()
+            self._leave_slots_to_storage()  # its last answer counts them
             self.fallback.begin()
             self._share_between(workers)
             health = self._health()
@@ -76,10 +76,7 @@ class Outage:
             if self.breaker.state is not State.HALF_OPEN:  # no outage, or another check has failed meanwhile
                 return True
             self.fallback.end()
-            alone = self._counted().count == 1
-            seconds = self.breaker.settle(alone=alone)
-            if alone:
-                self._leave_slots_to_storage()
+            seconds = self.breaker.settle(alone=self._counted().count == 1)
             health = self._health()
         self._report.is_back(seconds, self.pending.charged, health)
         return True
@@ -90,7 +87,6 @@ class Outage:
             return False
         with self._lock:
             self.breaker.close_when_returned()
-            self._leave_slots_to_storage()
         return True
 
     def health(self) -> Health:

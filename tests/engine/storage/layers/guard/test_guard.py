@@ -1376,10 +1376,55 @@ def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
     assert workers.storage.peek(plan).remaining == left
 
 
-def test_a_check_whose_reply_is_lost_is_no_reason_for_another_unit(make: Callable[..., Workers]) -> None:
+def test_nor_one_that_is_refused_here(make: Callable[..., Workers]) -> None:
+    workers = make(3)
+    limiter, plan = workers.limiters[0], hits("2 at once")
+    workers.storage.loses_replies = True
+
+    assert not limiter.check(plan).allowed
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 2
+
+
+def test_a_check_that_fails_when_the_outage_is_over_keeps_no_slot(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="deny")
+    limiter, storage, plan = workers.limiters[0], workers.storage, hits("1 at once")
+    asked, fails_now, ask = threading.Event(), threading.Event(), storage.check
+
+    def charge_and_fail(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        storage.check = ask  # type: ignore[method-assign]
+        error = StorageError("it took too long")
+        error.check_id = ask(hits, check_id).id
+        asked.set()
+        assert fails_now.wait(10)
+        raise error
+
+    def check() -> None:
+        with pytest.raises(StorageDenied):
+            limiter.check(plan)
+
+    storage.check = charge_and_fail  # type: ignore[method-assign]
+    late = threading.Thread(target=check)
+    late.start()
+    assert asked.wait(10)
+    workers.break_down()
+    check()
+    workers.mend()
+    fails_now.set()
+    late.join(10)
+
+    workers.until(lambda: storage.peek(plan).remaining == 1)
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
+def test_a_check_whose_reply_is_lost_is_no_reason_for_another_unit(
+    make: Callable[..., Workers], algorithm: str
+) -> None:
     """An algorithm that does not remember who was charged might refund what it never took."""
     workers = make(on_error="deny")
-    limiter, plan = workers.limiters[0], hits(Rule(3600, 9, algorithm="fixed_window"))
+    limiter, plan = workers.limiters[0], hits(rule(algorithm, 3600, 9))
     workers.storage.loses_replies = True
 
     with pytest.raises(StorageDenied):
@@ -1405,6 +1450,19 @@ def test_a_refund_of_a_check_whose_reply_is_lost_reaches_the_storage(make: Calla
     assert workers.storage.peek(plan).remaining == 9
 
 
+def test_a_refund_of_a_check_that_never_reached_the_storage_is_none_there(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits(Rule(3600, 9, algorithm="fixed_window"))
+    for _ in range(3):
+        limiter.check(plan)
+    workers.break_down()
+
+    limiter.refund(limiter.check(plan))
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 6
+
+
 def test_many_checks_whose_replies_are_lost_once_take_their_slots_once(make: Callable[..., Workers]) -> None:
     workers = make()
     check_many, asked = workers.storage.check_many, list[object]()
@@ -1425,7 +1483,10 @@ def test_many_checks_whose_replies_are_lost_once_take_their_slots_once(make: Cal
     assert workers.storage.peek(FOUR).remaining == 2
 
 
-def test_on_its_way_back_one_request_after_the_other_needs_one_slot(make: Callable[..., Workers]) -> None:
+@pytest.mark.parametrize("give_back", [Limiter.release, Limiter.refund])
+def test_on_its_way_back_one_request_after_the_other_needs_one_slot(
+    make: Callable[..., Workers], give_back: Callable[[Limiter, Decision], object]
+) -> None:
     """A slot counts in the share as long as it is held, and no longer."""
     workers = make(2)
     limiter, eight = workers.limiters[0], hits("8 at once")
@@ -1438,13 +1499,25 @@ def test_on_its_way_back_one_request_after_the_other_needs_one_slot(make: Callab
     for _ in range(20):
         decision = limiter.check(eight)
         assert (decision.allowed, decision.decided_by) == (True, "memory")
-        limiter.release(decision)
+        give_back(limiter, decision)
     held = limiter.check(eight)
     workers.mend()
-    limiter.release(held)
+    give_back(limiter, held)
     fails(workers)
 
     assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "nothing is in progress"
+
+
+def test_a_slot_taken_on_its_way_back_counts_once_when_it_fails_again(returning: Workers) -> None:
+    limiter = returning.limiters[0]
+    storage: Any = limiter.outermost
+    held = limiter.check(FOUR)
+    fails(returning)
+
+    storage.renew(slots_of(held))
+
+    assert held.decided_by == "memory"
+    assert returning.admitted(FOUR, 5) == [3]
 
 
 def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_outage(
