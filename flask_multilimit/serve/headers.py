@@ -41,9 +41,8 @@ def describe(response: Response, decisions: Sequence[Decision], settings: Settin
     headers: object = response.headers
     if not isinstance(headers, Headers):  # apps may assign a dict, which werkzeug sends as well
         response.headers = Headers(response.headers)
-    fields = None
-    if len(decisions) == 1 and settings.headers == "standard":
-        fields = _as_usual(decisions[0], settings)
+    shortcut = SHORTCUTS.get(settings.headers) if len(decisions) == 1 else None
+    fields = shortcut(decisions[0], settings) if shortcut is not None else None
     _put(response.headers, fields or _fields(decisions, settings, response))
 
 
@@ -217,9 +216,9 @@ class _Usual(NamedTuple):
     """With ``%d`` in place of the remaining units."""
 
 
-def _as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
-    """The fields of :func:`standard`, if only the remaining units differ from the first rendering for these hits. That
-    is so for nearly every request, and takes a third of the time."""
+def standard_as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[str, str]] | None:
+    """The fields of :func:`standard`, if only the remaining units differ from the first rendering for these hits, as in
+    nearly every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
     hits, reply = decision.hits, decision.reply
     if not reply[ALLOWED] or decision.refunded or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
         return None
@@ -270,3 +269,6 @@ DIALECTS = {
     "off": (),
 }
 """The dialects, by the values of ``MULTILIMIT_HEADERS``."""
+
+SHORTCUTS = {"standard": standard_as_usual}
+"""Faster ways to the same fields, by the same values, for one decision."""
