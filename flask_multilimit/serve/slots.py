@@ -10,6 +10,7 @@ slots until it is torn down itself, at the end of each call of a function below 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -111,9 +112,36 @@ class _BodyFor:
         body, slots = self._body_for(environ), _slots_here()
         if slots is None:
             return body
-        held = _Body(body, slots)
+        held = body if _is_sent_by_server(body, environ) and _ends_when_closed(body, slots) else _Body(body, slots)
         slots.body_is_out = True
         return held
+
+
+def _is_sent_by_server(body: Iterable[bytes], environ: WSGIEnvironment) -> bool:
+    """Whether the server knows ``body`` as a file, which it may pass to the system instead of reading it."""
+    wrapper = environ.get("wsgi.file_wrapper")
+    return isinstance(wrapper, type) and isinstance(body, wrapper)
+
+
+def _ends_when_closed(body: Any, slots: RequestHolder) -> bool:
+    """Let ``body`` itself release ``slots`` when it is closed; false if it cannot."""
+    close, thread = getattr(body, "close", None), threading.get_ident()
+
+    def close_and_release() -> None:
+        try:
+            if close is not None:
+                close()
+        finally:
+            if threading.get_ident() == thread:
+                slots.end()
+            else:  # waitress closes files in the thread that serves all connections, and they must not wait
+                KEEPER.later(slots.end)
+
+    try:
+        body.close = close_and_release
+    except AttributeError:
+        return False
+    return True
 
 
 class _Body:

@@ -10,11 +10,13 @@ import os
 import threading
 from contextlib import closing, contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, Response, abort, copy_current_request_context, send_file, stream_with_context
 from flask.views import MethodView
+from werkzeug.test import EnvironBuilder
+from werkzeug.wsgi import FileWrapper
 
 from flask_multilimit import (
     Concurrent,
@@ -242,6 +244,74 @@ def test_of_a_body_that_is_none(app: Flask) -> None:
             get(app)
 
     assert in_use(app, "index") == 0
+
+
+class Fixed:
+    """A file wrapper whose attributes cannot be set."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: IO[bytes], _: int) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._file
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def file_wrapper(file: IO[bytes], size: int) -> FileWrapper:
+    return FileWrapper(file, size)
+
+
+class TestFiles:
+    """Servers have a class or a function for files that they pass to the system."""
+
+    def send(self, app: Flask, wrapper: object) -> tuple[Any, io.BytesIO]:
+        file = io.BytesIO(b"many bytes")
+        app.add_url_rule("/", "index", two_at_once(lambda: send_file(file, mimetype="text/plain")))
+        environ = EnvironBuilder(environ_overrides={"wsgi.file_wrapper": wrapper}).get_environ()
+        return app.wsgi_app(environ, lambda *_: lambda _: None), file
+
+    def test_are_sent_as_the_server_knows_them(self, app: Flask) -> None:
+        body, file = self.send(app, FileWrapper)
+
+        assert type(body) is FileWrapper
+        assert list(body) == [b"many bytes"]
+        assert in_use(app, "index") == 1
+        body.close()
+        assert in_use(app, "index") == 0
+        assert file.closed
+
+    @pytest.mark.parametrize("wrapper", [Fixed, file_wrapper])
+    def test_hold_it_as_long_with_any_server(self, app: Flask, wrapper: object) -> None:
+        body, file = self.send(app, wrapper)
+
+        assert list(body) == [b"many bytes"]
+        assert in_use(app, "index") == 1
+        body.close()
+        assert in_use(app, "index") == 0
+        assert file.closed
+
+    def test_give_it_back_soon_if_another_thread_closes_them(self, app: Flask) -> None:
+        body, file = self.send(app, FileWrapper)
+
+        thread = threading.Thread(target=body.close)
+        thread.start()
+        thread.join()
+
+        assert file.closed
+        until(lambda: in_use(app, "index") == 0)
+
+    def test_give_it_back_although_they_cannot_be_closed(self, app: Flask) -> None:
+        body, file = self.send(app, FileWrapper)
+        file.close = _raise  # type: ignore[assignment, method-assign]
+
+        with pytest.raises(RuntimeError, match="broken"):
+            body.close()
+
+        assert in_use(app, "index") == 0
 
 
 def test_each_request_that_gets_the_same_response_object_holds_its_own(app: Flask) -> None:

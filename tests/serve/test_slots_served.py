@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import sys
 import time
@@ -35,12 +36,24 @@ SERVERS = {
 }
 
 
+SENT_AS = {
+    "gunicorn sync": "FileWrapper",
+    "gunicorn gthread": "FileWrapper",
+    "gunicorn gevent": "FileWrapper",
+    "werkzeug": "_Body",
+    "waitress": "ReadOnlyFileBasedBuffer",
+    "uwsgi": "_Body",
+}
+"""What each server is given to send a file."""
+
+
 @pytest.fixture(params=SERVERS)
-def program(request: pytest.FixtureRequest, server: Server) -> Iterator[Program]:
+def program(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[Program]:
     with server.client() as client:
         client.flushall()
     arguments = SERVERS[request.param]
-    environment = {"STORAGE_URI": server.url, "PYTHONPATH": f"{HERE}:{':'.join(sys.path)}"}
+    python_path = f"{HERE}:{':'.join(sys.path)}"
+    environment = {"STORAGE_URI": server.url, "FILE": str(tmp_path / "file"), "PYTHONPATH": python_path}
     with Program(*arguments, environment=environment) as program:
         yield program
 
@@ -76,6 +89,36 @@ def test_a_stream_that_pauses_frees_its_slot_when_it_writes_again(program: Progr
     wait_for(program, "1")
 
     stream.close()
+
+    wait_for(program, "0")
+
+
+@pytest.mark.parametrize(("program", "sent_as"), SENT_AS.items(), indirect=["program"])
+def test_a_file_holds_one_to_its_last_byte_and_is_sent_as_the_server_knows_it(
+    program: Program, sent_as: str, tmp_path: Path
+) -> None:
+    content = bytes(range(256)) * 160_000  # more than the buffers on the way take
+    (tmp_path / "file").write_bytes(content)
+
+    connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=PATIENCE)
+    connection.request("GET", "/file")
+    response = connection.getresponse()
+    first = response.read(1000)
+    wait_for(program, "1")
+    rest = response.read()
+
+    assert response.headers["X-Body"] == sent_as
+    assert first + rest == content
+    wait_for(program, "0")
+    connection.close()
+
+
+def test_a_client_that_hangs_up_in_the_middle_of_a_file_frees_its_slot(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(40_000_000))
+    connection = begin_stream(program, "/file")
+    wait_for(program, "1")
+
+    connection.close()
 
     wait_for(program, "0")
 

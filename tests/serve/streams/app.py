@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response, request
+from flask import Flask, Response, request, send_file
 
 from flask_multilimit import MultiLimit, rate_limiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 app = Flask(__name__)
 multilimit = MultiLimit(app, storage=os.environ["STORAGE_URI"])
@@ -34,6 +35,12 @@ def stream() -> Any:
     return Response(parts(), mimetype="text/plain")
 
 
+@app.get("/file")
+@rate_limiter(rules="2 at once", scope="stream")
+def file() -> Any:
+    return send_file(os.environ["FILE"])
+
+
 @app.get("/raises")
 @rate_limiter(rules="2 at once", scope="stream")
 def raises() -> str:
@@ -45,3 +52,17 @@ def in_use() -> str:
     decision = multilimit.peek("stream", everyone=True)
     assert decision is not None
     return str(2 - decision.remaining)
+
+
+def tell_of_bodies(
+    serve: Callable[..., Iterable[bytes]], environ: dict[str, Any], start_response: Callable[..., Any]
+) -> Iterable[bytes]:
+    """Tell the client in a header field what the server is given to send."""
+    answers: list[tuple[str, list[tuple[str, str]]]] = []
+    body = serve(environ, lambda status, headers, *_: answers.append((status, headers)))
+    ((status, headers),) = answers
+    start_response(status, [*headers, ("X-Body", type(body).__name__)])
+    return body
+
+
+app.wsgi_app = partial(tell_of_bodies, app.wsgi_app)  # type: ignore[method-assign]
