@@ -104,7 +104,7 @@ class Keeper:
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._renewing: int | None = None  # id() of a storage
         self._late: deque[Callable[[], None]] = deque()
-        self._wake = threading.Condition()
+        self._conditions: dict[str, threading.Condition] = {}
         self._wakes_at = 0.0
         self._silent_until = 0.0
         self._thread: threading.Thread | None = None
@@ -230,6 +230,13 @@ class Keeper:
         )
 
     # The thread
+
+    @property
+    def _wake(self) -> threading.Condition:
+        """Made when it is used first, not at the import: with ``--preload``, gunicorn's gevent worker patches
+        ``threading`` later than that, and after the fork."""
+        made = self._conditions.get("wake")
+        return made if made is not None else self._conditions.setdefault("wake", threading.Condition())
 
     def _wake_by(self, due: float) -> None:
         """Let the thread run at ``due`` or before; start it if there is none."""

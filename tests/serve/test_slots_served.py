@@ -27,6 +27,7 @@ SERVERS = {
     "gunicorn sync": (*GUNICORN, "--workers", "4", "app:app"),
     "gunicorn gthread": (*GUNICORN, "--workers", "2", "--worker-class", "gthread", "--threads", "4", "app:app"),
     "gunicorn gevent": (*GUNICORN, "--workers", "2", "--worker-class", "gevent", "app:app"),
+    "gunicorn gevent, preload": (*GUNICORN, "--preload", "--workers", "2", "--worker-class", "gevent", "app:app"),
     "werkzeug": ("flask", "--app", str(HERE / "app"), "run", "--port", "0"),
     "waitress": ("waitress", "--listen", "127.0.0.1:0", "--threads", "6", "app:app"),
     "uwsgi": (
@@ -129,3 +130,11 @@ def test_streams_that_end_and_views_that_raise_keep_none(program: Program) -> No
         wait_for(program, "0")  # it is given back after the last byte, which the client may have before
         assert program.get("/raises").status == 500
         wait_for(program, "0")
+
+
+def test_requests_that_end_together_keep_none(program: Program) -> None:
+    statuses = {reply.status for reply in program.get_all(["/?seconds=0.01", "/raises"] * 30)}
+
+    assert statuses <= {200, 429, 500}
+    wait_for(program, "0")
+    assert "un-acquired lock" not in program.log

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Lock
 
 from ..errors import StorageError
 from ..forks import tell_child
@@ -21,10 +21,16 @@ class Together:
 
     def _begin(self) -> None:
         self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
-        self._releasing = Lock()
+        self._locks: dict[str, threading.Lock] = {}
 
     def _after_fork_in_child(self) -> None:
         self._begin()
+
+    @property
+    def _releasing(self) -> threading.Lock:
+        """Made when it is used first, not when the app is imported: see ``Keeper._wake``."""
+        made = self._locks.get("releasing")
+        return made if made is not None else self._locks.setdefault("releasing", threading.Lock())
 
     def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
         """Return once ``release`` has been called with ``slots``, among others. If it failed, each ``lost`` is called.
