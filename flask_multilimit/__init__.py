@@ -58,9 +58,9 @@ _ROOMS = {
     "Control": "control.control",
     "ControlConflict": "control.control",
     "Difference": "control.preview",
-    "InvalidData": "declare.data",
+    "InvalidData": "declare.mistakes",
     "Listing": "control.controls",
-    "Mistake": "declare.data",
+    "Mistake": "declare.mistakes",
     "NeedsForce": "control.control",
     "Override": "control.controls",
     "Preview": "control.preview",
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from .control.control import Control, ControlConflict, NeedsForce
     from .control.controls import Listing, Override
     from .control.preview import Difference, Preview
-    from .declare.data import InvalidData, Mistake
+    from .declare.mistakes import InvalidData, Mistake
     from .declare.who import Who
     from .engine import Ban, ClusterStorage, LeasingStorage, RedisStorage
     from .following import follow_control

@@ -362,7 +362,7 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
 
 
 def _read(file: Path) -> FileLimits:
-    from .declare.data import read_limits  # noqa: PLC0415 - with its models; few apps have a file
+    from .declare.reading import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
     return read_limits(file)
 

@@ -56,9 +56,12 @@ HOUSE: dict[str, tuple[set[str], ...]] = {
     "declare": (
         {"addresses", "file", "holding", "reserve", "unwrap"},
         {"networks", "releasing", "subjects"},
-        {"limiter", "who"},
-        {"advice", "checks", "data", "dynamic"},
-        {"decorators", "schema"},
+        {"limiter", "mistakes", "who"},
+        {"advice", "callables", "checks", "dynamic"},
+        {"data", "decorators"},
+        {"schema", "wording"},
+        {"validation"},
+        {"reading"},
     ),
     "control": ({"kinds", "store"}, {"controls"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),
     "plan": (
@@ -191,7 +194,8 @@ them to its app."""
 COMPUTED = {
     "__init__.py",
     "compat/__init__.py",
-    "declare/data.py",
+    "declare/callables.py",
+    "declare/reading.py",
     "engine/storage/__init__.py",
     "operate/command_line.py",
     "operate/simulate/logs/reading.py",

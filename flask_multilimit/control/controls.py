@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
-from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of, validated
+from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
 from ..declare.networks import Network, addresses_in
+from ..declare.validation import validated
 from ..declare.who import Who
 from ..engine import Rule
 from .kinds import ListingKind

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from ..declare.data import NO_IMPORTS, Written, validated
+from ..declare.data import Written
+from ..declare.validation import NO_IMPORTS, validated
 from ..engine import ConfigurationError
 from .controls import Listing, Override
 from .document import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, Document

@@ -1,4 +1,4 @@
-"""The content of a file of limits. :mod:`.data` reads it."""
+"""The content of a file of limits. :mod:`.reading` reads it."""
 
 from __future__ import annotations
 

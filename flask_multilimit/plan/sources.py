@@ -195,7 +195,8 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
         return given
     if isinstance(given, (str, Rule)):
         return rate_limiter(rules=given)
-    from ..declare.data import WrittenLimiter, limiter_options  # noqa: PLC0415 - few apps write limits as data
+    from ..declare.data import WrittenLimiter  # noqa: PLC0415 - few apps write limits as data
+    from ..declare.validation import limiter_options  # noqa: PLC0415 - the same
 
     if isinstance(given, WrittenLimiter):
         return rate_limiter(**given.options)

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from ..control.controls import Listing, Override, too_many_denied
 from ..control.document import Document
 from ..control.preview import Difference
-from ..declare.data import InvalidData, Mistake
+from ..declare.mistakes import InvalidData, Mistake
 from ..declare.networks import network_from
 from ..declare.who import Who
 from ..plan.differences import differences, smallest_share

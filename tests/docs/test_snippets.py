@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from docs.snippets import PAGES, Block, blocks_of, examples_of
-from flask_multilimit.declare.data import LimitsFile, parse_toml, validated
+from flask_multilimit.declare.data import LimitsFile
+from flask_multilimit.declare.reading import parse_toml
+from flask_multilimit.declare.validation import validated
 from support.folders import ROOT
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ...control.control import ControlConflict
 from ...control.controls import Listing
 from ...control.kinds import KINDS
 from ...control.preview import Preview
-from ...declare.data import InvalidData, Mistake
+from ...declare.mistakes import InvalidData, Mistake
 from ...declare.networks import Networks
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 from flask import Flask
 
 from ...config import Settings
-from ...declare.data import HeaderType, file_limits, read_limits
+from ...declare.callables import HeaderType
 from ...declare.file import FileLimits
 from ...declare.limiter import check_callable
+from ...declare.reading import file_limits, read_limits
 from ...declare.subjects import LimitType, Subject, parts_of
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_mapping, check_several, check_text
