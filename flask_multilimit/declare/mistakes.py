@@ -29,3 +29,4 @@ class InvalidData(ConfigurationError):  # noqa: N818 - the name says enough
     def __init__(self, where: str, mistakes: Sequence[Mistake]) -> None:
         super().__init__("; ".join(f"{where}: {each}" if where else str(each) for each in mistakes))
         self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
+        """All that is wrong."""
