@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flask import Request, request
 
@@ -90,4 +90,4 @@ class Changes:
         progress."""
 
 
-changes = Changes()
+changes: Final = Changes()
