@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 COUNT, TIMEOUT = 6, 1
 LONGEST_WORK = 0.01
 COSTS = (1, 1, 1, 2)
-ON_ITS_WAY = 0.005
-"""Seconds that a release may take to the server."""
+ON_ITS_WAY = 0.05
+"""Seconds that a release may take to the server, on a machine that is busy."""
 SOON = 0.3
 """Seconds of work that outlives no timeout; some takes longer, and is renewed."""
 

@@ -157,7 +157,7 @@ def test_the_checker_finds_a_broken_compiled_script(processes: Processes, name: 
 
 @pytest.mark.parametrize("released", RELEASES)
 def test_the_checker_finds_slots_that_are_not_given_back(processes: Processes, released: str) -> None:
-    assert "refused for nothing" in violations(processes.run(0, TIMES, released=released))
+    assert "refused for nothing" in violations(processes.run(0, 3 * TIMES, released=released))
 
 
 @pytest.mark.parametrize("name", DEFECTS)
