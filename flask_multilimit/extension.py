@@ -33,7 +33,6 @@ from .operate.command_line import Commands
 from .plan.endpoint import Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
-from .plan.standings import standings_at
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_in_force, gate_of
 from .serve.here import check_here, check_hits
@@ -415,5 +414,7 @@ def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Ma
 
         standings = standings_of(gate, endpoint, method, given)
     else:
+        from .plan.standings import standings_at  # noqa: PLC0415 - most apps never ask
+
         standings = standings_at(gate.plans, endpoint, method, gate.subjects.resolve)
     return [applied for standing in standings for applied in standing.applied]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, NamedTuple
+from typing import Final
 
 from flask import Request, request
 
@@ -39,22 +39,15 @@ class Holder:
             KEEPER.release_all(decisions)
 
 
-class _Call(NamedTuple):
-    """A service function or block that is in progress."""
-
-    holder: Holder
-    request: Request | None
-    """The request in which it was called. Others that begin before it ends, such as those of a test client, hold their
-    own slots."""
-
-
-_call: ContextVar[_Call | None] = ContextVar("multilimit_held", default=None)
+_call: ContextVar[tuple[Holder, Request | None] | None] = ContextVar("multilimit_held", default=None)
+"""The holder of the service function or block that is in progress, and the request in which it was called. Requests
+that begin before it ends, such as those of a test client, hold their own slots."""
 
 
 @contextmanager
 def holding(holder: Holder) -> Iterator[None]:
     """Let ``holder``, instead of the response, hold the slots that this block takes."""
-    token = _call.set(_Call(holder, _request_if_any()))
+    token = _call.set((holder, _request_if_any()))
     try:
         yield
     finally:
@@ -64,7 +57,7 @@ def holding(holder: Holder) -> Iterator[None]:
 def holder_of_call() -> Holder | None:
     """Holds slots until the current service function or block ends; ``None`` outside of one."""
     call = _call.get()
-    return call.holder if call is not None and call.request is _request_if_any() else None
+    return call[0] if call is not None and call[1] is _request_if_any() else None
 
 
 def leave_to_response() -> None:
