@@ -124,9 +124,9 @@ class Outage:
 
     def admitted_by_both(self, check_id: bytes, on_shares: Decision | None) -> None:
         """The storage has admitted what :meth:`decide` has."""
-        if on_shares is not None and any(hit.rule.holds_slots for hit in on_shares.hits):
+        if on_shares is not None:
             with self._lock:
-                self._in_both[check_id] = on_shares
+                self._count_in_both(check_id, on_shares)
 
     def take_back(self, on_shares: Decision | None) -> None:
         """Refund what :meth:`decide` has charged here."""
@@ -208,8 +208,7 @@ class Outage:
         with self._lock:
             self.pending.remove(batch)
             for check_id, admitted in batch:
-                if any(hit.rule.holds_slots for hit in admitted.hits):
-                    self._in_both[check_id] = admitted.local
+                self._count_in_both(check_id, admitted.local)
 
     # Under the lock
 
@@ -221,11 +220,12 @@ class Outage:
     def _refund_here(self, check_id: bytes, keys: frozenset[str]) -> None:
         """Refund what counts in both, here."""
         on_shares = self._in_both.pop(check_id, None)
-        if on_shares is None:
-            return
-        left = self.fallback.refund(on_shares, keys)
-        if any(charge.hit.rule.holds_slots for charge in left.charges):
-            self._in_both[check_id] = left
+        if on_shares is not None:
+            self._count_in_both(check_id, self.fallback.refund(on_shares, keys))
+
+    def _count_in_both(self, check_id: bytes, on_shares: Decision) -> None:
+        if any(charge.hit.rule.holds_slots for charge in on_shares.charges):
+            self._in_both[check_id] = on_shares
 
     def _keep_refund_of_asked(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
         charges = _refundable_if_charged([Charge(hit, 0) for hit in hits if hit.cost])
