@@ -310,6 +310,7 @@ class TestFiles:
 
         with pytest.raises(RuntimeError, match="broken"):
             body.close()
+        del file.close  # which raises once more when the file is collected
 
         assert in_use(app, "index") == 0
 
