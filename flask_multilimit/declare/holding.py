@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from flask import Request, request
+from flask import Request
 
 from ..engine import Decision
-
-_current_request: Callable[[], Request] = request._get_current_object  # type: ignore[attr-defined]
+from .subjects import request_if_any
 
 
 class Holder:
@@ -47,7 +46,7 @@ that begin before it ends, such as those of a test client, hold their own slots.
 @contextmanager
 def holding(holder: Holder) -> Iterator[None]:
     """Let ``holder``, instead of the response, hold the slots that this block takes."""
-    token = _call.set((holder, _request_if_any()))
+    token = _call.set((holder, request_if_any()))
     try:
         yield
     finally:
@@ -57,19 +56,12 @@ def holding(holder: Holder) -> Iterator[None]:
 def holder_of_call() -> Holder | None:
     """Holds slots until the current service function or block ends; ``None`` outside of one."""
     call = _call.get()
-    return call[0] if call is not None and call[1] is _request_if_any() else None
+    return call[0] if call is not None and call[1] is request_if_any() else None
 
 
 def leave_to_response() -> None:
     """The current call is that of a view, whose slots are held until the response is closed."""
     _call.set(None)
-
-
-def _request_if_any() -> Request | None:
-    try:
-        return _current_request()
-    except RuntimeError:
-        return None
 
 
 class Changes:

@@ -21,6 +21,14 @@ current_request: Callable[[], Request] = request._get_current_object  # type: ig
 """The request itself: each access to an attribute of the proxy would look it up again."""
 
 
+def request_if_any() -> Request | None:
+    """The current request; ``None`` outside of one. Takes half as long as ``has_request_context`` and ``request``."""
+    try:
+        return current_request()
+    except RuntimeError:
+        return None
+
+
 class LimitType(str, Enum):
     """Who shares the quota of a limiter."""
 

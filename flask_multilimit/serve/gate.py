@@ -11,12 +11,12 @@ from flask import Flask, Response
 from ..declare.advice import Stack, app_in_force, gate_of_app
 from ..declare.holding import changes, leave_to_response
 from ..declare.limiter import Declaration, Reaction
-from ..declare.subjects import current_request
+from ..declare.subjects import current_request, request_if_any
 from .access_check import AccessCheck
 from .error_handlers import answer_refusals
 from .headers import describe
 from .in_force import InForce
-from .record import NO_PLAN, Record, Records, request_if_any
+from .record import NO_PLAN, Record, Records
 from .refusal import Refusals
 from .settle import Settlement
 from .startup import Startup

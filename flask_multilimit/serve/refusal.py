@@ -18,6 +18,7 @@ from werkzeug.wrappers import Response
 
 from ..config import Settings
 from ..declare.limiter import Message, Reaction
+from ..declare.subjects import request_if_any
 from ..engine import ConfigurationError, Decision, MultiLimitError, StorageDenied, StorageError
 from ..engine.algorithms import BAN
 from ..engine.errors import brief
@@ -25,7 +26,6 @@ from ..engine.reply import RETRY_AFTERS
 from ..plan.endpoint import AppliedLimits
 from .headers import CONCURRENT_REQUESTS
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages, messages_for
-from .record import request_if_any
 
 if TYPE_CHECKING:
     from .access import Listed
