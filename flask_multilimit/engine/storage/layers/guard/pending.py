@@ -147,17 +147,19 @@ class PendingCharges:
             self.refunds.popleft()
 
     def _charge_at_once(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
-        now = self._now()
-        lasting = [(check_id, admitted.lasting(now)) for check_id, admitted in batch]
-        many = {check_id: memoized(hits, _unlimited) for check_id, hits in lasting if hits}
+        now, slots, many = self._now(), list[Slot](), dict[bytes, Hits]()
+        for check_id, admitted in batch:
+            hits = admitted.lasting(now)
+            if admitted.before:
+                slots += [Slot(check_id, hit) for hit in hits]
+            elif hits:
+                many[check_id] = memoized(hits, _unlimited)
+        if slots:  # those that have expired there are taken again
+            cast("KeepsSlots", self._storage).renew(slots)
         if not many:
             return
         decisions = self._storage.check_many(list(many.values()), [UUID(bytes=check_id) for check_id in many])
-        from_before = {check_id for check_id, admitted in batch if admitted.before}
-        self.charged += len(many.keys() - from_before)
-        if slots := [Slot(check_id, hit) for check_id, hits in lasting if check_id in from_before for hit in hits]:
-            # Those that have not expired there were recognised, and are as old as before.
-            cast("KeepsSlots", self._storage).renew(slots)
+        self.charged += len(many)
         for decision in decisions:
             self._fill_up(decision)
 
