@@ -26,7 +26,8 @@ class Copied(Protocol):
 class Locked(Copied, Protocol):
     """An object that must not be copied while another thread is changing it."""
 
-    _lock: Any
+    @property
+    def _lock(self) -> Any: ...
 
 
 _one_at_a_time = Lock()

@@ -38,8 +38,11 @@ class Outage:
         """``None`` until they are counted."""
         self._in_both: dict[bytes, Decision] = {}
         """By check, the decision on the shares whose slots were taken here and count in the storage, too."""
-        self._lock = self.breaker.lock
         mind_forks(self)
+
+    @property
+    def _lock(self) -> Lock:
+        return self.breaker.lock
 
     # Begin and end
 
@@ -259,7 +262,7 @@ class Outage:
 
     def _after_fork_in_child(self) -> None:
         """Leave it to the parent to charge what it has admitted."""
-        self._lock = self.breaker.lock = Lock()
+        self.breaker.lock = Lock()
         self.pending.forget()
 
 
