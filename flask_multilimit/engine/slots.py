@@ -24,6 +24,7 @@ from .hits import PEEKED, Hit, memoized
 from .records import from_fields
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
+from .threads import MadeLate
 
 RENEWALS = 3
 """How often a slot is renewed within its timeout: two renewals may fail."""
@@ -104,7 +105,7 @@ class Keeper:
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._renewing: int | None = None  # id() of a storage
         self._late: deque[Callable[[], None]] = deque()
-        self._conditions: dict[str, threading.Condition] = {}
+        self._wake = MadeLate(lambda: threading.Condition())  # noqa: PLW0108 - what it is may be patched until then
         self._wakes_at = 0.0
         self._silent_until = 0.0
         self._thread: threading.Thread | None = None
@@ -231,18 +232,11 @@ class Keeper:
 
     # The thread
 
-    @property
-    def _wake(self) -> threading.Condition:
-        """Made when it is used first, not at the import: with ``--preload``, gunicorn's gevent worker patches
-        ``threading`` later than that, and after the fork."""
-        made = self._conditions.get("wake")
-        return made if made is not None else self._conditions.setdefault("wake", threading.Condition())
-
     def _wake_by(self, due: float) -> None:
         """Let the thread run at ``due`` or before; start it if there is none."""
         if self._thread is not None and due >= self._wakes_at:
             return
-        with self._wake:
+        with self._wake():
             if self._thread is None:
                 self._wakes_at = due
                 thread = threading.Thread(target=self._run, name="flask_multilimit slots", daemon=True)
@@ -254,7 +248,7 @@ class Keeper:
                     _log.warning("Rate limits: could not start the thread that renews slots: %s", error)
             elif due < self._wakes_at:
                 self._wakes_at = due
-                self._wake.notify()
+                self._wake().notify()
 
     def _run(self) -> None:
         try:
@@ -266,9 +260,9 @@ class Keeper:
     def _work(self) -> None:
         idle = False
         while True:
-            with self._wake:
+            with self._wake():
                 while (left := self._wakes_at - self._clock()) > 0:
-                    self._wake.wait(left)
+                    self._wake().wait(left)
                 was_idle, idle = idle, self._is_idle()
                 if was_idle and idle:
                     self._thread = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import StorageError
 from ..forks import tell_child
+from ..threads import MadeLate
 from .base import Lost, Slot
 
 
@@ -21,22 +22,16 @@ class Together:
 
     def _begin(self) -> None:
         self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
-        self._locks: dict[str, threading.Lock] = {}
+        self._releasing = MadeLate(lambda: threading.Lock())  # noqa: PLW0108 - what it is may be patched until then
 
     def _after_fork_in_child(self) -> None:
         self._begin()
-
-    @property
-    def _releasing(self) -> threading.Lock:
-        """Made when it is used first, not when the app is imported: see ``Keeper._wake``."""
-        made = self._locks.get("releasing")
-        return made if made is not None else self._locks.setdefault("releasing", threading.Lock())
 
     def release(self, slots: Sequence[Slot], lost: Lost, release: Callable[[Sequence[Slot]], object]) -> None:
         """Return once ``release`` has been called with ``slots``, among others. If it failed, each ``lost`` is called.
         Of several threads, the first one's ``release`` is called for all."""
         self._queue.append((slots, lost))
-        with self._releasing:
+        with self._releasing():
             leaving = [self._queue.popleft() for _ in range(len(self._queue))]
             if not leaving:  # another thread has taken it along
                 return
