@@ -87,8 +87,8 @@ class KeepsSlots(Protocol):
 
     def renew(self, slots: Sequence[Slot]) -> None:
         """Restart the timeout of slots whose work goes on, in one round trip. Those that are gone, because the storage
-        has lost them or let them expire, are taken again, even beyond the count. So whoever releases a slot while its
-        renewal is on the way releases it once more afterwards."""
+        has lost them or let them expire, are taken again, even beyond the count. So if a slot is released while its
+        renewal is on the way, the caller must release it once more afterwards."""
 
 
 Lost = Callable[[StorageError], object]
