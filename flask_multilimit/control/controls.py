@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
+from ..declare.limiter import may_hold_slots
 from ..declare.networks import Network, addresses_in
 from ..declare.validation import validated
 from ..declare.who import Who
@@ -106,9 +107,8 @@ class Override(_Entry):
 
     @property
     def may_take_slots(self) -> bool:
-        """Whether it brings rules that hold slots, or that depend on the request and may hold some."""
-        rules = self.written_rules if self.limit is None else self.limit.options.get("rules", ())
-        return callable(rules) or any(rule.holds_slots for rule in rules)
+        """Whether a limiter may hold slots because of it."""
+        return may_hold_slots(self.written_rules if self.limit is None else self.limit.options.get("rules", ()))
 
     @property
     def change(self) -> str:

@@ -21,7 +21,7 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.records import record
 from .holding import changes
-from .limiter import Declaration
+from .limiter import Declaration, may_hold_slots
 from .unwrap import attributes_of, functions_below, held_inside, mark_below
 
 EXTENSION = "multilimit"
@@ -50,7 +50,7 @@ class Stack:
     def may_hold_slots(self) -> bool:
         """Whether a call may have to release slots when it ends, as declared: see also
         :attr:`.Changes.may_take_slots`."""
-        return any(callable(each.rules) or any(rule.holds_slots for rule in each.rules) for each in self.declarations)
+        return any(may_hold_slots(each.rules) for each in self.declarations)
 
     @functools.cached_property
     def covered(self) -> frozenset[Declaration]:

@@ -144,6 +144,11 @@ OPTIONS = tuple(each.name for each in fields(Declaration) if each.name not in {"
 _DEFAULTS = {each.name: each.default for each in fields(Declaration)}
 
 
+def may_hold_slots(rules: Iterable[Rule] | Callable[[], RulesNow]) -> bool:
+    """Whether ``rules`` hold slots, or depend on the request and may hold some."""
+    return callable(rules) or any(rule.holds_slots for rule in rules)
+
+
 def reject_unknown_options(where: str, options: Iterable[object]) -> None:
     """Raise :class:`ConfigurationError` for an option that no limiter has."""
     for option in options:
