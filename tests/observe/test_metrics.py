@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
@@ -18,23 +17,9 @@ from flask_multilimit.serve.gate import gate_of
 from support.folders import DOCS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flask import Flask
 
 Series = tuple[str, frozenset[tuple[str, str]]]
-
-
-@pytest.fixture
-def reader() -> InMemoryMetricReader:
-    return InMemoryMetricReader()
-
-
-@pytest.fixture
-def meters(reader: InMemoryMetricReader) -> Iterator[MeterProvider]:
-    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-    yield provider
-    provider.shutdown()
 
 
 def of_prometheus(registry: CollectorRegistry) -> dict[Series, float]:

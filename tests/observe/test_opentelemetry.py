@@ -20,25 +20,11 @@ from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flask import Flask
     from flask.testing import FlaskClient
 
     from support.doubles import RecordingStorage
     from support.servers import Server
-
-
-@pytest.fixture
-def reader() -> InMemoryMetricReader:
-    return InMemoryMetricReader()
-
-
-@pytest.fixture
-def meters(reader: InMemoryMetricReader) -> Iterator[MeterProvider]:
-    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-    yield provider
-    provider.shutdown()
 
 
 @pytest.fixture
