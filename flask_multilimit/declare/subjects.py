@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address
@@ -57,14 +57,45 @@ RESERVED_NAMES = frozenset({*(each.value for each in LimitType), "global", ANONY
 
 
 class Subject(NamedTuple):
-    """The resolved value of a type."""
+    """Who is counted: the resolved value of a type. ``str(subject)`` names it, and :meth:`parse` reads the name:
+    ``user:42``, ``ip:203.0.113.7``, ``api_key:key-0``; ``everyone`` is the one subject of the type ``default``."""
 
     type: str
     """Its name in keys: see :func:`type_name_of`."""
     value: str
 
+    @classmethod
+    def parse(cls, text: object) -> Subject:
+        """Raises :class:`ConfigurationError` for anything but text of that form. A subject is returned as it is."""
+        if isinstance(text, cls):
+            return text
+        if text == _EVERYONE:
+            return EVERYONE
+        type_, colon, value = text.partition(":") if isinstance(text, str) else ("", "", "")
+        if not (type_ and colon):
+            raise ConfigurationError(f"subject {brief(text)}: {_REMEDY}")
+        return cls(type_, value)
+
+    def __str__(self) -> str:
+        return _EVERYONE if self == EVERYONE else f"{self.type}:{self.value}"
+
 
 EVERYONE = Subject(LimitType.DEFAULT.value, "")
+_EVERYONE = "everyone"
+_REMEDY = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0", or "everyone"'
+
+
+def subjects_from(given: str | Subject | Iterable[str | Subject]) -> dict[str, str]:
+    """The values of ``given`` subjects by type: one, or several that a request has together. Raises
+    :class:`ConfigurationError`, also for two of one type."""
+    several = [given] if isinstance(given, (str, Subject)) else given
+    if not isinstance(several, Iterable):
+        raise ConfigurationError(f"subject {brief(given)}: {_REMEDY}")
+    found: dict[str, str] = {}
+    for subject in map(Subject.parse, several):
+        if found.setdefault(subject.type, subject.value) != subject.value:
+            raise ConfigurationError(f"subjects {brief(given)}: name one {subject.type} at a time")
+    return found
 
 
 Resolve = Callable[[SubjectType, str | None], Subject | None]
