@@ -10,8 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flask_multilimit import StorageError
-from flask_multilimit.engine import Limiter, storage_from_uri
+from flask_multilimit.engine import Limiter, StorageError, storage_from_uri
 
 from .contenders import OURS, PATIENCE, Calls, guarded, ours_of
 from .measure import Call, Variant, figures_of, in_turn

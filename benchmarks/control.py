@@ -35,7 +35,8 @@ WORKERS, CHANGES = 8, 40
 APP = """
 import os, time
 from flask import Flask
-from flask_multilimit import MultiLimit, control_changed
+from flask_multilimit import MultiLimit
+from flask_multilimit.signals import control_changed
 app = Flask(__name__)
 app.config["MULTILIMIT_STORAGE_URI"] = os.environ["STORAGE_URI"]
 MultiLimit(app)

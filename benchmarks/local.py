@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flask_multilimit import StorageError
-from flask_multilimit.engine import Limiter, hits_for, storage_from_uri
+from flask_multilimit.engine import Limiter, StorageError, hits_for, storage_from_uri
 
 from .contenders import OURS, PATIENCE
 from .results import Figure, median_of

@@ -16,18 +16,8 @@ from typing import NamedTuple
 from flask import Flask, request
 from prometheus_client import CollectorRegistry
 
-from flask_multilimit import (
-    IP,
-    DenyCache,
-    Hit,
-    Limiter,
-    MemoryStorage,
-    MultiLimit,
-    RedisStorage,
-    Rule,
-    hits_for,
-    rate_limiter,
-)
+from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import DenyCache, Hit, Limiter, MemoryStorage, RedisStorage, hits_for
 from flask_multilimit.observe.events import outcome_of
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.observe.traffic.counting import MOST_SUBJECTS

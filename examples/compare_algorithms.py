@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flask_multilimit import Limiter, MemoryStorage, Rule, hits_for
+from flask_multilimit import Rule
+from flask_multilimit.engine import Limiter, MemoryStorage, hits_for
 
 SECOND = 1_000_000
 WINDOW, COUNT = 10, 10

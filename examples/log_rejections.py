@@ -20,7 +20,8 @@ from typing import Any
 
 from flask import Flask
 
-from flask_multilimit import Decision, LimitType, MultiLimit, Rule, rate_limiter, request_rejected
+from flask_multilimit import Decision, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.signals import request_rejected
 
 app = Flask(__name__)
 app.config.from_prefixed_env()

@@ -20,7 +20,8 @@ from __future__ import annotations
 from flask import Flask, Response, request
 from werkzeug.security import check_password_hash, generate_password_hash
 
-from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter, subject_banned
+from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.signals import subject_banned
 
 app = Flask(__name__)
 app.config.from_prefixed_env()

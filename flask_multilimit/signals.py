@@ -11,6 +11,23 @@ from typing import Any
 from blinker import NamedSignal, Namespace
 from flask import Flask
 
+from .observe.events import Event
+
+__all__ = [
+    "Event",
+    "control_changed",
+    "control_failed",
+    "limit_event",
+    "limits_checked",
+    "request_denied",
+    "request_rejected",
+    "rules_failed",
+    "shadow_rejected",
+    "storage_failed",
+    "storage_recovered",
+    "subject_banned",
+]
+
 _signals = Namespace()
 
 limits_checked: NamedSignal = _signals.signal("limits-checked")
@@ -54,7 +71,7 @@ subject_banned: NamedSignal = _signals.signal("subject-banned")
 limit_event: NamedSignal = _signals.signal("limit-event")
 """Sent once for every outcome: also for a 503 or an exception because storage gave no answer, and for a refund.
 
-:param event: the :class:`~flask_multilimit.Event`; ``event.outcome`` and ``event.decided_by`` say what happened.
+:param event: the :class:`Event`; ``event.outcome`` and ``event.decided_by`` say what happened.
 """
 
 rules_failed: NamedSignal = _signals.signal("rules-failed")
@@ -69,7 +86,7 @@ The last good rules stay in force. Sent again only after the callable has worked
 storage_failed: NamedSignal = _signals.signal("storage-failed")
 """Sent once when storage stops answering. ``MULTILIMIT_ON_STORAGE_ERROR`` decides what happens to checks.
 
-:param health: the :class:`~flask_multilimit.Health` of the storage; ``health.error`` is what went wrong.
+:param health: the :class:`~flask_multilimit.engine.Health` of the storage; ``health.error`` is what went wrong.
 """
 
 storage_recovered: NamedSignal = _signals.signal("storage-recovered")

@@ -8,10 +8,10 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, settings
 
-from flask_multilimit import MultiLimit, RedisStorage
+from flask_multilimit import MultiLimit
 from flask_multilimit.control.watch import Watcher
 from flask_multilimit.declare.holding import changes
-from flask_multilimit.engine import Limiter, forks, storage_from_uri
+from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri
 from flask_multilimit.engine.storage.redis.shapes import Shapes
 from flask_multilimit.observe import beat
 from support.clock import Clock

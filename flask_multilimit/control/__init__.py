@@ -1,1 +1,49 @@
 """Changes while the app runs: overrides, allow and deny lists, bans."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..declare.mistakes import InvalidData, Mistake
+    from ..declare.who import Who
+    from ..following import follow_control
+    from .control import Control, ControlConflict, NeedsForce
+    from .controls import Listing, Override
+    from .preview import Difference, Preview
+
+__all__ = [
+    "Control",
+    "ControlConflict",
+    "Difference",
+    "InvalidData",
+    "Listing",
+    "Mistake",
+    "NeedsForce",
+    "Override",
+    "Preview",
+    "Who",
+    "follow_control",
+]
+
+_ROOMS = {
+    "Control": ".control",
+    "ControlConflict": ".control",
+    "Difference": ".preview",
+    "InvalidData": "..declare.mistakes",
+    "Listing": ".controls",
+    "Mistake": "..declare.mistakes",
+    "NeedsForce": ".control",
+    "Override": ".controls",
+    "Preview": ".preview",
+    "Who": "..declare.who",
+    "follow_control": "..following",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first use: only code that changes limits needs them."""
+    if name in _ROOMS:
+        return getattr(import_module(_ROOMS[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask
 
-from flask_multilimit import MultiLimit, limits_checked
+from flask_multilimit import MultiLimit
+from flask_multilimit.signals import limits_checked
 
 if TYPE_CHECKING:
     import pytest

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit import Concurrent, ConfigurationError, Limiter, Rule
+from flask_multilimit import Concurrent, ConfigurationError, Rule
+from flask_multilimit.engine import Limiter
 from flask_multilimit.engine.slots import slots_of
 from flask_multilimit.engine.storage import Inspectable, KeepsSlots, Slot
 from support.bench import hits

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flask_multilimit import ConfigurationError, control_failed
+from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import seconds_of
 from flask_multilimit.control.controls import Listing, entry_from
 from flask_multilimit.control.document import Document
 from flask_multilimit.control.reading import document_from
 from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.signals import control_failed
 
 if TYPE_CHECKING:
     import redis

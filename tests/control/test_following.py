@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from control.conftest import made, soon
-from flask_multilimit import Ban, ConfigurationError, Hits, Limiter, follow_control, hits_for
+from flask_multilimit import Ban, ConfigurationError
+from flask_multilimit.control import follow_control
+from flask_multilimit.engine import Hits, Limiter, hits_for
 from flask_multilimit.serve.steer import steering_of
 from support.asking import commands
 

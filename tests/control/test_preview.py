@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import ConfigurationError, Difference, InvalidData, NeedsForce
+from flask_multilimit import ConfigurationError
+from flask_multilimit.control import Difference, InvalidData, NeedsForce
 
 if TYPE_CHECKING:
     from control.conftest import Shop

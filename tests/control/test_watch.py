@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from control.conftest import made, soon
-from flask_multilimit import ControlConflict, StorageError
+from flask_multilimit.control import ControlConflict
 from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
+from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
 from flask_multilimit.serve.steer import steering_of
 from flask_multilimit.serve.trial import Trial

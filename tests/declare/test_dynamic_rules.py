@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Blueprint, Flask, request
 
-from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter, rules_failed
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:

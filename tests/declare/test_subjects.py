@@ -9,15 +9,16 @@ import pytest
 from flask import Flask, request
 from werkzeug.wrappers import Response
 
-from flask_multilimit import LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.declare import addresses
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.plan import endpoint as plan
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flask_multilimit import RedisStorage
+    from flask_multilimit.engine import RedisStorage
     from support.clock import Clock
     from support.doubles import RecordingStorage
 

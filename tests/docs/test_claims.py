@@ -121,13 +121,13 @@ class TestRedis:
     ) -> None:
         uri = run("docs/how-to/redis.md", "tls")["app"].config["MULTILIMIT_STORAGE_URI"]
         with tls_server(server.binary, certificates) as (_, port):
-            storage = flask_multilimit.storage_from_uri(uri.replace(":6380", f":{port}"), timeout=10)
-            with contextlib.closing(flask_multilimit.Limiter(storage)) as limiter:
-                assert limiter.check(flask_multilimit.hits_for("2/minute", scope="tls")).allowed
+            storage = flask_multilimit.engine.storage_from_uri(uri.replace(":6380", f":{port}"), timeout=10)
+            with contextlib.closing(flask_multilimit.engine.Limiter(storage)) as limiter:
+                assert limiter.check(flask_multilimit.engine.hits_for("2/minute", scope="tls")).allowed
 
     def test_password_does_not_show_in_errors(self) -> None:
         with pytest.raises(flask_multilimit.ConfigurationError) as raised:
-            flask_multilimit.storage_from_uri("rediss://limiter:secret@cache.example.com:port")
+            flask_multilimit.engine.storage_from_uri("rediss://limiter:secret@cache.example.com:port")
         assert "secret" not in str(raised.value)
 
     def test_a_failing_server_is_503(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import Hits, MultiLimit, current_decision, hits_for, limits_checked
+from flask_multilimit import MultiLimit, current_decision
+from flask_multilimit.engine import Hits, hits_for
+from flask_multilimit.signals import limits_checked
 
 
 @pytest.fixture

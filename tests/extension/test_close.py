@@ -10,7 +10,8 @@ from weakref import ref
 import pytest
 from flask import Flask
 
-from flask_multilimit import Limiter, MultiLimit, Rule, hits_for, rate_limiter
+from flask_multilimit import MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.observe.traffic.reading import reader_of
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses, view

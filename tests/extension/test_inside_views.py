@@ -14,9 +14,9 @@ from flask_multilimit import (
     MultiLimit,
     RateLimitExceeded,
     current_decision,
-    limits_checked,
     rate_limiter,
 )
+from flask_multilimit.signals import limits_checked
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:

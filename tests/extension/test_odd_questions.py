@@ -9,7 +9,8 @@ import pytest
 from flask import Flask, Response, current_app, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, hits_for, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, exempt, rate_limiter
+from flask_multilimit.engine import hits_for
 from support.asking import ask, statuses, view
 from support.doubles import RecordingStorage
 

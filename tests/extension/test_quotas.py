@@ -9,16 +9,8 @@ from flask import Flask, request
 from flask.views import MethodView
 from redis import ConnectionPool, Redis, UnixDomainSocketConnection
 
-from flask_multilimit import (
-    ConfigurationError,
-    Limiter,
-    LimitType,
-    MultiLimit,
-    RedisStorage,
-    current_decision,
-    hits_for,
-    rate_limiter,
-)
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, current_decision, rate_limiter
+from flask_multilimit.engine import Limiter, RedisStorage, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, commands, statuses, view
 

@@ -11,7 +11,7 @@ import pytest
 
 from control.conftest import Shop, made
 from faults.proxy import FaultProxy
-from flask_multilimit import StorageError
+from flask_multilimit.engine import StorageError
 from support.sentinel import Trio
 from support.servers import Server
 from support.waiting import until

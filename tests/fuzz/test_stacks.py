@@ -23,7 +23,8 @@ from support.doubles import Instance, RecordingStorage, UpdatedInstance, with_wr
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from flask_multilimit import Decision, Hit
+    from flask_multilimit import Decision
+    from flask_multilimit.engine import Hit
 
 View = Callable[..., Any]
 Decorator = Callable[[View], View]

@@ -17,9 +17,19 @@ from flask_multilimit import (
     DEFAULT,
     IP,
     Ban,
-    ClusterStorage,
     Concurrent,
     ConfigurationError,
+    MultiLimit,
+    Rule,
+    exempt,
+    problem,
+    rate_limiter,
+    testing,
+)
+from flask_multilimit.control import follow_control
+from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.engine import (
+    ClusterStorage,
     DenyCache,
     GuardedStorage,
     Hit,
@@ -28,18 +38,10 @@ from flask_multilimit import (
     LeasingStorage,
     Limiter,
     MemoryStorage,
-    MultiLimit,
     RedisStorage,
-    Rule,
-    exempt,
-    follow_control,
     hits_for,
-    problem,
-    rate_limiter,
     storage_from_uri,
-    testing,
 )
-from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.recording import Recorder

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from flask_multilimit import follow_control
+from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Limiter, Rule, hits_for, storage_from_uri
 from flask_multilimit.engine.hits import Hits
 from history.broken import scripts_of_this_process

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import Event, Limiter, hits_for
+from flask_multilimit.engine import Limiter, hits_for
 from flask_multilimit.observe.events import OUTCOMES, PASSED, TURNED_AWAY, Audience, hits_near_limit
+from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
     from support.clock import Clock

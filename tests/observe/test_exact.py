@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from flask import Flask
 
-from flask_multilimit import LimitType, MultiLimit, RedisStorage, Rule, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.traffic import Counts, TrafficReader
 from flask_multilimit.serve.gate import gate_of
 from support.processes import Program

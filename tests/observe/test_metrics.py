@@ -9,11 +9,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
-from flask_multilimit import Ban, Event, LimitType, MultiLimit, rate_limiter
+from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.observe.metrics import COUNTS, READINGS, Measured
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import Event
 from support.folders import DOCS
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from flask import Flask
 from werkzeug.test import create_environ, run_wsgi_app
 
 import flask_multilimit
-from flask_multilimit import DenyCache, LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, rate_limiter
+from flask_multilimit.engine import DenyCache, MemoryStorage
 
 if TYPE_CHECKING:
     from types import FrameType

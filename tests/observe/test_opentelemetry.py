@@ -13,11 +13,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from flask_multilimit import Ban, Event, LimitType, MultiLimit, rate_limiter
+from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.observe import opentelemetry, tallying
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -13,12 +13,14 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from flask_multilimit import Ban, ConfigurationError, Event, LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
+from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe import beat, tallying
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.signals import Event
 from support.waiting import until
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import RedisStorage
+from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.boards import PANELS, alerts
 from flask_multilimit.observe.traffic import TrafficReader
 from support import waiting

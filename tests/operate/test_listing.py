@@ -9,8 +9,9 @@ from flask import request
 from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import IP, MultiLimit, RedisStorage, rate_limiter
+from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.engine import RedisStorage
 from flask_multilimit.operate.doctor.examination import examine
 from flask_multilimit.operate.listing import describe_keys, endpoints_of, prefixes_of, stored_keys, unmatched_of
 from flask_multilimit.operate.slots import slots_in_use

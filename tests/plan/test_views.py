@@ -10,7 +10,8 @@ import pytest
 from flask import Blueprint, Flask, Response
 from flask.views import MethodView, View
 
-from flask_multilimit import ConfigurationError, LimitType, MemoryStorage, MultiLimit, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.serve.gate import gate_of
 from support.asking import statuses
 from support.doubles import OPEN, RecordingStorage

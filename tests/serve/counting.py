@@ -7,7 +7,8 @@ import os
 
 from flask import Flask, Response, request
 
-from flask_multilimit import MultiLimit, hits_for, rate_limiter
+from flask_multilimit import MultiLimit, rate_limiter
+from flask_multilimit.engine import hits_for
 
 LIMIT = 50
 

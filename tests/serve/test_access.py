@@ -15,8 +15,8 @@ from flask_multilimit import (
     MultiLimit,
     current_decision,
     rate_limiter,
-    request_denied,
 )
+from flask_multilimit.signals import request_denied
 from support.asking import ask, view
 
 if TYPE_CHECKING:

@@ -7,23 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, abort
 
-from flask_multilimit import (
-    ConfigurationError,
-    DenyCache,
-    Event,
-    LimitType,
-    MemoryStorage,
-    MultiLimit,
-    Rule,
-    StorageError,
-    current_decision,
-    limit_event,
-    rate_limiter,
-)
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine import DenyCache, MemoryStorage, StorageError
 from flask_multilimit.observe.events import (
     SLEPT_SECONDS,
     Refusal,
 )
+from flask_multilimit.signals import Event, limit_event
 from support.doubles import RecordingStorage
 from support.waiting import until
 

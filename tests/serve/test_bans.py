@@ -18,11 +18,9 @@ from flask_multilimit import (
     MultiLimit,
     Rule,
     current_decision,
-    limit_event,
     rate_limiter,
-    shadow_rejected,
-    subject_banned,
 )
+from flask_multilimit.signals import limit_event, shadow_rejected, subject_banned
 from support.asking import ask, commands, policy, statuses, view
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     import redis
     from werkzeug.test import TestResponse
 
-    from flask_multilimit import Event
+    from flask_multilimit.signals import Event
     from support.clock import Clock
 
 BAN = Ban(after=3, within=600, time=3600, factor=2, most=86_400)

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, Response, abort, request
 
-from flask_multilimit import (
-    LimitType,
-    MultiLimit,
-    RedisStorage,
-    Rule,
-    StorageError,
-    current_decision,
-    rate_limiter,
-)
+from flask_multilimit import LimitType, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine import RedisStorage, StorageError
 from support.asking import ask, commands, statuses, view
 
 if TYPE_CHECKING:

@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import (
-    ConfigurationError,
-    Health,
-    MultiLimit,
-    StorageError,
-    current_decision,
-    rate_limiter,
-    storage_failed,
-    storage_recovered,
-)
+from flask_multilimit import ConfigurationError, MultiLimit, current_decision, rate_limiter
+from flask_multilimit.engine import Health, StorageError
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import storage_failed, storage_recovered
 from support.clock import Clock
 from support.doubles import RecordingStorage
 

@@ -12,8 +12,9 @@ from flask import Flask, Response, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flask_multilimit import Decision, Hit, LimitType, MemoryStorage, MultiLimit, Rule, rate_limiter
+from flask_multilimit import Decision, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import Settings
+from flask_multilimit.engine import Hit, MemoryStorage
 from flask_multilimit.engine.hits import Hits
 from flask_multilimit.engine.reply import head
 from flask_multilimit.serve.headers import DIALECTS, describe

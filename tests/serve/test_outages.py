@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from flask import Flask
 
-from flask_multilimit import (
-    LimitType,
-    MultiLimit,
-    RedisStorage,
-    StorageError,
-    StorageUnavailable,
-    limits_checked,
-    rate_limiter,
-)
+from flask_multilimit import LimitType, MultiLimit, StorageUnavailable, rate_limiter
+from flask_multilimit.engine import RedisStorage, StorageError
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import limits_checked
 from support.doubles import limited_service
 
 if TYPE_CHECKING:

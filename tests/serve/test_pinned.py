@@ -9,7 +9,8 @@ import pytest
 from flask import Flask, current_app
 
 import flask_multilimit
-from flask_multilimit import LimitType, MemoryStorage, MultiLimit, Rule, StorageDenied, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import MemoryStorage, StorageDenied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from werkzeug.test import TestResponse
 
-    from flask_multilimit import Decision, Hit
+    from flask_multilimit import Decision
+    from flask_multilimit.engine import Hit
 
 NAMES = """
 DEFAULT GLOBAL IP USER ClusterStorage ConfigurationError ConfigurationWarning Decision DenyCache GuardedStorage Health

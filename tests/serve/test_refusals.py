@@ -11,14 +11,8 @@ import flask_babel
 import pytest
 from flask import Flask, Response, abort, jsonify, redirect, render_template_string, request
 
-from flask_multilimit import (
-    Decision,
-    LimitType,
-    MultiLimit,
-    RateLimitExceeded,
-    RedisStorage,
-    rate_limiter,
-)
+from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit.engine import RedisStorage
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:

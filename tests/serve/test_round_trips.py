@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Blueprint, Flask
 
-from flask_multilimit import LimitType, MultiLimit, RedisStorage, exempt, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, exempt, rate_limiter
+from flask_multilimit.engine import RedisStorage
 from support.asking import ask, commands, statuses, view
 
 if TYPE_CHECKING:

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import (
-    Decision,
-    LimitType,
-    MultiLimit,
-    current_decision,
-    limits_checked,
-    rate_limiter,
-    request_rejected,
-    shadow_rejected,
-)
+from flask_multilimit import Decision, LimitType, MultiLimit, current_decision, rate_limiter
+from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from flask import Flask, abort, request
 
-from flask_multilimit import (
-    Decision,
-    LimitType,
-    MultiLimit,
-    RateLimitExceeded,
-    limits_checked,
-    rate_limiter,
-    request_rejected,
-)
+from flask_multilimit import Decision, LimitType, MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit.signals import limits_checked, request_rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import IP, MultiLimit, control_changed, rate_limiter
+from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.control.controls import Listing
 from flask_multilimit.control.document import Document
 from flask_multilimit.serve.steer import MOST_LOGGED, steering_of
+from flask_multilimit.signals import control_changed
 from support.asking import ask, view
 
 if TYPE_CHECKING:

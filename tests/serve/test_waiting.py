@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import (
-    Limiter,
-    LimitType,
-    MultiLimit,
-    RedisStorage,
-    Rule,
-    current_decision,
-    hits_for,
-    rate_limiter,
-)
+from flask_multilimit import LimitType, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine import Limiter, RedisStorage, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from flask_multilimit import MemoryStorage, StorageError, rate_limiter
+from flask_multilimit import rate_limiter
+from flask_multilimit.engine import MemoryStorage, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from flask_multilimit import Decision, Hit
+    from flask_multilimit import Decision
+    from flask_multilimit.engine import Hit
     from support.clock import Clock
 
 

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from flask import Flask
 
-from flask_multilimit import (
-    ConfigurationError,
-    Limiter,
-    MemoryStorage,
-    MultiLimit,
-    RedisStorage,
-    Rule,
-    current_decision,
-    hits_for,
-    rate_limiter,
-    request_rejected,
-)
+from flask_multilimit import ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine import Limiter, MemoryStorage, RedisStorage, hits_for
+from flask_multilimit.signals import request_rejected
 from flask_multilimit.testing import Clock, exhaust, freeze
 
 if TYPE_CHECKING:

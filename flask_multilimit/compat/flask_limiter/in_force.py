@@ -10,8 +10,9 @@ from typing import Any
 
 from flask import Flask, Request, has_app_context, request
 
-from flask_multilimit import ConfigurationError, Decision, Hit, MultiLimit, StorageError
-from flask_multilimit import Limiter as Engine
+from flask_multilimit import ConfigurationError, Decision, MultiLimit
+from flask_multilimit.engine import Hit, StorageError
+from flask_multilimit.engine import Limiter as Engine
 
 from .constants import ExemptionScope
 from .declared import Binding

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from flask import Response
 
-from flask_multilimit import StorageError
+from flask_multilimit.engine import StorageError
 
 from .declared import Binding, RuntimeLimit
 from .errors import RateLimitExceeded

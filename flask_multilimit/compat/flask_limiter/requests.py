@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from flask_multilimit import Decision, Hit, Hits, RuleStatus, hits_for
+from flask_multilimit import Decision
+from flask_multilimit.engine import Hit, Hits, RuleStatus, hits_for
 
 from .declared import Binding, RouteLimit, RuntimeLimit, type_name_of
 from .items import RateLimitItem

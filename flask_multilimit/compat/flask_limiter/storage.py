@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flask_multilimit import ConfigurationError, Hit, Limiter, Storage, StorageError, hits_for
+from flask_multilimit import ConfigurationError
+from flask_multilimit.engine import Hit, Limiter, Storage, StorageError, hits_for
 
 from .items import Granularity, RateLimitItem
 

@@ -10,19 +10,9 @@ import pytest
 from flask import Flask, Response, abort
 from werkzeug.test import EnvironBuilder
 
-from flask_multilimit import (
-    Decision,
-    Event,
-    MultiLimit,
-    current_decision,
-    limit_event,
-    limits_checked,
-    rate_limiter,
-    request_rejected,
-    subject_banned,
-    testing,
-)
+from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
 from flask_multilimit.compat.flask_limiter import Limiter, RateLimitExceeded, get_remote_address
+from flask_multilimit.signals import Event, limit_event, limits_checked, request_rejected, subject_banned
 from support.asking import commands
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pytest
 from flask import Flask
 
 from engine.algorithms import workers
-from flask_multilimit import Limiter, MemoryStorage, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit import MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.engine.reply import DELAY
 from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits

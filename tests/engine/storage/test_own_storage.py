@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import Limiter, StorageError, hits_for, storage_from_uri
+from flask_multilimit.engine import Limiter, StorageError, hits_for, storage_from_uri
 from flask_multilimit.engine.storage import SCHEMES
 from support.pages import files_on
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import Event, Limiter, MemoryStorage, StorageError, hits_for
+from flask_multilimit.engine import Limiter, MemoryStorage, StorageError, hits_for
 from flask_multilimit.engine.storage.tallies import TalliesInMemory
 from flask_multilimit.observe.events import event_of, outcome_of
+from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flask_multilimit import Hit
+    from flask_multilimit.engine import Hit
     from flask_multilimit.engine.storage import Tallies, Tally
 
 

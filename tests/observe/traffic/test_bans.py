@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import MemoryStorage, RedisStorage, StorageError
+from flask_multilimit.engine import MemoryStorage, RedisStorage, StorageError
 from flask_multilimit.observe.traffic import Check, Counts, TrafficReader, buckets
 from flask_multilimit.observe.traffic.bans import SECONDS, BanWatch
 from flask_multilimit.observe.traffic.buckets import BANS_LAST, BUCKET_SECONDS

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from flask_multilimit import Ban, Event, Limiter, MemoryStorage, hits_for
+from flask_multilimit import Ban
+from flask_multilimit.engine import Limiter, MemoryStorage, hits_for
 from flask_multilimit.observe.events import OTHERS, ByList, hits_near_limit, is_near_limit, outcome_of
 from flask_multilimit.observe.traffic import Check, Refused, RuleCount, counting
 from flask_multilimit.observe.traffic.counting import MOST_SENT, Counter
 from flask_multilimit.observe.traffic.counts import LONGEST_SUBJECT
+from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
-    from flask_multilimit import Hit
+    from flask_multilimit.engine import Hit
     from observe.traffic.conftest import Limiting
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import MemoryStorage, StorageError
+from flask_multilimit.engine import MemoryStorage, StorageError
 from flask_multilimit.engine.storage import KeepsTallies
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
 from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS, LIVES_SECONDS, is_traffic

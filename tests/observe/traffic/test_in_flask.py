@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import (
-    ConfigurationError,
-    LimitType,
-    MemoryStorage,
-    MultiLimit,
-    Rule,
-    Storage,
-    StorageError,
-    current_decision,
-    rate_limiter,
-)
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit.engine import MemoryStorage, Storage, StorageError
 from flask_multilimit.observe import beat
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, reader_of
 from flask_multilimit.observe.traffic.observer import Traffic

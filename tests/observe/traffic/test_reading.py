@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit import ConfigurationError, MemoryStorage
+from flask_multilimit import ConfigurationError
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.observe.traffic import (
     Check,
     Counts,

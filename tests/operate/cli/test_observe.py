@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from flask_multilimit import RedisStorage
+from flask_multilimit.engine import RedisStorage
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
 from flask_multilimit.observe.traffic.flushing import Outbox
 from operate.cli.conftest import SHOP, Command

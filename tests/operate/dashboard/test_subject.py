@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import IP, USER, Ban, Control, MultiLimit, rate_limiter
+from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
+from flask_multilimit.control import Control
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage

@@ -20,13 +20,13 @@ from flask_multilimit import (
     Concurrent,
     ConfigurationError,
     Decision,
-    MemoryStorage,
     MultiLimit,
     Rule,
     rate_limiter,
 )
 from flask_multilimit.control.controls import Override
 from flask_multilimit.declare.who import Who
+from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.asking import Given
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest

@@ -13,16 +13,8 @@ import pytest
 from flask import Flask
 from redis.crc import key_slot
 
-from flask_multilimit import (
-    IP,
-    USER,
-    ClusterStorage,
-    ConfigurationError,
-    MultiLimit,
-    current_decision,
-    rate_limiter,
-    testing,
-)
+from flask_multilimit import IP, USER, ConfigurationError, MultiLimit, current_decision, rate_limiter, testing
+from flask_multilimit.engine import ClusterStorage
 from flask_multilimit.engine.keys import beside, without_subject
 from flask_multilimit.serve.gate import gate_of
 from operate.cli import nursery

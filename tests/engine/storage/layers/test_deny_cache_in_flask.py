@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import (
-    ConfigurationError,
-    DenyCache,
-    GuardedStorage,
-    MultiLimit,
-    RedisStorage,
-    Rule,
-    limits_checked,
-    rate_limiter,
-    request_rejected,
-    shadow_rejected,
-)
+from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import DenyCache, GuardedStorage, RedisStorage
 from flask_multilimit.engine.storage import layers_of
 from flask_multilimit.serve.gate import gate_of
+from flask_multilimit.signals import limits_checked, request_rejected, shadow_rejected
 from flask_multilimit.testing import exhaust, freeze, reset
 from support.asking import ask, commands, statuses, view
 

@@ -11,8 +11,8 @@ import pytest
 from flask import Flask
 
 from engine.storage.layers.leases import worker
-from flask_multilimit import ConfigurationError, LeasingStorage, Limiter, MultiLimit, Rule, hits_for, rate_limiter
-from flask_multilimit.engine import RedisStorage
+from flask_multilimit import ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine import LeasingStorage, Limiter, RedisStorage, hits_for
 from support.asking import ask, commands
 from support.bench import bare
 
