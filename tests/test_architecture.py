@@ -1,217 +1,61 @@
-"""The directions of imports: CONTRIBUTING.md, "House rules". A room imports only from the lines above its own."""
+"""The directions in which the package may import."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import flask_multilimit
-from support.folders import ROOT
+import flask_multilimit.control
+import flask_multilimit.engine
+import flask_multilimit.signals
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-PACKAGE = Path(flask_multilimit.__file__).parent
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "flask_multilimit"
 NAME = PACKAGE.name
 
-# Each folder, and its rooms (files and folders) in the order of what they may import: a room imports from those on the
-# lines above its own, and from no other room of its folder. A folder is one room of the folder it lies in.
-HOUSE: dict[str, tuple[set[str], ...]] = {
-    "": (
-        {"engine"},
-        {"observe"},
-        {"config", "signals"},
-        {"declare"},
-        {"control"},
-        {"plan"},
-        {"serve"},
-        {"operate"},
-        {"following", "recording", "simulation", "testing"},
-        {"extension"},
-        {"dashboard"},
-        {"compat"},
-    ),
-    "compat": ({"flask_limiter"},),
-    "compat/flask_limiter": (
-        {"constants", "contrib", "given", "items", "util"},
-        {"declared"},
-        {"errors", "registry", "storage"},
-        {"requests", "settings"},
-        {"differences", "headers", "stops"},
-        {"in_force"},
-        {"phase"},
-        {"command_line"},
-        {"limiter"},
-        {"listing"},
-        {"commands", "migrate"},
-    ),
-    "compat/flask_limiter/contrib": ({"util"},),
-    "declare": (
-        {"addresses", "file", "reserve", "unwrap"},
-        {"networks", "subjects"},
-        {"holding", "limiter", "mistakes", "who"},
-        {"callables", "checks", "dynamic", "releasing"},
-        {"advice"},
-        {"data", "decorators"},
-        {"schema", "wording"},
-        {"validation"},
-        {"reading"},
-    ),
-    "control": ({"kinds", "store"}, {"controls"}, {"document", "preview"}, {"reading"}, {"watch"}, {"control"}),
-    "plan": (
-        {"overrides", "sources", "views"},
-        {"endpoint", "revised"},
-        {"checks"},
-        {"plans"},
-        {"differences", "standings"},
-    ),
-    "observe": (
-        {"beat", "events", "namespace"},
-        {"boards", "traffic"},
-        {"tallying"},
-        {"metrics"},
-        {"prometheus", "opentelemetry"},
-    ),
-    "observe/traffic": (
-        {"heaviest", "counts"},
-        {"buckets", "counting"},
-        {"flushing", "log", "reading"},
-        {"bans", "observer"},
-    ),
-    "serve": (
-        {"access", "audience", "bans", "headers", "messages", "record", "trial", "workers"},
-        {"in_force", "refusal", "slots"},
-        {"access_check", "error_handlers", "settle", "startup"},
-        {"verdict"},
-        {"gate"},
-        {"here", "steer"},
-    ),
-    "operate": (
-        {"console"},
-        {"simulate"},
-        {"listing", "standing", "top"},
-        {"doctor", "everywhere", "slots", "words"},
-        {"cli", "dashboard"},
-        {"command_line"},
-    ),
-    "operate/doctor": (
-        {"findings"},
-        {"app", "control", "script", "server", "traffic"},
-        {"storage"},
-        {"examination"},
-    ),
-    "operate/dashboard": (
-        {"answers", "bodies", "chinese", "drawing", "hour", "numbers", "paging", "who"},
-        {"messages"},
-        {"visit"},
-        {"security"},
-        {"desk", "shell"},
-        {"entries", "evidence", "now", "whatif"},
-        {"changes", "limits"},
-        {"subject"},
-        {"pages", "whatif_page"},
-        {"api"},
-        {"blueprint"},
-    ),
-    "operate/simulate": (
-        {"arrivals", "clients", "logs", "timeline", "usage"},
-        {"held", "newest", "report", "routes", "suggest", "who"},
-        {"lists", "page", "picture", "watching"},
-        {"asking"},
-        {"findings", "remembered"},
-        {"replay"},
-        {"whatif"},
-    ),
-    "operate/simulate/page": ({"document"}, {"peaks", "replayed"}),
-    "operate/simulate/logs": (
-        {"logged"},
-        {"times", "words"},
-        {"json_lines", "recorded", "text", "w3c"},
-        {"formats"},
-        {"reading"},
-    ),
-    "operate/cli": (
-        {"applied", "base", "logs"},
-        {"config", "control", "doctor", "grafana", "top", "who"},
-        {"alerts", "check", "keys", "limits", "reset", "schema", "simulate", "suggest"},
-    ),
-    "engine": (
-        {"errors", "algorithms", "clock", "forks", "records", "reply", "threads"},
-        {"rules", "keys"},
-        {"bans", "key_parts"},
-        {"hits"},
-        {"decision"},
-        {"storage"},
-        {"slots"},
-        {"limiter"},
-    ),
-    "engine/algorithms": (
-        {"base"},
-        {"rate"},
-        {"fixed_window", "gcra", "leaky_bucket", "sliding_window", "sliding_window_counter", "token_bucket"},
-        {"ban", "concurrency"},
-    ),
-    "engine/storage": (
-        {"addresses", "base", "evaluate", "tallies"},
-        {"memory", "together"},
-        {"layers", "redis"},
-        {"cluster", "local"},
-        {"schemes"},
-    ),
-    "engine/storage/layers": ({"deny_cache", "guard", "leases"}, {"stack"}),
-    "engine/storage/layers/guard": (
-        {"breaker", "fallback", "policy", "workers"},
-        {"health", "pending", "probe"},
-        {"report"},
-        {"outage"},
-        {"recovery"},
-        {"guard"},
-    ),
-    "engine/storage/redis": (
-        {"announced", "failures", "lua", "scripts", "tls"},
-        {"inline"},
-        {"compiled", "deadline"},
-        {"shapes"},
-        {"uri"},
-        {"sentinel"},
-        {"wire", "tallies"},
-        {"storage"},
-    ),
-    "engine/storage/cluster": ({"nodes"}, {"slots"}, {"groups", "servers"}, {"all_or_nothing"}, {"storage"}),
-    "engine/storage/local": ({"supervisor"}, {"server"}, {"storage"}),
-}
+FLOORS = (
+    {"engine"},
+    {"observe"},
+    {"config", "signals"},
+    {"declare"},
+    {"control"},
+    {"plan"},
+    {"serve"},
+    {"insight"},
+    {"operate"},
+    {"following", "recording", "simulation", "testing"},
+    {"extension"},
+    {"dashboard"},
+    {"compat"},
+)
+"""A floor imports from the floors before it, and from itself."""
 
-LOADED_WHEN_CALLED = {"compat/flask_limiter/command_line.py": {"commands", "migrate"}}
-"""By file, rooms below its own, which it loads when somebody calls a command: commands need the Limiter, and it adds
-them to its app."""
+STORAGES = (
+    {"base"},
+    {"memory"},
+    {"layers", "redis"},
+    {"cluster", "local"},
+    {"schemes"},
+)
+"""The same, for those rooms of ``engine/storage`` whose direction matters."""
 
-COMPUTED = {
-    "__init__.py",
-    "compat/__init__.py",
-    "declare/callables.py",
-    "declare/reading.py",
-    "engine/storage/__init__.py",
-    "operate/command_line.py",
-    "operate/simulate/logs/reading.py",
-}
-"""Files that load modules by names that they compute, from a table of theirs or from what a developer has written."""
+PUBLIC = (flask_multilimit, flask_multilimit.engine, flask_multilimit.control, flask_multilimit.signals)
+
+FACES = {"control/__init__.py": {"following"}}
+"""A public face may name rooms of later floors, which it imports on first use."""
 
 FOREIGN_TO_THE_ENGINE = {"pydantic", "redis", "hiredis", "typing_extensions"}
 """What the engine needs from outside the standard library: all of it, so no Flask. The last comes with pydantic, and is
 for type checkers."""
-
-
-@cache
-def rooms_of(folder: Path) -> set[str]:
-    files = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
-    return files | {path.parent.name for path in folder.glob("*/__init__.py")}
 
 
 @cache
@@ -227,112 +71,121 @@ def imports_of(path: Path) -> set[str]:
             module = [*base, *(node.module or "").split(".")] if node.module else base
             # `from . import x` names the module x; `from .x import y` the module x, and y perhaps a module in it.
             found.update(".".join([*module, alias.name]) for alias in node.names)
-    found.update(resolve_name(name, ".".join(package)) for each in loads_of(path) if (name := known_of(each)))
+    found.update(resolve_name(name, ".".join(package)) for name in loads_of(path))
     return found
 
 
-def loads_of(path: Path) -> Iterator[ast.expr]:
-    """The name of each module that the file loads by a call."""
+def loads_of(path: Path) -> Iterator[str]:
+    """What the file loads by a call: of ``import_module(f".cli.{name}")``, the part that stands there, ``.cli``."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
-            yield node.args[0]
+            name = node.args[0]
+            begin = name.values[0] if isinstance(name, ast.JoinedStr) else name
+            known = str(begin.value) if isinstance(begin, ast.Constant) else ""
+            if module := known if begin is name else known.rpartition(".")[0]:
+                yield module
 
 
-def known_of(name: ast.expr) -> str:
-    """As much of a module's name as stands in the code: of ``f".cli.{name}"``, ``.cli``."""
-    if isinstance(name, ast.Constant):
-        return str(name.value)
-    begin = name.values[0] if isinstance(name, ast.JoinedStr) else None
-    return str(begin.value).rpartition(".")[0] if isinstance(begin, ast.Constant) else ""
+@cache
+def files_imported_by(path: Path) -> set[Path]:
+    """The files of the package that the file imports: for ``a.b.name``, ``a/b/name.py``, or else ``a/b.py``."""
+    found = {file_of(each.split(".")) for each in imports_of(path)}
+    return {each for each in found if each is not None and each != path}
 
 
-def names_from(folder: Path, path: Path) -> set[str]:
-    """What the file imports from the folder: names of its rooms, or what its `__init__.py` exports."""
-    prefix = [NAME, *folder.relative_to(PACKAGE).parts]
-    imported = [each.split(".") for each in imports_of(path)]
-    return {parts[len(prefix)] for parts in imported if parts[: len(prefix)] == prefix and len(parts) > len(prefix)}
-
-
-def above(folder: str, room: str) -> set[str]:
-    lines = HOUSE[folder]
-    (number,) = (number for number, line in enumerate(lines) if room in line)
-    return set[str]().union(*lines[:number])
+def file_of(parts: list[str]) -> Path | None:
+    while parts and parts[0] == NAME:
+        folder = PACKAGE.joinpath(*parts[1:])
+        for path in (folder.with_suffix(".py"), folder / "__init__.py"):
+            if path.is_file() and path.parent != PACKAGE.parent:
+                return path
+        parts = parts[:-1]
+    return None
 
 
 def named(value: object) -> str:
-    return value.relative_to(PACKAGE).as_posix() or "." if isinstance(value, Path) else str(value)
+    return value.relative_to(PACKAGE).as_posix() if isinstance(value, Path) else str(value)
+
+
+def room_of(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).parts[0].removesuffix(".py")
+
+
+def later_rooms(path: Path, folder: Path, floors: tuple[set[str], ...]) -> set[str]:
+    """The rooms of ``folder`` that the file imports although their floor comes after its own, or is beside it."""
+    number = floor_of(room_of(path, folder), floors)
+    rooms = {room_of(each, folder) for each in files_imported_by(path) if folder in each.parents}
+    return {
+        room
+        for room in rooms - {room_of(path, folder)}
+        if (other := floor_of(room, floors)) is not None and number is not None and other >= number
+    }
+
+
+def floor_of(room: str, floors: tuple[set[str], ...]) -> int | None:
+    return next((number for number, floor in enumerate(floors) if room in floor), None)
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))
-ENGINE_FILES = sorted((PACKAGE / "engine").rglob("*.py"))
-COMPAT_FILES = sorted((PACKAGE / "compat").rglob("*.py"))
-FOLDERS = sorted({path.parent for path in PACKAGE.rglob("__init__.py")})
+ROOMS = [path for path in FILES if path != PACKAGE / "__init__.py"]
+STORAGE = PACKAGE / "engine" / "storage"
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=named)
-def test_each_room_has_a_place_and_each_place_a_room(folder: Path) -> None:
-    lines = HOUSE.get(folder.relative_to(PACKAGE).as_posix().removeprefix("."), ())
-
-    placed = [room for line in lines for room in line]
-
-    assert sorted(placed) == sorted(rooms_of(folder)), "a new room needs a place in HOUSE, and in CONTRIBUTING.md"
+def test_every_room_of_the_package_has_a_floor() -> None:
+    assert {room_of(path, PACKAGE) for path in ROOMS} <= set[str]().union(*FLOORS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_a_room_imports_only_from_the_lines_above_its_own(path: Path) -> None:
-    inner = path.parent if path.stem == "__init__" else path.with_suffix("")
-    for folder in inner.relative_to(PACKAGE).parents:
-        room = inner.relative_to(PACKAGE / folder).parts[0]
-        known = names_from(PACKAGE / folder, path) & rooms_of(PACKAGE / folder) - {room}
-        place = folder.as_posix().removeprefix(".")
-
-        loaded = LOADED_WHEN_CALLED.get(named(path), set()) if folder == path.relative_to(PACKAGE).parent else set()
-        assert loaded <= known, f"{named(path)} no longer loads {loaded - known}"
-
-        wrong = known - loaded - above(place, room)
-
-        assert not wrong, f"{named(path)} must not import {wrong}: {room} may import from {above(place, room)}"
+@pytest.mark.parametrize("path", ROOMS, ids=named)
+def test_floors_import_downwards(path: Path) -> None:
+    assert later_rooms(path, PACKAGE, FLOORS) == FACES.get(named(path), set())
 
 
-def test_only_tables_and_developers_name_modules_that_the_code_does_not() -> None:
-    computing = {named(path) for path in FILES if any(not isinstance(each, ast.Constant) for each in loads_of(path))}
-
-    assert computing == COMPUTED
-
-
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_a_room_imports_rooms_and_not_what_the_folder_around_it_exports(path: Path) -> None:
-    """An `__init__.py` may import every room of its folder, so what it exports hides where an arrow leads. Only bridges
-    import from the package as users do."""
-    for folder in path.relative_to(PACKAGE).parents:
-        if folder == Path() and path in COMPAT_FILES:
-            continue
-
-        exported = names_from(PACKAGE / folder, path) - rooms_of(PACKAGE / folder)
-
-        assert not exported, f"{named(path)} imports {exported} from the folder around it: name the room"
+@pytest.mark.parametrize("path", sorted(STORAGE.rglob("*.py")), ids=named)
+def test_storages_stand_on_those_before_them(path: Path) -> None:
+    if path.parent != STORAGE or path.name != "__init__.py":
+        assert later_rooms(path, STORAGE, STORAGES) == set()
 
 
-@pytest.mark.parametrize("path", ENGINE_FILES, ids=named)
-def test_the_engine_knows_nothing_of_flask_nor_of_the_floors_above(path: Path) -> None:
-    for imported in imports_of(path):
-        top = imported.split(".")[0]
-        assert top in {*sys.stdlib_module_names, *FOREIGN_TO_THE_ENGINE, NAME}, f"{named(path)} imports {imported}"
-        assert top != NAME or imported.startswith(f"{NAME}.engine"), f"{named(path)} imports {imported} from above"
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = {
+        path: files_imported_by(path) for path in FILES if path.name != "__init__.py" and "compat" not in path.parts
+    }
+
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(map(named, error.args[1])))
 
 
-@pytest.mark.parametrize("path", COMPAT_FILES, ids=named)
-def test_bridges_stand_on_public_names_alone(path: Path) -> None:
-    public = {f"{NAME}.{name}" for name in flask_multilimit.__all__} | {f"{NAME}.testing.reset"}
-    inside = {each for each in imports_of(path) if each.startswith(f"{NAME}.compat")}
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path, PACKAGE) == "engine"], ids=named)
+def test_the_engine_knows_no_flask(path: Path) -> None:
+    tops = {imported.split(".")[0] for imported in imports_of(path)}
 
-    foreign = {each for each in imports_of(path) if each.split(".")[0] == NAME} - inside
-
-    assert foreign <= public
+    assert tops <= {*sys.stdlib_module_names, *FOREIGN_TO_THE_ENGINE, NAME}
 
 
-def test_the_files_were_found() -> None:
-    assert {"engine/limiter.py", "plan/endpoint.py", "extension.py"} <= set(map(named, FILES))
+@pytest.mark.parametrize("path", [path for path in FILES if room_of(path, PACKAGE) == "compat"], ids=named)
+def test_bridges_stand_on_public_names(path: Path) -> None:
+    public = {f"{module.__name__}.{name}" for module in PUBLIC for name in module.__all__}
+    ours = {each for each in imports_of(path) if each.split(".")[0] == NAME}
+
+    assert {each for each in ours - public if not each.startswith(f"{NAME}.compat")} <= {f"{NAME}.testing.reset"}
+
+
+@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
+def test_a_public_module_has_the_names_that_it_promises(module: object) -> None:
+    for name in module.__all__:  # type: ignore[attr-defined]
+        assert getattr(module, name) is not None
+
+
+def test_view_code_needs_at_most_thirty_names() -> None:
+    assert len(flask_multilimit.__all__) <= 30
+
+
+def test_what_changes_limits_and_the_signals_have_one_public_home() -> None:
+    exported = [name for module in PUBLIC if module is not flask_multilimit.engine for name in module.__all__]
+
+    assert len(exported) == len(set(exported))
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "engine" / "algorithms").glob("*.lua")), ids=named)
@@ -348,4 +201,4 @@ def test_contributing_lists_the_floors_in_the_same_order() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^  \| (`.*?`) \| ", page, re.MULTILINE)
 
-    assert [set(re.findall(r"`(\w+)/?`", row)) for row in rows] == list(HOUSE[""])
+    assert [set(re.findall(r"`(\w+)/?`", row)) for row in rows] == list(FLOORS)
