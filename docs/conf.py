@@ -48,6 +48,20 @@ python_maximum_signature_line_length = 88
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
+
+def find_in_all_modules(app: Any, env: Any, node: Any, shown: Any) -> Any:
+    """A docstring names what is public in another module as if it were its own: look for it everywhere."""
+    if node["refdomain"] != "py" or node.get("refspecific"):
+        return None
+    node["refspecific"] = True
+    builder, kind, name = app.builder, node["reftype"], node["reftarget"]
+    return env.domains["py"].resolve_xref(env, node["refdoc"], builder, kind, name, node, shown)
+
+
+def setup(app: Any) -> None:
+    app.connect("missing-reference", find_in_all_modules)
+
+
 html_theme = "furo"
 html_title = "flask-multilimit"
 html_static_path = ["_static"]
