@@ -13,7 +13,7 @@ from .engine import ConfigurationError
 from .engine.errors import brief, check_text
 from .extension import MultiLimit
 from .operate.dashboard.blueprint import install
-from .operate.dashboard.desk import Authorize, Desk, MayChange
+from .operate.dashboard.visit import Authenticator, Authorize, MayChange
 
 __all__ = ["Dashboard"]
 
@@ -58,14 +58,14 @@ class Dashboard(Blueprint):
             name, __name__, url_prefix=url_prefix, static_folder="operate/dashboard/static", static_url_path="/static"
         )
         self._multilimit = multilimit
-        self._desk = Desk(authorize, may_change, serves=self._serves)
+        self._authenticator = Authenticator(authorize, may_change, serves=self._serves)
         exempt(self)
-        install(self, self._desk)
+        install(self, self._authenticator)
 
     def register(self, app: App, options: dict[str, Any]) -> None:
         """Raise :class:`ConfigurationError` without ``authorize``, unless ``app`` is in debug mode, and if ``app`` has
         another :class:`MultiLimit`."""
-        self._desk.require_authorize(app)
+        self._authenticator.require_authorize(app)
         if EXTENSION in app.extensions:
             self._serves(app)
         super().register(app, options)

@@ -59,11 +59,12 @@ class Overrides:
             self._groups[special] = Group(tuple(self.entries[index] for index in met))
         return self._groups[special]
 
-    def limits_at(self, scope: str) -> tuple[Declaration, ...]:
-        """The limiters that only an override declares."""
+    def limits_at(self, scope: str, *, exempt: bool = False) -> tuple[Declaration, ...]:
+        """The limiters that only an override declares. If ``scope`` is ``exempt`` from limits that are declared
+        elsewhere, only those of overrides that name it."""
         found = []
         for each in self.at(scope).changes:
-            if each.limit is not None:
+            if each.limit is not None and (not exempt or each.endpoint == scope):
                 self.met.add(each.id)
                 found.append(rate_limiter(**each.limit.options).at(f"override {each.id}"))
         return tuple(found)

@@ -198,7 +198,8 @@ class Plans:
         view = self.app.view_functions.get(endpoint)
         stack = view_stack(view, method)
         own = stack.declarations if stack else ()
-        others = self.sources.for_endpoint(endpoint, method, own=own, exempt=view_exemptions(view, method))
+        exempt = view_exemptions(view, method)
+        others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt)
         by_flask = method == "OPTIONS" and any(_answers_options(route) for route in self._routes_of(endpoint))
         made = self._made(
             endpoint,
@@ -207,6 +208,7 @@ class Plans:
             stack=None if by_flask else stack,
             counted_as=scope_of(endpoint),
             methods=methods_of_handlers(view),
+            exempt="configuration" in self.sources.exempt_from(endpoint, exempt),
         )
         return self._checked(made)
 
@@ -219,8 +221,10 @@ class Plans:
         stack: Stack | None = None,
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
+        exempt: bool = False,
     ) -> Plan:
-        serving = [each for each in self._declared(scope, declarations) if method is None or each.serves(method)]
+        declared = self._declared(scope, declarations, exempt=exempt)
+        serving = [each for each in declared if method is None or each.serves(method)]
         return Plan.of(
             self.app,
             scope,
@@ -239,9 +243,11 @@ class Plans:
             self.subjects.require_users(plan.scope)
         return plan
 
-    def _declared(self, scope: str, declarations: Iterable[Declaration]) -> Iterable[Declaration]:
+    def _declared(
+        self, scope: str, declarations: Iterable[Declaration], *, exempt: bool = False
+    ) -> Iterable[Declaration]:
         """``declarations``, and the limiters that only an override declares."""
-        return (*declarations, *self.overrides.limits_at(scope)) if self.entries else declarations
+        return (*declarations, *self.overrides.limits_at(scope, exempt=exempt)) if self.entries else declarations
 
     def _routes_of(self, endpoint: str) -> list[Route]:
         """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""

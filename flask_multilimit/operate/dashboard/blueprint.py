@@ -6,15 +6,15 @@ from flask import Blueprint, request
 from werkzeug.exceptions import BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests
 
 from . import api, pages, whatif
-from .bodies import MOST_OF_A_FORM, require_small_body
-from .desk import Desk
+from .forms import MOST_OF_A_FORM, require_small_body
 from .shell import harden, is_file, refused
+from .visit import Authenticator
 from .whatif_page import slider_file, what_if_page
 
 
-def install(blueprint: Blueprint, desk: Desk) -> None:
+def install(blueprint: Blueprint, authenticator: Authenticator) -> None:
     """Put the pages on ``blueprint``."""
-    blueprint.before_request(lambda: _receive(desk))
+    blueprint.before_request(lambda: _begin(authenticator))
     blueprint.after_request(harden)
     for error in (BadRequest, Forbidden, LengthRequired, RequestEntityTooLarge, TooManyRequests):
         blueprint.register_error_handler(error, refused)
@@ -36,11 +36,11 @@ def install(blueprint: Blueprint, desk: Desk) -> None:
         blueprint.add_url_rule(f"/api/{operation.name}", operation.endpoint, operation.view)
 
 
-def _receive(desk: Desk) -> None:
+def _begin(authenticator: Authenticator) -> None:
     """Let the visitor in. Files that everybody can download with the package are served to all."""
     if is_file():
         return
-    desk.receive()
+    authenticator.begin_visit()
     if request.method == "POST":
         uploads = request.endpoint == f"{request.blueprint}.what_if"
         if uploads:

@@ -7,12 +7,11 @@ from typing import Literal, cast
 from flask import Request
 
 from .chinese import CHINESE
+from .throttle import LANGUAGE
 
 Language = Literal["en", "zh"]
 LANGUAGES: dict[Language, str] = {"en": "English", "zh": "中文"}
 """The name of each language in that language."""
-COOKIE = "multilimit_language"
-"""The cookie with the language that the visitor has chosen."""
 
 
 def language_of(asked: Request, locale: str) -> Language:
@@ -20,7 +19,7 @@ def language_of(asked: Request, locale: str) -> Language:
     for language in LANGUAGES:
         if asked.args.get("lang") == language:
             return language
-    for chosen in (asked.cookies.get(COOKIE), locale):
+    for chosen in (asked.cookies.get(LANGUAGE), locale):
         if chosen in LANGUAGES:
             return chosen
     return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))

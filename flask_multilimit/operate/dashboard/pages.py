@@ -15,10 +15,11 @@ from ...serve.gate import gate_in_force
 from ...serve.steer import steering_of
 from . import changes, entries, limits, now, subject
 from .drawing import PLANE, SPARK, Drawing, drawn, grouped
+from .forms import notice_given, notice_of, require_own_form
 from .numbers import share
 from .paging import page_asked
-from .security import require_few_changes, require_own_form
 from .shell import render, url
+from .throttle import require_few_changes
 from .visit import visit
 
 MAY_NOT = "You may look, but not change anything."
@@ -109,7 +110,7 @@ def undo() -> Response:
         return lists_page(problem=with_remedy(error), status=503)
     except ConfigurationError:
         return lists_page(problem=GONE, status=409)
-    return _to(url("lists", undone=str(entry)[:200]))
+    return _to(url("lists", undone=notice_of(str(entry)[:200])))
 
 
 def _require_may_change(*, changes_limits: bool = True) -> None:
@@ -117,7 +118,7 @@ def _require_may_change(*, changes_limits: bool = True) -> None:
     if not visit().may_change:
         raise Forbidden(MAY_NOT)
     require_own_form()
-    require_few_changes()
+    require_few_changes(visit().author)
     if changes_limits and not steering_of(gate_in_force().app).enabled:
         raise Forbidden(SWITCHED_OFF)
 
@@ -178,16 +179,12 @@ def subject_page() -> Response:
         "subject.html",
         status=400 if shown["mistake"] else 200,
         asked=request.args.get("who") or (found["who"] if found else ""),
-        done=_whole(request.args.get("done", "")),
+        done=notice_given("done"),
         found=found,
         mistake=shown["mistake"],
         most=most,
         plain=gate_in_force().settings.traffic_subjects == "plain",
     )
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def reset() -> Response:
@@ -202,7 +199,7 @@ def reset() -> Response:
         shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
         return render("refused.html", status=409, title="", why=shown)
     _note_reset(f"{somebody.who or somebody.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
-    return _to(url("subject", type=form.get("type"), value=form.get("value"), done=number))
+    return _to(url("subject", type=form.get("type"), value=form.get("value"), done=notice_of(str(number))))
 
 
 def _note_reset(what: str) -> None:
@@ -231,7 +228,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         kinds=KINDS,
         failed=problem,
         done=next((each for each in entries.all_facts(gate_in_force()) if each["id"] == done), None) if done else None,
-        undone=request.args.get("undone", ""),
+        undone=notice_given("undone"),
         shared=steering_of(gate_in_force().app).control.shared,
         **found,
     )

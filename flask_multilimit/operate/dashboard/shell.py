@@ -17,9 +17,10 @@ from ...config import PREFIX
 from ...serve.gate import gate_in_force
 from .. import console
 from ..simulate.page.document import part
-from .messages import COOKIE, LANGUAGES, Language, told
+from .forms import FIELD, can_sign, form_token, keep_nonce
+from .messages import LANGUAGES, Language, told
 from .numbers import axis, iso, number, rate, share, utc
-from .security import FIELD, can_sign, form_token, keep_nonce
+from .throttle import LANGUAGE, remember_browser
 from .visit import visit
 
 PAGES = {
@@ -74,14 +75,18 @@ def render(template: str, *, status: int = 200, **values: Any) -> Response:
 
 
 def refused(error: HTTPException) -> Response:
-    """The page of a visit that ends here. If ``authorize`` made its own response, that is used."""
+    """The page of a visit that ends here. If ``authorize`` made its own response, that is used. A stranger learns
+    nothing about the app."""
     if error.response is not None or "multilimit_visit" not in g:
         return cast("Response", error.get_response())
     why = error.description if error.description != type(error).description else NOT_LET_IN
-    if request.path.startswith(url("api")):
+    shown = told(visit().language, str(why))
+    if _page().startswith("api"):
         response = jsonify(error=why)
+    elif visit().author:
+        response = render("refused.html", title=error.name, why=shown)
     else:
-        response = render("refused.html", title=error.name, why=told(visit().language, str(why)))
+        response = _bare(error.name, shown)
     response.status_code = error.code or 403
     retry_after = getattr(error, "retry_after", None)
     if retry_after is not None:
@@ -93,25 +98,38 @@ def harden(response: Response) -> Response:
     """Set the header fields that make a browser allow our pages no more than they need."""
     for name, value in _HEADERS.items():
         response.headers[name] = value
-    keep_nonce(response, root())
-    if chosen := request.args.get("lang"):
-        _remember(chosen, response)
-    if is_file():
+    if is_file() and response.status_code in {200, 206, 304}:
         response.cache_control.max_age = YEAR  # its address has its version
-    else:
-        response.headers["Cache-Control"] = "no-store"
-        response.vary.add("Cookie")
+        return response
+    response.headers["Cache-Control"] = "no-store"
+    response.vary.add("Cookie")
+    if "multilimit_visit" in g:
+        keep_nonce(response, root())
+        _remember(request.args.get("lang", ""), response)
+        if visit().author:
+            remember_browser(response, root())
     return response
 
 
 def is_file() -> bool:
     """Whether the request is for a file that everybody can download with the package."""
-    return (request.endpoint or "").rpartition(".")[2] in {"static", *SLIDER.values()}
+    return _page() in {"static", *SLIDER.values()}
+
+
+def _page() -> str:
+    """The endpoint of the request, without the name of the blueprint."""
+    return (request.endpoint or "").rpartition(".")[2]
+
+
+def _bare(title: str, why: str) -> Response:
+    """A page that says nothing else, neither about the app nor about the dashboard."""
+    page = Markup('<!doctype html><meta charset="utf-8"><title>{}</title><p>{}</p>').format(title, why)
+    return Response(page, content_type="text/html; charset=utf-8")
 
 
 def _frame() -> dict[str, Any]:
     here = visit()
-    page = (request.endpoint or "").rpartition(".")[2]
+    page = _page()
     return {
         "app_name": current_app.name,
         "as_json": _as_json(page),
@@ -146,7 +164,7 @@ def _as_json(page: str) -> str:
 def _remember(language: str, response: Response) -> None:
     if language in LANGUAGES:
         response.set_cookie(
-            COOKIE,
+            LANGUAGE,
             language,
             max_age=31_536_000,
             path=root(),

@@ -15,8 +15,8 @@ from ...serve.gate import gate_in_force
 from ..simulate.page.document import part
 from ..simulate.page.peaks import slider_element
 from . import whatif
+from .forms import require_own_form
 from .limits import listing_of
-from .security import require_own_form
 from .shell import render
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, abort
+from flask import Flask, abort, request
 from werkzeug.test import create_environ, run_wsgi_app
 
 from flask_multilimit import MultiLimit
@@ -13,6 +13,8 @@ from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import ConfigurationError
 
 from .conftest import ROOT, browser_of, made
+from .forms import send
+from .test_changes import RULE, confirm
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -161,3 +163,121 @@ def debugged() -> Flask:
 def test_two_people_are_two(app: Flask) -> None:
     assert ">ada<" in browser_of("ada", app).get(ROOT).text
     assert ">bob<" in browser_of("bob", app).get(ROOT).text
+
+
+# Strangers, as many as there may be at one address
+
+
+def basic_auth() -> str | None:
+    """Who asks, if the password is right."""
+    given = request.authorization
+    if given is None:
+        return None
+    return given.username if given.password == "secret" else abort(401)
+
+
+def guess(app: Flask, path: str = ROOT, **options: Any) -> int:
+    return app.test_client().get(path, auth=("ada", "wrong"), **options).status_code
+
+
+def test_anonymous_visitors_are_turned_away_with_429_and_keep_no_operator_out() -> None:
+    app = made(dashboard={"authorize": basic_auth})
+    stranger = app.test_client()
+
+    assert [stranger.get(ROOT).status_code for _ in range(12)] == [403] * 10 + [429] * 2
+    assert browser_of("ada", app).get(ROOT).status_code == 200
+    assert stranger.get(ROOT).status_code == 429
+
+
+def test_guesses_are_throttled_by_address_even_if_one_of_them_is_right() -> None:
+    app = made(dashboard={"authorize": basic_auth})
+
+    assert [guess(app) for _ in range(12)] == [401] * 10 + [429] * 2
+    assert browser_of("ada", app).get(ROOT).status_code == 429
+    assert browser_of("ada", app).get(ROOT, environ_base={"REMOTE_ADDR": "198.51.100.7"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "guessing",
+    [{"headers": {"X-Api-Key": "guess"}}, {"headers": {"Cookie": "session=guess"}}, {"query_string": {"token": "x"}}],
+    ids=["header", "cookie", "query"],
+)
+def test_guesses_are_throttled_however_they_are_sent(guessing: dict[str, Any]) -> None:
+    app = made()
+
+    assert [app.test_client().get(ROOT, **guessing).status_code for _ in range(12)] == [403] * 10 + [429] * 2
+
+
+def test_a_browser_that_was_let_in_undoes_a_change_while_others_guess_from_its_address() -> None:
+    app = made(dashboard={"authorize": basic_auth})
+    ada = browser_of("ada", app)
+    page = confirm(ada, **RULE)
+    lists = ada.get(page.location)
+    for _ in range(12):
+        guess(app)
+
+    assert send(ada, lists, ending="/undo").status_code == 303
+
+
+def test_a_cookie_of_a_browser_is_worth_no_more_guesses_than_an_address() -> None:
+    app = made(dashboard={"authorize": basic_auth})
+    ada = browser_of("ada", app)
+    ada.get(ROOT)
+
+    assert [ada.get(ROOT, auth=("ada", "wrong")).status_code for _ in range(12)] == [401] * 10 + [429] * 2
+
+
+@pytest.mark.parametrize("at", ["*", "multi*", "multilimit"])
+def test_no_override_of_a_pattern_limits_the_dashboard(at: str) -> None:
+    app = made()
+    ada = browser_of("ada", app)
+    with app.app_context():
+        entry = app.extensions["multilimit"].control.override(at, limit="1/hour", for_="1h", force=True)
+
+    pages = [ada.get(ROOT + page) for page in ("", "limits", "static/slider.css", "lists")]
+
+    assert [page.status_code for page in pages] == [200] * 4
+    assert send(ada, pages[-1], ending="/undo", id=entry.id).status_code == 303
+
+
+@pytest.mark.parametrize("path", [ROOT, f"{ROOT}limits", f"{ROOT}lists?undone=x"])
+def test_a_stranger_learns_nothing_about_the_app(path: str) -> None:
+    app = made(MULTILIMIT_ENABLED=False)
+
+    page = app.test_client().get(path)
+
+    assert (page.status_code, page.mimetype) == (403, "text/html")
+    for word in ("shop", "multilimit", "nav", "MULTILIMIT", "stylesheet"):
+        assert word not in page.text
+    assert "Set-Cookie" not in page.headers
+
+
+@pytest.mark.parametrize("page", ["api/", "api/now", "api/openapi.json"])
+def test_the_api_refuses_in_json_also_below_a_prefix(page: str) -> None:
+    answer = made().test_client().get(ROOT + page, environ_overrides={"SCRIPT_NAME": "/shop"})
+
+    assert (answer.status_code, answer.get_json()) == (403, {"error": "You may not see this page."})
+
+
+@pytest.mark.parametrize("query", ["lists?undone=everything", "subject?who=192.0.2.1&done=9"])
+def test_a_link_cannot_claim_a_change_that_was_not_made(ada: FlaskClient, query: str) -> None:
+    assert 'class="done"' not in ada.get(ROOT + query).text
+
+
+def test_what_one_person_has_done_is_not_told_to_another(app: Flask, ada: FlaskClient) -> None:
+    lists = ada.get(confirm(ada, **RULE).location)
+    address = send(ada, lists, ending="/undo").location
+
+    assert "Undone in all workers" in ada.get(address).text
+    assert "Undone in all workers" not in browser_of("bob", app).get(address).text
+
+
+def test_only_files_that_exist_are_kept_by_browsers_and_without_cookies(app: Flask) -> None:
+    stranger = app.test_client()
+
+    found, missing = (stranger.get(f"{ROOT}static/{name}?lang=zh") for name in ("dashboard.css", "none.css"))
+    with found, missing:
+        assert found.cache_control.max_age
+        assert (missing.status_code, missing.headers["Cache-Control"]) == (404, "no-store")
+        assert "Set-Cookie" not in found.headers
+        assert "Set-Cookie" not in missing.headers

@@ -1,0 +1,108 @@
+"""Ensures that changes come from our own forms, sent by the person who opened them, and that forms are small."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from flask import Response, current_app, g, request
+from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
+from werkzeug.exceptions import Forbidden, LengthRequired, RequestEntityTooLarge
+from werkzeug.wsgi import get_input_stream
+
+from .throttle import FORM
+from .visit import visit
+
+FIELD = "token"
+LIVES_SECONDS = 12 * 3600
+"""After this time, a form must be opened again."""
+NOTICE_SECONDS = 300
+"""For so long, the page after a change says that it was made."""
+MOST_OF_A_FORM = 100_000
+"""The most bytes of a form, without the file in it."""
+MOST_DISCARDED = 50_000_000
+BLOCK = 65_536
+
+EXPIRED = "This form was opened too long ago, or by somebody else. Go back, load the page again, and send it again."
+FOREIGN = "This form was not sent by a page of this dashboard, so nothing was changed."
+
+
+def can_sign() -> bool:
+    """Whether the app has a key. Without one, forged forms cannot be recognised."""
+    return bool(current_app.secret_key)
+
+
+def form_token() -> str:
+    """The token for a form of this page, for a hidden field with the name :data:`FIELD`."""
+    return str(_serializer("form").dumps([visit().author, _nonce()]))
+
+
+def require_own_form() -> None:
+    """Raise :exc:`Forbidden` unless the current request is a form that this person opened here."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
+        raise Forbidden(FOREIGN)
+    if not can_sign():
+        raise Forbidden(FOREIGN)
+    try:
+        given = _serializer("form").loads(request.form.get(FIELD, ""), max_age=LIVES_SECONDS)
+    except SignatureExpired:
+        raise Forbidden(EXPIRED) from None
+    except BadData:
+        raise Forbidden(FOREIGN) from None
+    if given != [visit().author, request.cookies.get(FORM)]:
+        raise Forbidden(EXPIRED)
+
+
+def notice_of(done: str) -> str:
+    """What was ``done``, for the query of the next page. Nobody else can make one."""
+    return str(_serializer("notice").dumps([visit().author, done]))
+
+
+def notice_given(name: str) -> str:
+    """What this person has just done, as the query says in ``name``; empty if it does not say so."""
+    if not can_sign() or not (given := request.args.get(name)):
+        return ""
+    try:
+        author, done = _serializer("notice").loads(given, max_age=NOTICE_SECONDS)
+    except (BadData, TypeError, ValueError):
+        return ""
+    return str(done) if author == visit().author else ""
+
+
+def keep_nonce(response: Response, path: str) -> None:
+    """Set the cookie that forms of this browser will be compared with."""
+    nonce = g.get("multilimit_nonce")
+    if nonce is not None and nonce != request.cookies.get(FORM):
+        response.set_cookie(
+            FORM, nonce, path=path, secure=request.is_secure, httponly=True, samesite="Strict"
+        )  # fmt: skip
+
+
+def require_small_body(most_bytes: int, why: str) -> None:
+    """Raise :exc:`RequestEntityTooLarge` if the body of the current request is larger, and :exc:`LengthRequired` if its
+    size is not known."""
+    length = request.content_length
+    if length is None:
+        raise LengthRequired
+    if length > most_bytes:
+        _discard(length)
+        raise RequestEntityTooLarge(why)
+
+
+def _discard(length: int) -> None:
+    """Read what the browser sends. Otherwise it would not show our answer, but report that the connection was lost."""
+    if length <= MOST_DISCARDED:
+        stream = get_input_stream(request.environ)
+        while stream.read(BLOCK):
+            continue
+
+
+def _nonce() -> str:
+    if "multilimit_nonce" not in g:
+        g.multilimit_nonce = request.cookies.get(FORM) or secrets.token_urlsafe(16)
+    return str(g.multilimit_nonce)
+
+
+def _serializer(purpose: str) -> Any:
+    keys = [*(current_app.config.get("SECRET_KEY_FALLBACKS") or ()), current_app.secret_key]
+    return URLSafeTimedSerializer(keys, salt=f"flask_multilimit.dashboard.{purpose}")
