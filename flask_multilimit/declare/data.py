@@ -239,7 +239,7 @@ class WrittenLimiter(Written):
     hash_tag: HashTag = "scope"
     """What determines the slot of a key in a cluster."""
     methods: Some[Text] | None = None
-    """Request methods it applies to. Default: all but OPTIONS."""
+    """Request methods it applies to. Default: all, but not OPTIONS that Flask answers without the view."""
     cost: Annotated[
         Annotated[int, Field(ge=0, le=MAX_COUNT), Tag("<number>")] | Annotated[ImportPath, Tag("<text>")],
         _forms(COST_FORMS),

@@ -106,7 +106,8 @@ def rate_limiter(
     :param hash_tag: what determines the slot of a key in a Redis Cluster: the ``"scope"``, so that all limits of an
         endpoint are one command; or the ``"subject"``, for endpoints whose limits all have one type, so that their
         subjects are spread over all servers.
-    :param methods: the request methods it applies to; default all but ``OPTIONS``. ``GET`` includes ``HEAD``.
+    :param methods: the request methods it applies to; default all, but not ``OPTIONS`` that Flask answers without the
+        view. ``GET`` includes ``HEAD``.
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
     :param exempt_when: a callable; if it returns true, this limiter does not apply.
     :param charge_when: called with the response; if it returns false, the charge made before the view ran is refunded

@@ -129,10 +129,11 @@ class Declaration:
         conditions = (self.exempt_when, self.charge_when, self.methods, self.priority)
         return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
 
-    def serves(self, method: str) -> bool:
-        """Whether it applies to requests of this method: all but OPTIONS, unless ``methods`` says otherwise."""
+    def serves(self, method: str, *, by_flask: bool = False) -> bool:
+        """Whether it applies to requests of this method. OPTIONS that Flask answers ``by_flask`` itself, without the
+        view, is free unless ``methods`` names it."""
         if self.methods is None:
-            return method != "OPTIONS"
+            return not by_flask
         return method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
     def __str__(self) -> str:

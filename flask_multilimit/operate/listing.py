@@ -108,7 +108,7 @@ def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
 def _shown(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:
     """The methods to show for a limiter that serves ``served`` of ``methods``; ``None``: all, as without
     ``methods=``."""
-    if set(served) == set(methods) - {"OPTIONS"}:
+    if set(methods) - set(served) <= {"OPTIONS"}:
         return None
     return tuple(each for each in served if each != "HEAD" or "GET" not in served)
 

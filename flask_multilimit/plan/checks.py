@@ -32,11 +32,10 @@ def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:
     for (endpoint, _), plan in plans.items():
         for declared in plan.stack.declarations if plan.stack else ():
             if declared not in serving:
-                wanted = sorted(declared.methods) if declared.methods else "all but OPTIONS"
                 taken = ", ".join(sorted(method for other, method in plans if other == endpoint))
                 raise ConfigurationError(
-                    f'limiter on "{endpoint}": methods={wanted}: its routes take only {taken}, so nothing would be '
-                    "limited; give it a method that they take"
+                    f'limiter on "{endpoint}": methods={sorted(declared.methods or ())}: its routes take only {taken}, '
+                    "so nothing would be limited; give it a method that they take"
                 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from flask import Flask, Request
-from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.routing import RequestRedirect
 from werkzeug.routing import Rule as Route
 
 from ..declare.advice import Stack
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
+_REDIRECT = Plan(UNMATCHED_SCOPE, None, ())
+"""The plan of a request that the router redirects. It is free unless it ends before the redirect is sent."""
 
 
 class Plans:
@@ -58,6 +60,7 @@ class Plans:
             self.overrides, self.entries = overrides, overrides.entries
         self.subjects = subjects
         self._endpoints: dict[tuple[str, str], Plan] = {}
+        self._options: dict[tuple[str, bool], Plan] = {}
         self._unmatched: dict[str, Plan] = {}
         self._services: WeakKeyDictionary[Stack, dict[str | None, Plan]] = WeakKeyDictionary()
 
@@ -128,20 +131,35 @@ class Plans:
         return [*self._endpoints.values(), *self._unmatched.values()]
 
     def of_request(self, asked: Request) -> Plan | None:
-        """The plan of a request; ``None`` if it has no endpoint and is neither 404 nor 405, such as a redirect by the
-        router."""
-        endpoint = asked.endpoint
-        if endpoint is not None:
-            return self._endpoints.get((endpoint, asked.method)) or self.of_endpoint(endpoint, asked.method)
-        if isinstance(asked.routing_exception, (NotFound, MethodNotAllowed)):
+        """The plan of a request; ``None`` if no routes were asked for it."""
+        endpoint, method = asked.endpoint, asked.method
+        if endpoint is None:
+            if isinstance(asked.routing_exception, RequestRedirect):
+                return _REDIRECT
+            return self.of_unmatched(method) if asked.routing_exception is not None else None
+        if method == "OPTIONS":
+            return self._of_options(endpoint, by_flask=_answers_options(asked.url_rule))
+        return self._endpoints.get((endpoint, method)) or self.of_endpoint(endpoint, method)
+
+    def of_ended(self, asked: Request, plan: Plan) -> Plan:
+        """The part of its ``plan`` that applies to a request that ends before its view. Where Flask would have answered
+        without a view, something else has answered, so all limits but those of the view apply."""
+        if plan is _REDIRECT:
             return self.of_unmatched(asked.method)
-        return None
+        if asked.method == "OPTIONS" and asked.endpoint is not None:
+            plan = self._of_options(asked.endpoint, by_flask=False)
+        return plan.beside_view
 
     def of_endpoint(self, endpoint: str, method: str) -> Plan:
-        """The plan of ``endpoint`` when called with ``method``."""
+        """The plan of ``endpoint`` when called with ``method``; for OPTIONS that only some of its routes pass to the
+        view, the plan of those."""
         plan = self._endpoints.get((endpoint, method))
         if plan is None:
-            plan = self._made_for(endpoint, method)
+            if method == "OPTIONS":
+                routes = [route for route in self._routes_of(endpoint) if method in (route.methods or METHODS)]
+                plan = self._of_options(endpoint, by_flask=bool(routes) and all(map(_answers_options, routes)))
+            else:
+                plan = self._made_for(endpoint, method)
             # A route without methods takes any method that a client invents.
             if method in METHODS or method in self.methods_of(endpoint):
                 self._endpoints[endpoint, method] = plan
@@ -194,17 +212,23 @@ class Plans:
 
     # Make one
 
-    def _made_for(self, endpoint: str, method: str) -> Plan:
+    def _of_options(self, endpoint: str, *, by_flask: bool) -> Plan:
+        plan = self._options.get((endpoint, by_flask))
+        if plan is None:
+            plan = self._options[endpoint, by_flask] = self._made_for(endpoint, "OPTIONS", by_flask=by_flask)
+        return plan
+
+    def _made_for(self, endpoint: str, method: str, *, by_flask: bool = False) -> Plan:
         view = self.app.view_functions.get(endpoint)
         stack = view_stack(view, method)
         own = stack.declarations if stack else ()
         exempt = view_exemptions(view, method)
-        others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt)
-        by_flask = method == "OPTIONS" and any(_answers_options(route) for route in self._routes_of(endpoint))
+        others = self.sources.for_endpoint(endpoint, method, own=own, exempt=exempt, by_flask=by_flask)
         made = self._made(
             endpoint,
             (*others, *own),
             method,
+            by_flask=by_flask,
             stack=None if by_flask else stack,
             counted_as=scope_of(endpoint),
             methods=methods_of_handlers(view),
@@ -218,13 +242,14 @@ class Plans:
         declarations: Iterable[Declaration],
         method: str | None,
         *,
+        by_flask: bool = False,
         stack: Stack | None = None,
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
         exempt: bool = False,
     ) -> Plan:
         declared = self._declared(scope, declarations, exempt=exempt)
-        serving = [each for each in declared if method is None or each.serves(method)]
+        serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
         return Plan.of(
             self.app,
             scope,
@@ -257,7 +282,7 @@ class Plans:
             return []
 
 
-def _answers_options(route: Route) -> bool:
+def _answers_options(route: Route | None) -> bool:
     """Whether Flask answers OPTIONS, so that the view is never called."""
     return bool(getattr(route, "provide_automatic_options", False))
 

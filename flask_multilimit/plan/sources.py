@@ -87,19 +87,19 @@ class Sources(NamedTuple):
         )
 
     def for_endpoint(
-        self, endpoint: str, method: str, *, own: Iterable[Declaration], exempt: frozenset[Level]
+        self, endpoint: str, method: str, *, own: Iterable[Declaration], exempt: frozenset[Level], by_flask: bool
     ) -> tuple[Declaration, ...]:
         """The limits that apply to ``endpoint`` besides its ``own``, from those of the whole app to those of the
         endpoint.
 
-        ``exempt`` are the levels that its view is exempt from.
+        ``exempt`` are the levels that its view is exempt from; ``by_flask`` as for :meth:`.Declaration.serves`.
         """
         if any(self._answers_to(name, endpoint) for name, _ in self.exempt):
             exempt = LEVELS
         blueprint = self._blueprint_limits(endpoint, exempt)
         exempt = self._with_blueprints(endpoint, exempt)
         configured = () if "configuration" in exempt else self._configured_for(endpoint)
-        serving = [each for each in (*own, *configured, *blueprint) if each.serves(method)]
+        serving = [each for each in (*own, *configured, *blueprint) if each.serves(method, by_flask=by_flask)]
         wants_defaults = not serving or any(declaration.with_defaults for declaration in serving)
         default = self.default if wants_defaults and "default" not in exempt else ()
         application = () if "application" in exempt else self.application

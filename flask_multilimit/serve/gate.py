@@ -136,7 +136,7 @@ class AppGate(InForce):
         if record is None or record.checked:
             return
         try:
-            self.verdicts.check_ended(record.plan.beside_view, record)
+            self.verdicts.check_ended(self.plans.of_ended(current_request(), record.plan), record)
         except Exception:
             if isinstance(answer, Response):
                 answer.close()

@@ -202,18 +202,15 @@ class TestAtTheFirstRequest:
             ask(app)
 
     @pytest.mark.parametrize(
-        ("methods", "route", "told"),
+        ("method", "told"),
         [
-            (["POST"], ["GET"], r"methods=\['POST'\]: its routes take only GET, HEAD, OPTIONS, so nothing"),
-            (["FETCH"], ["GET"], r"methods=\['FETCH'\]: its routes take only GET"),
-            (None, ["OPTIONS"], "methods=all but OPTIONS: its routes take only OPTIONS"),
+            ("POST", r"methods=\['POST'\]: its routes take only GET, HEAD, OPTIONS, so nothing"),
+            ("FETCH", r"methods=\['FETCH'\]: its routes take only GET"),
         ],
     )
-    def test_methods_that_no_route_takes_would_limit_nothing(
-        self, app: Flask, methods: list[str] | None, route: list[str], told: str
-    ) -> None:
+    def test_methods_that_no_route_takes_would_limit_nothing(self, app: Flask, method: str, told: str) -> None:
         MultiLimit(app)
-        app.add_url_rule("/", "view", rate_limiter(methods=methods)(view()), methods=route)
+        app.add_url_rule("/", "view", rate_limiter(methods=[method])(view()))
 
         with pytest.raises(ConfigurationError, match=f'limiter on "view": {told}'):
             ask(app)

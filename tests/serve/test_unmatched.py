@@ -1,18 +1,21 @@
-"""Requests that match no route or not its methods, OPTIONS, and the methods a limiter serves."""
+"""Requests that match no route or not its methods, OPTIONS, and the methods that a limiter serves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, Response
-from werkzeug.test import TestResponse
+from flask import Blueprint, Flask, Response, abort
+from flask.views import MethodView
+from werkzeug.routing import Rule as Route
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
 from flask_multilimit.serve.steer import steering_of
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.doubles import RecordingStorage
 
 
@@ -63,14 +66,40 @@ class TestUnmatchedRequests:
         assert statuses(app, "/folder", "/folder") == [308, 308]
         assert storage.checks == []
 
+    @pytest.mark.parametrize("path", ["/folder", "/no", "/socket"])
+    def test_count_when_a_before_request_function_refuses_them(
+        self, app: Flask, storage: RecordingStorage, path: str
+    ) -> None:
+        MultiLimit(app, storage=storage, unmatched_limits="2/minute")
+        app.add_url_rule("/folder/", "view", view())
+        app.url_map.add(Route("/socket", endpoint="socket", websocket=True))
+        app.before_request(lambda: abort(401))
 
-class TestPreflights:
+        assert statuses(app, path, path, path) == [401, 401, 429]
+
+    def test_to_a_websocket_without_a_handshake_count_as_well(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, unmatched_limits="1/minute")
+        app.url_map.add(Route("/socket", endpoint="socket", websocket=True))
+
+        assert statuses(app, "/socket", "/socket") == [400, 429]
+
+    def test_with_options_count_and_are_refused_while_banned(self, app: Flask, storage: RecordingStorage) -> None:
+        limit = {"type": "ip", "rules": "1/minute", "ban": {"after": 1, "within": 60, "time": 3600}}
+        MultiLimit(app, storage=storage, unmatched_limits=limit)
+
+        assert statuses(app, "/no", "/no", "/no", method="OPTIONS") == [404, 429, 429]
+        assert ask(app, "/no", method="OPTIONS").headers["Retry-After"] == "3600"
+
+
+class TestOptions:
+    """Only OPTIONS that Flask answers by itself are free: a view that takes them does its work for them, too."""
+
     PREFLIGHT = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}  # noqa: RUF012
 
-    def preflight(self, app: Flask) -> TestResponse:
-        return ask(app, method="OPTIONS", headers=self.PREFLIGHT)
+    def preflights(self, app: Flask) -> list[int]:
+        return statuses(app, "/", "/", "/", method="OPTIONS", headers=self.PREFLIGHT)
 
-    def test_are_exempt_from_limits_of_every_level(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_that_flask_answers_are_free_of_limits_of_every_level(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"view": "1/hour"}
         MultiLimit(app, storage=storage, application_limits="1/day", default_limits="1/second")
         app.add_url_rule("/", "view", rate_limiter(rules="1/minute", with_defaults=True)(view()), methods=["POST"])
@@ -80,34 +109,87 @@ class TestPreflights:
             response.access_control_allow_origin = "https://app.example"
             return response
 
-        responses = [self.preflight(app) for _ in range(3)]
-
-        assert [response.status_code for response in responses] == [200] * 3
-        assert all(response.headers["Access-Control-Allow-Origin"] for response in responses)
+        assert self.preflights(app) == [200, 200, 200]
         assert storage.checks == []
 
-    def test_count_when_a_limiter_asks_for_them(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_that_flask_answers_count_where_a_limiter_names_them(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
-        app.add_url_rule(
-            "/", "view", rate_limiter(rules="1/minute", methods=["OPTIONS", "POST"])(view()), methods=["POST"]
-        )
+        limited = rate_limiter(rules="1/minute", methods=["OPTIONS", "POST"])(view())
+        app.add_url_rule("/", "view", limited, methods=["POST"])
 
-        assert [self.preflight(app).status_code for _ in range(2)] == [200, 429]
+        assert self.preflights(app) == [200, 429, 429]
 
-    def test_that_a_view_answers_itself_are_exempt_too(self, app: Flask, storage: RecordingStorage) -> None:
+    @pytest.mark.parametrize("place", ["application", "default", "configuration", "blueprint", "decorator", "function"])
+    @pytest.mark.parametrize("methods", [["POST", "OPTIONS"], ["OPTIONS"]])
+    def test_that_the_view_takes_count_wherever_the_limit_is_declared(
+        self, app: Flask, storage: RecordingStorage, place: str, methods: list[str]
+    ) -> None:
+        limit, pages = rate_limiter(rules="2/minute"), Blueprint("pages", "pages")
+        limited = limit(view())
+        if place == "configuration":
+            app.config["MULTILIMIT_LIMITS"] = {"pages.login": "2/minute"}
+        elif place == "blueprint":
+            limit(pages)
+        by_place = {f"{place}_limits": "2/minute"} if place in {"application", "default"} else {}
+        MultiLimit(app, storage=storage, **by_place)
+        shown = {"decorator": limited, "function": lambda: f"{limited()}!"}.get(place, view())
+        pages.add_url_rule("/", "login", shown, methods=methods)
+        app.register_blueprint(pages)
+
+        assert self.preflights(app) == [200, 200, 429]
+
+    def test_of_a_class_based_view_count(self, app: Flask, storage: RecordingStorage) -> None:
+        class Login(MethodView):
+            decorators = (rate_limiter(rules="9/hour"),)
+
+            @rate_limiter(rules="2/minute")
+            def options(self) -> str:
+                return "ok"
+
         MultiLimit(app, storage=storage)
-        app.add_url_rule("/", "view", rate_limiter(rules="1/minute")(view()), methods=["POST", "OPTIONS"])
+        app.add_url_rule("/", view_func=Login.as_view("login"))
 
-        assert [ask(app, method="OPTIONS").text for _ in range(2)] == ["ok", "ok"]
-        assert storage.checks == []
+        assert self.preflights(app) == [200, 200, 429]
+        assert storage.windows[0] == [3600, 60]
 
-    def test_that_a_view_answers_itself_count_when_asked_for(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_of_a_route_without_methods_count(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
-        limited = rate_limiter(rules="1/minute", methods=["options"])(view())
+        app.url_map.add(Route("/", endpoint="view"))
+        app.view_functions["view"] = rate_limiter(rules="2/minute")(view())
+
+        assert self.preflights(app) == [200, 200, 429]
+
+    def test_count_by_route_if_flask_answers_some_and_the_view_others(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        MultiLimit(app, storage=storage, application_limits="1/minute")
+        limited = rate_limiter(rules="1/minute", type=LimitType.IP)(view())
+        app.add_url_rule("/free", "view", limited, methods=["POST"])
         app.add_url_rule("/", "view", limited, methods=["POST", "OPTIONS"])
 
-        assert statuses(app, "/", "/", method="OPTIONS") == [200, 429]
-        assert statuses(app, "/", "/", method="POST") == [200, 200]
+        assert statuses(app, "/free", "/", "/free", "/", method="OPTIONS") == [200, 200, 200, 429]
+        assert len(storage.checks) == 2
+
+    @pytest.mark.parametrize("answer", [lambda: abort(401), lambda: ("refused", 401)])
+    def test_that_a_before_request_function_answers_count(
+        self, app: Flask, storage: RecordingStorage, answer: Callable[[], Any]
+    ) -> None:
+        MultiLimit(app, storage=storage, application_limits="2/minute")
+        app.add_url_rule("/", "view", view())
+        app.before_request(answer)
+
+        assert self.preflights(app) == [401, 401, 429]
+
+    def test_by_a_denied_client_are_refused(self, app: Flask) -> None:
+        MultiLimit(app, deny=["127.0.0.1"])
+        app.add_url_rule("/", "view", view())
+
+        assert self.preflights(app) == [403, 403, 403]
+
+    def test_for_a_static_file_are_free(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, default_limits="1/minute")
+
+        assert statuses(app, "/static/a", "/static/a", method="OPTIONS") == [200, 200]
 
 
 class TestMethods:
