@@ -36,6 +36,7 @@ from ..engine.rules import (
     SHORTEST,
     SHORTEST_TIMEOUT,
     rule_of,
+    rules_in,
 )
 from .callables import (
     IMPORT_PATH,
@@ -217,7 +218,7 @@ def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[
         if isinstance(item, WrittenRule):
             found.append(item.rule)
         else:
-            found += map(Rule.parse, re.split("[;,]", item))
+            found += rules_in(item)
     return tuple(found)
 
 

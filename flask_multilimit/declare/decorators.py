@@ -6,11 +6,11 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, overload
+from typing import Any, Literal, TypeVar, cast, get_args, overload
 
 from flask import Blueprint, Flask
 
-from ..engine import ConfigurationError
+from ..engine import Ban, ConfigurationError
 from ..engine.errors import brief
 from ..engine.hits import OnStorageError
 from ..engine.keys import HashTag
@@ -27,9 +27,6 @@ from .limiter import (
 from .reserve import Priority
 from .subjects import LimitType, SubjectType
 from .unwrap import full_name_of, functions_below, mark_below
-
-if TYPE_CHECKING:
-    from ..engine import Ban
 
 Level = Literal["application", "blueprint", "configuration", "default"]
 """Where limits of an endpoint can come from, besides its own decorators."""

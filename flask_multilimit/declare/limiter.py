@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ..config import check_prefix
-from ..engine import ConfigurationError, Decision, Rule
+from ..engine import Ban, ConfigurationError, Decision, Rule
 from ..engine.errors import brief, check_bool, is_number
 from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag, check_policy
 from ..engine.keys import NAME_PATTERN, HashTag
@@ -21,9 +21,6 @@ from ..engine.rules import Rules, rules_from
 from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
-
-if TYPE_CHECKING:
-    from ..engine import Ban
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
@@ -158,11 +155,9 @@ def reject_unknown_options(where: str, options: Iterable[object]) -> None:
 
 
 def _remedy_for(option: str) -> str:
-    from ..engine import Ban  # noqa: PLC0415 - with its model; few limits have one
-
-    if option in Rule.model_fields:
+    if option in Rule.__match_args__:
         return f"it is one of a rule: rules=Rule(..., {option}=...)"
-    if option in Ban.model_fields:
+    if option in Ban.__match_args__:
         return f"it is one of a ban: ban=Ban({option}=...)"
     nearest = difflib.get_close_matches(option, OPTIONS, n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else f"give one of {', '.join(OPTIONS)}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import storage
+from .bans import Ban
 from .decision import BanStatus, Decision, RuleStatus
 from .errors import ConfigurationError, ConfigurationWarning, MultiLimitError, StorageDenied, StorageError
 from .hits import Hit, Hits, hits_for
@@ -22,7 +22,6 @@ from .storage import (
 )
 
 if TYPE_CHECKING:
-    from .bans import Ban
     from .storage import ClusterStorage, LeasingStorage, RedisStorage
 
 __all__ = [
@@ -55,9 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use, here or from ``storage``."""
-    if name == "Ban":  # with its model; few limits have one
-        return import_module(".bans", __name__).Ban
+    """Import a name on first use from ``storage``."""
     if name in __all__:
         return getattr(storage, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

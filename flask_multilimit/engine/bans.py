@@ -1,25 +1,25 @@
-"""Ban: a subject that is refused repeatedly is refused for a time. Validates data from outside."""
+"""Ban: a subject that is refused repeatedly is refused for a time."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, cast
+from functools import lru_cache
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
-
-from .algorithms import BAN, Algorithm, Quota
-from .algorithms import ban as ban_algorithm
+from .algorithms import BAN, Algorithm, algorithm_of
 from .algorithms.ban import BanQuota
 from .errors import ConfigurationError
-from .rules import Rule, called_with, duration_of, reason_of
+from .rules import Rule, called_with, checked, duration_of, fill_rule
 
 MOST_STRIKES = 1000
 MOST_FACTOR = 1000
 
 
-class Ban(BaseModel):
+@dataclass(frozen=True, slots=True, init=False)
+class Ban:
     """``after`` refusals within ``within`` seconds, and the subject is refused for ``time`` seconds: longer each time.
+    Frozen and hashable.
 
     A refusal by a rule of the limiter that has the ban is a strike. The refusal that completes ``after`` already
     reports the ban. While the ban holds, nothing is a strike: further requests do not lengthen it.
@@ -27,13 +27,13 @@ class Ban(BaseModel):
     A ban that begins within ``most`` seconds after the last one has ended repeats it, and lasts ``factor`` times as
     long, at most ``most``. With a ``factor`` of 1 every ban lasts ``time``.
 
-    ``after`` is 1 to 1000. ``within``, ``time`` and ``most`` are an ``int`` or ``float`` of seconds or a
-    ``timedelta``, 1 ms to 400 days, in whole milliseconds; ``most`` is ``time`` or more. ``factor`` is 1 to 1000.
-
-    Frozen and hashable. Raises :class:`ConfigurationError` for anything else.
+    :param after: 1 to 1000.
+    :param within: seconds (``int`` or ``float``) or a ``timedelta``, 1 ms to 400 days, in whole milliseconds; so are
+        ``time`` and ``most``.
+    :param factor: 1 to 1000.
+    :param most: ``time`` or more.
+    :raises ConfigurationError: for any other value; the message names each mistake.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     after: int = 3
     within: int | float = 600
@@ -50,38 +50,13 @@ class Ban(BaseModel):
         most: float | timedelta = 86_400,
     ) -> None:
         given = {"after": after, "within": within, "time": time, "factor": factor, "most": most}
-        try:
-            super().__init__(**given)
-        except ValidationError as error:
-            reasons = "; ".join(reason_of(problem) for problem in error.errors())
-            raise ConfigurationError(f"Ban({called_with(given)}): {reasons}") from None
-
-    @field_validator("within", "time", "most", mode="before")
-    @classmethod
-    def _check_duration(cls, value: Any) -> float:
-        return duration_of(value)
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _check_after(cls, value: Any) -> int:
-        if type(value) is not int or not 1 <= value <= MOST_STRIKES:
-            raise ValueError(f"must be a whole number of refusals from 1 to {MOST_STRIKES}")
-        return value
-
-    @field_validator("factor", mode="before")
-    @classmethod
-    def _check_factor(cls, value: Any) -> float:
-        if type(value) not in {int, float} or not 1 <= value <= MOST_FACTOR:
-            raise ValueError(
-                f"must be a number from 1, with which no ban lasts longer than the first, to {MOST_FACTOR}"
-            )
-        return float(value)
-
-    @model_validator(mode="after")
-    def _check_most(self) -> Ban:
+        for name, value in checked("Ban", given, _CHECKS).items():
+            object.__setattr__(self, name, value)
         if self.most < self.time:
-            raise ValueError(f"most={self.most} is less than time={self.time}, which is how long the first ban lasts")
-        return self
+            raise ConfigurationError(
+                f"{called_with('Ban', given)}: most={self.most} is less than time={self.time}, which is how long the "
+                "first ban lasts"
+            )
 
     @property
     def rule(self) -> BanRule:
@@ -93,17 +68,37 @@ class Ban(BaseModel):
         return f"ban of {self.time} s after {self.after} refusals in {self.within} s{longer}"
 
 
+def _strikes_of(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MOST_STRIKES:
+        raise ValueError(f"must be a whole number of refusals from 1 to {MOST_STRIKES}")
+    return value
+
+
+def _factor_of(value: Any) -> float:
+    if type(value) not in {int, float} or not 1 <= value <= MOST_FACTOR:
+        raise ValueError(f"must be a number from 1, with which no ban lasts longer than the first, to {MOST_FACTOR}")
+    return float(value)
+
+
+_CHECKS = {
+    "after": _strikes_of,
+    "within": duration_of,
+    "time": duration_of,
+    "factor": _factor_of,
+    "most": duration_of,
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class BanRule(Rule):
     """The rule of the hit that a :class:`Ban` is. Not for ``rules``: a :class:`Ban` goes into ``ban``."""
 
-    ban: Ban
+    ban: Ban = field(kw_only=True)
 
-    @cached_property
-    def quota(self) -> BanQuota:
-        ban = self.ban
+    def __init__(self, ban: Ban) -> None:
         first, most = round(ban.time * 1_000_000), round(ban.most * 1_000_000)
-        return BanQuota(
-            window=self.window_ms * 1000,
+        quota = BanQuota(
+            window=round(ban.within * 1000) * 1000,
             count=ban.after,
             burst=0,
             max_delay=0,
@@ -112,24 +107,22 @@ class BanRule(Rule):
             most=most,
             memory=most if ban.factor > 1 else 0,
         )
+        fill_rule(self, time=ban.within, count=0, algorithm=BAN)
+        object.__setattr__(self, "quota", quota)
+        object.__setattr__(self, "longest_quota", quota)
+        object.__setattr__(self, "ban", ban)
 
-    @cached_property
-    def longest_quota(self) -> Quota:
-        return self.quota
+    @property
+    def implementation(self) -> Algorithm:
+        return algorithm_of(BAN)
 
     @property
     def window(self) -> str:
         """The part of its name after the type."""
         return BAN
 
-    @property
-    def implementation(self) -> Algorithm:
-        return cast("Algorithm", ban_algorithm)
-
     def __str__(self) -> str:
         return str(self.ban)
 
 
-@lru_cache(maxsize=1024)
-def _rule_of(ban: Ban) -> BanRule:
-    return BanRule.model_construct(time=ban.within, count=0, algorithm=BAN, ban=ban)
+_rule_of = lru_cache(maxsize=1024)(BanRule)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
+from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
 from .keys import (
     DEFAULT_PREFIX,
@@ -25,7 +26,6 @@ from .rules import Rule, Rules, rules_from
 
 if TYPE_CHECKING:
     from .algorithms.ban import BanQuota
-    from .bans import Ban
 
 T = TypeVar("T")
 
@@ -298,8 +298,6 @@ def check_match(name: str, text: object, pattern: re.Pattern[str]) -> None:
 
 def check_ban(ban: object) -> None:
     """Raise :class:`ConfigurationError` for anything but a :class:`Ban`."""
-    from .bans import Ban  # noqa: PLC0415 - with its model; few limits have one
-
     if not isinstance(ban, Ban):
         raise ConfigurationError(f"ban={brief(ban)}: give a Ban, such as ban=Ban(after=3, within=600, time=3600)")
 

@@ -1,15 +1,13 @@
-"""Rule: how many units in how much time, by which algorithm. Validates data from outside."""
+"""Rule: how many units in how much time, by which algorithm."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
-from typing import Any, ClassVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from typing import Any
 
 from .algorithms import ALGORITHMS, Algorithm, Quota
 from .errors import ConfigurationError, brief, is_number
@@ -21,6 +19,8 @@ SHORTEST_LEASED = 1
 LONGEST_LEASE_MS = 1000
 SHORTEST_TIMEOUT = 1
 LONGEST_TIMEOUT = 86_400
+LONGEST_TEXT = 1000
+"""Characters of rules as text."""
 
 UNITS = {
     "second": 1,
@@ -33,35 +33,30 @@ UNITS = {
 }
 """Units of time in a rule's text, in seconds; a month is 30 days, a year 365."""
 
-_TEXT = re.compile(r"\s*(?P<count>\S+?)\s*(?:/|\bper\b)\s*(?P<many>\d+)?\s*(?P<unit>[^\W\d]+)\s*", re.IGNORECASE)
-_AT_ONCE = r"\s*(?P<count>\S+?)\s+at\s+once\s*"
-LONGEST_COUNT = 4000
-"""Digits: Python refuses to read an ``int`` of many more."""
 NAME = r"[A-Za-z0-9_.:*/-]{1,64}"
+CONCURRENCY = "concurrency"
+"""The algorithm that counts what is in progress."""
 
 
-class Rule(BaseModel):
-    """At most ``count`` units in any ``time`` seconds.
+@dataclass(frozen=True, slots=True, init=False)
+class Rule:
+    """At most ``count`` units in any ``time`` seconds. Frozen and hashable.
 
-    ``time`` is an ``int`` or ``float`` of seconds or a ``timedelta``, 1 ms to 400 days, in whole milliseconds.
-    ``count`` is 1 to 10**9. ``algorithm`` is a name of the table of algorithms: ``sliding_window`` (the default,
-    exact), ``fixed_window``, ``sliding_window_counter``, ``token_bucket``, ``leaky_bucket``, ``gcra``.
-
-    ``burst``, for the last three, is how many units may pass at once, 1 to 10**9: the capacity of a bucket
-    (default ``count``), the tolerance of ``gcra`` (default 1, evenly spaced). ``max_delay``, for ``leaky_bucket``,
-    makes it a queue: requests are admitted with a ``delay`` of at most this many seconds.
-
-    ``lease``, for ``sliding_window`` and ``fixed_window`` of at least 1 s, is how many units a process may take at
-    once, 2 to ``count`` (``sliding_window``: at most 10,000), to spend them without asking the storage
-    (:class:`.LeasingStorage`): for limits of very high traffic.
-
-    ``name`` is the name of the rule in header fields and errors. By default it consists of the limiter's type and the
-    window, such as ``ip-50s``.
-
-    Frozen and hashable. Raises :class:`ConfigurationError` for anything else.
+    :param time: seconds (``int`` or ``float``) or a ``timedelta``: 1 ms to 400 days, in whole milliseconds.
+    :param count: 1 to 10**9.
+    :param algorithm: ``sliding_window`` (the default, exact), ``fixed_window``, ``sliding_window_counter``,
+        ``token_bucket``, ``leaky_bucket`` or ``gcra``.
+    :param burst: for the last three, how many units may pass at once, 1 to 10**9: the capacity of a bucket (default
+        ``count``), the tolerance of ``gcra`` (default 1, evenly spaced).
+    :param max_delay: for ``leaky_bucket``, the seconds that a request may wait: it becomes a queue, whose requests are
+        admitted with a ``delay``.
+    :param lease: for ``sliding_window`` and ``fixed_window`` of at least 1 s, how many units a process may take at
+        once, 2 to ``count`` (``sliding_window``: at most 10,000), to spend them without asking the storage
+        (:class:`.LeasingStorage`): for limits of very high traffic.
+    :param name: the name of the rule in header fields and errors; by default the limiter's type and the window, such as
+        ``ip-50s``.
+    :raises ConfigurationError: for any other value; the message names each mistake.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     time: int | float = 60
     count: int = 100
@@ -70,6 +65,12 @@ class Rule(BaseModel):
     max_delay: int | float | None = None
     lease: int | None = None
     name: str | None = None
+    quota: Quota = field(init=False, repr=False, compare=False)
+    """The rule in integers."""
+    longest_quota: Quota = field(init=False, repr=False, compare=False)
+    """The :attr:`quota` with a lease: another rule for the same key may have one."""
+    holds_slots: bool = field(init=False, repr=False, compare=False)
+    """Whether its units are slots, which are in use until they are released: :class:`Concurrent`."""
 
     def __init__(
         self,
@@ -91,55 +92,10 @@ class Rule(BaseModel):
             "lease": lease,
             "name": name,
         }
-        try:
-            super().__init__(**given)
-        except ValidationError as error:
-            reasons = "; ".join(self._reason(problem) for problem in error.errors())
-            raise ConfigurationError(f"{self._call(given)}: {reasons}") from None
-
-    @staticmethod
-    def _call(given: dict[str, Any]) -> str:
-        shown = {key: value for key, value in given.items() if value != _DEFAULTS[key] or key in _ALWAYS_SHOWN}
-        return f"Rule({called_with(shown)})"
-
-    @staticmethod
-    def _reason(problem: Any) -> str:
-        return reason_of(problem)
-
-    @field_validator("time", "max_delay", mode="before")
-    @classmethod
-    def _check_duration(cls, value: Any, info: ValidationInfo) -> float | None:
-        return None if value is None and info.field_name == "max_delay" else duration_of(value)
-
-    @field_validator("count", "burst", mode="before")
-    @classmethod
-    def _check_units(cls, value: Any, info: ValidationInfo) -> int | None:
-        if value is None and info.field_name == "burst":
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
-            raise ValueError(f"must be a whole number from 1 to {MAX_COUNT}")
-        return int(value)
-
-    @field_validator("lease", mode="before")
-    @classmethod
-    def _check_lease(cls, value: Any) -> int | None:
-        if value is not None and (type(value) is not int or value < 2):
-            raise ValueError("must be a whole number, 2 or more")
-        return value
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _check_algorithm(cls, value: Any) -> str:
-        if value not in ALGORITHMS if isinstance(value, str) else True:
-            raise ValueError(f"must be one of {', '.join(ALGORITHMS)}{_nearest(value, ALGORITHMS)}")
-        return str(value)
-
-    @field_validator("name", mode="before")
-    @classmethod
-    def _check_name(cls, value: Any) -> str | None:
-        if value is not None and not (isinstance(value, str) and re.fullmatch(NAME, value)):
-            raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
-        return value
+        fill_rule(self, **checked("Rule", given, _CHECKS))
+        mistake = _mistake_in(self)
+        if mistake:
+            raise ConfigurationError(f"{called_with('Rule', given)}: {mistake}")
 
     @classmethod
     def parse(cls, text: str) -> Rule:
@@ -150,11 +106,13 @@ class Rule(BaseModel):
         """
         if not isinstance(text, str):
             raise ConfigurationError(f'rule {brief(text)}: give text, such as "100/minute"')
-        match = _TEXT.fullmatch(text)
+        _check_length(text)
+        normalized = " ".join(text.replace("/", " per ").split())
+        count, *windows = _PER.split(normalized)
+        match = _WINDOW.fullmatch(windows[0]) if len(windows) == 1 else None
         if match is None:
-            return _at_once(text)
-        count = _count(text, match["count"])
-        unit = match["unit"].lower()
+            return _at_once(text, normalized)
+        units, unit = _count(text, count), match["unit"].lower()
         seconds = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
         if seconds is None:
             raise ConfigurationError(
@@ -162,44 +120,14 @@ class Rule(BaseModel):
                 f"use one of {', '.join(UNITS)}{_nearest(unit, UNITS)}"
             )
         try:
-            return cls(time=int(match["many"] or 1) * seconds, count=count)
-        except (ConfigurationError, ValueError) as error:
+            return cls(time=int(match["many"] or 1) * seconds, count=units)
+        except ConfigurationError as error:
             raise ConfigurationError(f"rule {brief(text)}: {error}") from None
 
-    @model_validator(mode="after")
-    def _check_parameters(self) -> Rule:
-        for name in ("burst", "max_delay", "lease"):
-            takers = [algorithm for algorithm, twin in ALGORITHMS.items() if name in twin.PARAMETERS]
-            if getattr(self, name) is not None and self.algorithm not in takers:
-                raise ValueError(f"{name} is taken by {' and '.join(takers)}, not by {self.algorithm}; leave it out")
-        if self.quota.burst * self.time > LONGEST * self.count and self.burst is not None:
-            raise ValueError(f"burst={self.burst} would need more than {LONGEST} seconds (400 days) to come back")
-        if self.lease is not None:
-            self._check_terms_of_lease(self.lease)
-        if self.holds_slots and not SHORTEST_TIMEOUT <= self.time <= LONGEST_TIMEOUT:
-            raise ValueError(f"timeout must be between {SHORTEST_TIMEOUT} and {LONGEST_TIMEOUT} (a day) seconds")
-        return self
-
-    def _check_terms_of_lease(self, lease: int) -> None:
-        most = min(self.count, self.implementation.MAX_COST)
-        if lease > most:
-            raise ValueError(f"lease={lease} is more than {self.algorithm} ever admits at once, which is {most} units")
-        if self.time < SHORTEST_LEASED:
-            raise ValueError(f"a lease needs a time of at least {SHORTEST_LEASED} second; leave it out")
-
-    @cached_property
-    def quota(self) -> Quota:
-        """The rule in integers."""
-        return self._quota(self.lease_ms)
-
-    @cached_property
-    def longest_quota(self) -> Quota:
-        """The :attr:`quota` with a lease: another rule for the same key may have one."""
-        return self._quota(self._longest_lease_ms)
-
-    def _quota(self, lease_ms: int) -> Quota:
-        max_delay = None if self.max_delay is None else round(self.max_delay * 1_000_000)
-        return self.implementation.quota((self.window_ms + lease_ms) * 1000, self.count, self.burst, max_delay)
+    @classmethod
+    def refusing(cls, time: float = 60, *, algorithm: str = "sliding_window", name: str | None = None) -> Rule:
+        """A rule with a count of 0, which lets nothing pass: for code, because in a declaration it is an error."""
+        return fill_rule(object.__new__(Rule), time=time, count=0, algorithm=algorithm, name=name)
 
     @property
     def lease_ms(self) -> int:
@@ -208,17 +136,7 @@ class Rule(BaseModel):
         They are counted for that much longer, so that those that are spent late still count for a whole ``time``. 0
         without a lease, and for a ``fixed_window``, whose units are spent before their window ends.
         """
-        return 0 if self.lease is None else self._longest_lease_ms
-
-    @property
-    def _longest_lease_ms(self) -> int:
-        if (
-            "lease" not in self.implementation.PARAMETERS
-            or self.algorithm == "fixed_window"
-            or self.time < SHORTEST_LEASED
-        ):
-            return 0
-        return min(self.window_ms // 10, LONGEST_LEASE_MS)
+        return 0 if self.lease is None else _longest_lease_ms(self)
 
     @property
     def window_ms(self) -> int:
@@ -230,10 +148,8 @@ class Rule(BaseModel):
         """The algorithm in Python."""
         return ALGORITHMS[self.algorithm]
 
-    @cached_property
-    def holds_slots(self) -> bool:
-        """Whether its units are slots, which are in use until they are released: :class:`Concurrent`."""
-        return hasattr(self.implementation, "renew")
+    def __hash__(self) -> int:
+        return hash((self.time, self.count, self.algorithm, self.name))
 
     def __str__(self) -> str:
         if self.holds_slots:
@@ -250,40 +166,31 @@ class Rule(BaseModel):
         return f"{self.time}s" if isinstance(self.time, int) else f"{self.window_ms}ms"
 
 
-_REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5), or text such as "5/minute"'
-
-NOTHING = Rule.model_construct(time=60, count=0)
-"""The rule that lets nothing pass. Only code makes it: a count of 0 in a declaration is an error."""
-
-
-CONCURRENCY = "concurrency"
-"""The algorithm that counts what is in progress."""
-
-
 class Concurrent(Rule):
     """At most ``count`` units in progress at any instant: a slot is taken when the check passes, and given back when
     the work is done.
 
     A view's work is done when its response is closed, after the last byte of a stream or when the server notices that
-    the client has hung up; a function's, or that of ``with multilimit.limit(...)``, when it ends. ``timeout`` seconds
-    (1 s to a day) after a worker dies, its slots are free again. Work that lasts longer renews its slots in the
-    background.
+    the client has hung up; a function's, or that of ``with multilimit.limit(...)``, when it ends. Work that lasts
+    longer than ``timeout`` renews its slots in the background.
 
-    ``count`` is 1 to 10**9. In text: ``"5 at once"``. When it refuses, it is not known for how long: ``retry_after`` is
-    ``inf``, and ``waits_for_slot`` is true. Raises :class:`ConfigurationError`.
+    When it refuses, it is not known for how long: ``retry_after`` is ``inf``, and ``waits_for_slot`` is true.
+
+    :param count: 1 to 10**9; in text, ``"5 at once"``.
+    :param timeout: seconds (1 s to a day) after which the slots of a worker that died are free again.
+    :param name: as for :class:`Rule`.
+    :raises ConfigurationError: for any other value.
     """
 
+    __slots__ = ()
+
     def __init__(self, count: int, timeout: float | timedelta = 60, *, name: str | None = None) -> None:
-        super().__init__(timeout, count, algorithm=CONCURRENCY, name=name)
-
-    @staticmethod
-    def _call(given: dict[str, Any]) -> str:
-        name = {} if given["name"] is None else {"name": given["name"]}
-        return f"Concurrent({called_with({'count': given['count'], 'timeout': given['time'], **name})})"
-
-    @staticmethod
-    def _reason(problem: Any) -> str:
-        return re.sub("^time ", "timeout ", reason_of(problem))
+        given = {"count": count, "timeout": timeout, "name": name}
+        found = checked("Concurrent", given, _CHECKS)
+        fill_rule(self, time=found["timeout"], count=found["count"], algorithm=CONCURRENCY, name=found["name"])
+        mistake = _mistake_in(self)
+        if mistake:
+            raise ConfigurationError(f"{called_with('Concurrent', given)}: {mistake}")
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
@@ -294,6 +201,48 @@ def rule_of(fields: Mapping[str, Any]) -> Rule:
     """The rule with these fields, which may be a :class:`Concurrent`. Raises :class:`ConfigurationError`."""
     rule = Rule(**fields)  # fields that do not belong together are an error
     return Concurrent(rule.count, rule.time, name=rule.name) if rule.algorithm == CONCURRENCY else rule
+
+
+def fields_of(rule: Rule) -> dict[str, Any]:
+    """What :func:`rule_of` makes ``rule`` of."""
+    return {name: getattr(rule, name) for name in Rule.__match_args__}
+
+
+def fill_rule(
+    rule: Rule,
+    time: float,
+    count: int,
+    algorithm: str,
+    burst: int | None = None,
+    max_delay: float | None = None,
+    lease: int | None = None,
+    name: str | None = None,
+) -> Rule:
+    """Set the fields, which have been checked, and those that follow from them."""
+    put = object.__setattr__
+    for field_name, value in zip(
+        Rule.__match_args__, (time, count, algorithm, burst, max_delay, lease, name), strict=True
+    ):
+        put(rule, field_name, value)
+    longest_lease_ms = _longest_lease_ms(rule)
+    quota = longest_quota = _quota(rule, longest_lease_ms)
+    if lease is None and longest_lease_ms:
+        quota = _quota(rule, 0)
+    put(rule, "quota", quota)
+    put(rule, "longest_quota", longest_quota)
+    put(rule, "holds_slots", hasattr(rule.implementation, "renew"))
+    return rule
+
+
+def _quota(rule: Rule, lease_ms: int) -> Quota:
+    max_delay = None if rule.max_delay is None else round(rule.max_delay * 1_000_000)
+    return rule.implementation.quota((rule.window_ms + lease_ms) * 1000, rule.count, rule.burst, max_delay)
+
+
+def _longest_lease_ms(rule: Rule) -> int:
+    if "lease" not in rule.implementation.PARAMETERS or rule.algorithm == "fixed_window" or rule.time < SHORTEST_LEASED:
+        return 0
+    return min(rule.window_ms // 10, LONGEST_LEASE_MS)
 
 
 Rules = Rule | str | Iterable[Rule | str]
@@ -317,34 +266,74 @@ def _rules_of(item: Any) -> list[Rule]:
     if isinstance(item, Rule):
         return [item]
     if isinstance(item, str):
-        return [Rule.parse(part) for part in re.split("[;,]", item)]
+        return rules_in(item)
     if isinstance(item, Mapping):
         raise ConfigurationError(f"rules: {brief(item)}: {_REMEDY_FOR_MAPPING}")
     raise ConfigurationError(f'rules: {brief(item)} is not a rule; give a Rule or text such as "100/minute"')
 
 
-def called_with(shown: dict[str, Any]) -> str:
-    """Arguments as an error shows a call."""
-    return ", ".join(f"{key}={brief(value)}" for key, value in shown.items())
+_REMEDY_FOR_MAPPING = 'a rule is not a mapping here; give Rule(time=60, count=5), or text such as "5/minute"'
 
 
-def _at_once(text: str) -> Rule:
-    match = re.fullmatch(_AT_ONCE, text, re.IGNORECASE)
+# Text
+
+
+def rules_in(text: str) -> list[Rule]:
+    """The rules of a text, which are joined by ``;`` or ``,``. Raises :class:`ConfigurationError`."""
+    _check_length(text)
+    return [Rule.parse(part) for part in re.split("[;,]", text)]
+
+
+def _check_length(text: str) -> None:
+    if len(text) > LONGEST_TEXT:
+        raise ConfigurationError(f"rule {brief(text)}: give at most {LONGEST_TEXT} characters")
+
+
+_PER = re.compile(" per ", re.IGNORECASE)
+_WINDOW = re.compile(r"(?P<many>\d*) ?(?P<unit>[^\W\d]+)")
+_AT_ONCE = re.compile(r"(\S+) at once", re.IGNORECASE)
+"""For text whose blanks are single and inside."""
+
+
+def _at_once(text: str, normalized: str) -> Rule:
+    match = _AT_ONCE.fullmatch(normalized)
     if match is None:
         raise ConfigurationError(f'rule {brief(text)}: write it as "100/minute", "10 per 20 seconds" or "5 at once"')
-    return Concurrent(_count(text, match["count"]))
+    return Concurrent(_count(text, match[1]))
 
 
 def _count(text: str, count: str) -> int:
-    if not (count.isascii() and count.isdigit()) or len(count) > LONGEST_COUNT:
+    if not (count.isascii() and count.isdigit()):
         raise ConfigurationError(
             f"rule {brief(text)}: the count must be a whole number from 1 to {MAX_COUNT}, got {brief(count)}"
         )
     return int(count)
 
 
-_DEFAULTS = {name: field.default for name, field in Rule.model_fields.items()}
-_ALWAYS_SHOWN = {"time", "count"}
+# Checks
+
+
+def checked(call: str, given: Mapping[str, Any], checks: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """The values that are ``given`` for a ``call``, as their ``checks`` return them. Raises
+    :class:`ConfigurationError`, which names all of those that raise ``ValueError``."""
+    found, mistakes = {}, []
+    for name, value in given.items():
+        try:
+            found[name] = checks[name](value)
+        except ValueError as error:  # noqa: PERF203 - all mistakes are told
+            mistakes.append(f"{name} {error}, got {brief(value)}")
+    if mistakes:
+        raise ConfigurationError(f"{called_with(call, given)}: {'; '.join(mistakes)}")
+    return found
+
+
+def called_with(call: str, given: Mapping[str, Any]) -> str:
+    """A call as errors show it, without options that are left out."""
+    shown = {name: value for name, value in given.items() if name not in _LEFT_OUT or value != _LEFT_OUT[name]}
+    return f"{call}({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
+
+
+_LEFT_OUT = {"algorithm": "sliding_window", "burst": None, "max_delay": None, "lease": None, "name": None}
 
 
 def duration_of(value: Any) -> int | float:
@@ -360,12 +349,66 @@ def duration_of(value: Any) -> int | float:
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
-def reason_of(problem: Any) -> str:
-    """The reason of an error that pydantic found, in our words."""
-    reason = problem["msg"].removeprefix("Value error, ")
-    if not problem["loc"]:
-        return str(reason)
-    return f"{problem['loc'][0]} {reason}, got {brief(problem['input'])}"
+def _units_of(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+        raise ValueError(f"must be a whole number from 1 to {MAX_COUNT}")
+    return int(value)
+
+
+def _lease_of(value: Any) -> int:
+    if type(value) is not int or value < 2:
+        raise ValueError("must be a whole number, 2 or more")
+    return value
+
+
+def _algorithm_named(value: Any) -> str:
+    if not isinstance(value, str) or value not in ALGORITHMS:
+        raise ValueError(f"must be one of {', '.join(ALGORITHMS)}{_nearest(value, ALGORITHMS)}")
+    return str(value)
+
+
+def _name_of(value: Any) -> str:
+    if not (isinstance(value, str) and re.fullmatch(NAME, value)):
+        raise ValueError("must be 1 to 64 characters out of A-Z a-z 0-9 _ . : * / -")
+    return value
+
+
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "time": duration_of,
+    "timeout": duration_of,
+    "count": _units_of,
+    "algorithm": _algorithm_named,
+    "burst": _optional(_units_of),
+    "max_delay": _optional(duration_of),
+    "lease": _optional(_lease_of),
+    "name": _optional(_name_of),
+}
+
+
+def _mistake_in(rule: Rule) -> str | None:
+    """Why fields that are right by themselves do not belong together."""
+    for name in ("burst", "max_delay", "lease"):
+        if getattr(rule, name) is not None and name not in rule.implementation.PARAMETERS:
+            takers = [algorithm for algorithm, twin in ALGORITHMS.items() if name in twin.PARAMETERS]
+            return f"{name} is taken by {' and '.join(takers)}, not by {rule.algorithm}; leave it out"
+    if rule.burst is not None and rule.quota.burst * rule.time > LONGEST * rule.count:
+        return f"burst={rule.burst} would need more than {LONGEST} seconds (400 days) to come back"
+    if rule.holds_slots and not SHORTEST_TIMEOUT <= rule.time <= LONGEST_TIMEOUT:
+        return f"timeout must be between {SHORTEST_TIMEOUT} and {LONGEST_TIMEOUT} (a day) seconds"
+    return None if rule.lease is None else _mistake_in_lease(rule, rule.lease)
+
+
+def _mistake_in_lease(rule: Rule, lease: int) -> str | None:
+    most = min(rule.count, rule.implementation.MAX_COST)
+    if lease > most:
+        return f"lease={brief(lease)} is more than {rule.algorithm} ever admits at once, which is {most} units"
+    if rule.time < SHORTEST_LEASED:
+        return f"a lease needs a time of at least {SHORTEST_LEASED} second; leave it out"
+    return None
 
 
 def _nearest(value: object, names: Iterable[str]) -> str:
@@ -373,3 +416,7 @@ def _nearest(value: object, names: Iterable[str]) -> str:
     if not match and isinstance(value, str) and len(value) >= 1:
         match = [name for name in names if name.startswith(value)][:1]
     return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+NOTHING = Rule.refusing()
+"""The rule that lets nothing pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ..engine import Ban, Rule
@@ -79,7 +80,7 @@ def limits_as_json(listed: ListedLimiter) -> list[dict[str, Any]]:
         "cost": None if callable(declared.cost) else declared.cost,
         "shadow": declared.shadow,
         "wait": declared.wait,
-        "ban": None if declared.ban is None else declared.ban.model_dump(),
+        "ban": None if declared.ban is None else asdict(declared.ban),
         "exempt_when": declared.exempt_when is not None,
         "charge_when": declared.charge_when is not None,
         "key": declared.key,

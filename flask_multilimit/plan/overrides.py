@@ -15,7 +15,7 @@ from ..declare.networks import Networks
 from ..declare.subjects import LimitType, Subject
 from ..declare.who import Who
 from ..engine import ConfigurationError, Rule
-from ..engine.rules import rule_of
+from ..engine.rules import fields_of, rule_of
 
 if TYPE_CHECKING:
     from ..control.controls import Override
@@ -205,14 +205,10 @@ def merged(rule: Rule, written: str | WrittenRule) -> Rule:
 
 
 def _replaced(rule: Rule, given: dict[str, Any]) -> Rule:
-    kept = {name: value for name, value in _fields(rule).items() if name not in given}
+    kept = {name: value for name, value in fields_of(rule).items() if name not in given}
     if given.get("algorithm", rule.algorithm) != rule.algorithm:
         kept = {name: kept.get(name) for name in ("count", "time", "name") if name not in given}
     return rule_of({**kept, **given})
-
-
-def _fields(rule: Rule) -> dict[str, Any]:
-    return {name: getattr(rule, name) for name in type(rule).model_fields}
 
 
 def _times(rule: Rule, times: float) -> Rule:

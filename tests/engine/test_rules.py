@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
+from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,9 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from flask_multilimit.engine import ConfigurationError, Rule, hits_for
+from flask_multilimit.engine import Concurrent, ConfigurationError, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.rules import rules_from
 from support.rates import RATES
@@ -165,8 +166,23 @@ def test_a_configuration_error_is_a_value_error() -> None:
 
 def test_a_rule_is_frozen() -> None:
     for name, value in {"time": 1, "count": 1, "algorithm": "gcra", "name": "x"}.items():
-        with pytest.raises(ValidationError, match="frozen"):
+        with pytest.raises(FrozenInstanceError):
             setattr(Rule(), name, value)
+
+
+def test_a_rule_has_nothing_but_its_own_names() -> None:
+    assert [name for name in dir(Rule()) if name.startswith(("model_", "copy", "dict", "json"))] == []
+    assert not hasattr(Rule(), "__dict__")
+
+
+def test_each_rule_shows_the_arguments_that_it_takes() -> None:
+    assert list(inspect.signature(Rule).parameters) == list(Rule.__match_args__)
+    assert list(inspect.signature(Concurrent).parameters) == ["count", "timeout", "name"]
+
+
+def test_a_lease_of_too_many_digits_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigurationError, match="lease"):
+        Rule(lease=HUGE)
 
 
 def test_equal_rules_are_one_in_a_set() -> None:
@@ -188,6 +204,7 @@ def test_a_rule_survives_copying_and_pickling() -> None:
 
     for other in (copy.copy(rule), copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
         assert other == rule
+        assert isinstance(other, Rule)
         assert hash(other) == hash(rule)
         assert other.quota == rule.quota
 

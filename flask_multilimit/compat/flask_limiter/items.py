@@ -111,7 +111,7 @@ def _rule(time: int, count: int, algorithm: str, name: str) -> Rule:
     if count:
         return Rule(time=time, count=count, algorithm=algorithm, name=name)
     Rule(time=time, algorithm=algorithm)  # raises if the time is not valid
-    return Rule.model_construct(time=time, count=0, algorithm=algorithm, name=name)  # admits nobody
+    return Rule.refusing(time, algorithm=algorithm, name=name)  # admits nobody
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from . import concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
+from . import ban, concurrency, fixed_window, gcra, leaky_bucket, sliding_window, sliding_window_counter, token_bucket
 from .base import NEVER, UNKNOWN, Algorithm, Outcome, Quota
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -25,11 +25,7 @@ BAN = "ban"
 
 def algorithm_of(name: str) -> Algorithm:
     """The algorithm of a rule or of a ban."""
-    if name != BAN:
-        return ALGORITHMS[name]
-    from . import ban  # noqa: PLC0415 - few limits have one
-
-    return cast("Algorithm", ban)
+    return cast("Algorithm", ban) if name == BAN else ALGORITHMS[name]
 
 
 __all__ = ["ALGORITHMS", "BAN", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota", "algorithm_of"]

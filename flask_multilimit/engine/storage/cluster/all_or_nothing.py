@@ -25,7 +25,7 @@ from ...rules import Rule
 from .groups import Answer, Group, decision_from, groups_of
 from .servers import Servers
 
-REFUSES = Rule.model_construct(time=1, count=0, algorithm="fixed_window")
+REFUSES = Rule.refusing(1, algorithm="fixed_window")
 """Stands for a rule of another slot that refuses."""
 
 
