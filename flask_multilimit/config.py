@@ -14,7 +14,7 @@ from .engine.hits import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
 from .engine.storage.addresses import redacted
-from .engine.storage.layers.guard.fallback import FEWEST_KEYS, MOST_KEYS
+from .engine.storage.forgetting import FEWEST_KEYS, MOST_KEYS
 from .observe.traffic.flushing import ShownSubjects
 from .observe.traffic.log import Log
 
@@ -45,9 +45,10 @@ class Settings(BaseModel):
     """Number of processes that serve the app on all machines together. While storage is away, each admits its share of
     a limit. By default, the number on this machine, found when it is needed."""
 
-    outage_keys: int = Field(MOST_KEYS, ge=FEWEST_KEYS)
-    """Maximum number of keys that a process counts by itself while the storage is away, and of charges that it keeps to
-    make later: this bounds the memory that an outage takes."""
+    memory_keys: int = Field(MOST_KEYS, ge=FEWEST_KEYS)
+    """Maximum number of keys that a process counts by itself, with ``memory://`` or while another storage is away, and
+    of charges that it keeps to make later. Beyond that, those whose quota is whole again soonest are forgotten first,
+    and those that refuse now last."""
 
     deny_cache: float = Field(DENY_SECONDS, ge=0, le=LONGEST_DENY_SECONDS, strict=False)
     """Maximum seconds for which a process remembers a refusal and repeats it without asking a shared storage; 0 asks

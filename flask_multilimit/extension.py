@@ -392,7 +392,7 @@ def _layers(app: Flask, settings: Settings) -> Layers:
     return Layers(
         on_storage_error=settings.on_storage_error,
         workers=settings.workers,
-        outage_keys=settings.outage_keys,
+        memory_keys=settings.memory_keys,
         deny_cache=settings.deny_cache,
         logger=app.logger,
         on_change=tell,

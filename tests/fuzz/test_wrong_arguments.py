@@ -198,7 +198,7 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "storage_from_uri": lambda _: (storage_from_uri, {"uri": "memory://", "timeout": 1}),
     "Layers": lambda _: (
         Layers,
-        {"on_storage_error": "allow", "workers": 1, "outage_keys": 1000, "deny_cache": 0, "logger": None}
+        {"on_storage_error": "allow", "workers": 1, "memory_keys": 1000, "deny_cache": 0, "logger": None}
         | {"on_change": None},
     ),
     "MemoryStorage": lambda _: (MemoryStorage, {"clock": None}),
@@ -210,7 +210,7 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "GuardedStorage": lambda _: (
         GuardedStorage,
         {"storage": MemoryStorage(), "on_error": "allow", "workers": 1, "logger": None, "on_change": None}
-        | {"outage_keys": 1000, "clock": print},
+        | {"memory_keys": 1000, "clock": print},
     ),
     "LeasingStorage": lambda _: (LeasingStorage, {"wrapped": MemoryStorage(), "clock": print}),
     # For tests

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -21,24 +19,25 @@ from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_
 from ..rules import Rule
 from .base import Lost, Slot, StoredKey, check_clock
 from .evaluate import decide, evaluated, take_back
+from .forgetting import MOST_KEYS, Forgetting
 from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
 """Due keys that are looked at for each hit of a check: more than a hit can add, so expired keys do not pile up."""
-NOTHING_DUE = sys.maxsize
-"""The instant of the next due key, if there are no keys."""
 
 
 class MemoryStorage:
     """Gives the reply that Redis would give to the same history, and keeps nothing beyond its window.
 
     ``clock`` returns microseconds, from any origin; ``None``: that of the process, which cannot step back. Later checks
-    forget keys whose quota is full again, a few each, without a thread or timer.
+    forget keys whose quota is full again, a few each, without a thread or timer. Of more than ``most_keys``, those are
+    forgotten whose quota is full again soonest, and last those that refuse now: clients can invent any number of keys.
+    ``most_keys`` is 100,000, unless the :class:`Layers` of a limiter say otherwise.
     """
 
     shared = False
 
-    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None, *, most_keys: int | None = None) -> None:
         if clock is not None:
             check_clock(clock)
         self.clock = clock
@@ -46,8 +45,9 @@ class MemoryStorage:
         mind_forks(self, inner=True)
         self._states: dict[str, Any] = {}
         self._rules: dict[str, Rule] = {}  # the rule that last wrote each state
-        self._due: list[tuple[int, str]] = []  # a heap: when to look whether a key can be forgotten
-        self._first_due = NOTHING_DUE
+        self._costs: dict[str, int] = {}  # units that were charged at once, if more than one
+        self._forgetting = Forgetting(MOST_KEYS if most_keys is None else most_keys)
+        self._may_be_bound = most_keys is None
         self._tallies = TalliesInMemory()
         self._latest = 0  # the latest instant that any state holds
 
@@ -56,7 +56,7 @@ class MemoryStorage:
         lock.acquire()  # `with` would take longer than the work under the lock
         try:
             now = monotonic_ns() // 1000 if self.clock is None else self.clock()
-            if now >= self._first_due:
+            if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
             try:  # as memoized() does, with one call fewer: every check comes here
                 charge, asked, blank, striking, bans = hits.memory[_quick_way]  # type: ignore[attr-defined]
@@ -116,14 +116,14 @@ class MemoryStorage:
             for check_id, hit in slots:
                 states, algorithm = self._states, cast("HoldsSlots", hit.rule.implementation)
                 states[hit.key] = algorithm.renew(states.get(hit.key), hit.rule.quota, hit.cost, now, check_id)
-                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window)
+                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
                 self._latest = max(self._latest, now)
 
     def reset(self, keys: Sequence[str]) -> None:
         with self._lock:
             for key in keys:
                 if key in self._states:
-                    self._states[key] = None  # stays until its turn in `_due`, so that it never has two of them
+                    self._states[key] = None  # stays until its turn to be forgotten, so that it never has two turns
 
     def close(self) -> None:
         """Do nothing: there are no connections."""
@@ -131,10 +131,9 @@ class MemoryStorage:
     def keys(self, prefix: str, limit: int | None = None, *, containing: str = "") -> list[StoredKey]:
         with self._lock:
             now = self._now()
-            due = {key: when for when, key in self._due if self._states[key] is not None}
-            found = (key for key in due if key.startswith(prefix) and containing in key[len(prefix) :])
-            keys = sorted(found)[:limit]
-            return [StoredKey(key, max(due[key] - now, 0) / 1_000_000) for key in keys]
+            found = (key for key in self._rules if key.startswith(prefix) and containing in key[len(prefix) :])
+            keys = sorted(key for key in found if self._states[key] is not None)[:limit]
+            return [StoredKey(key, max(self.reset_after(key, now), 0) / 1_000_000) for key in keys]
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         return self._tallies.tally(tallies, source=source, number=number)
@@ -147,15 +146,22 @@ class MemoryStorage:
         with self._lock:
             self._sweep(self._now(), most)
 
-    def forget_soonest(self, most: int) -> None:
-        """Keep at most ``most`` keys: forget first those whose quotas may be full again soonest."""
-        if len(self._states) <= most:
-            return
-        with self._lock:
-            while len(self._states) > most and self._due:
-                _, key = heapq.heappop(self._due)
-                del self._states[key], self._rules[key]
-            self._first_due = self._due[0][0] if self._due else NOTHING_DUE
+    def reset_after(self, key: str, now: int) -> int:
+        """Microseconds until the quota of a known ``key`` is full again."""
+        state, rule = self._states[key], self._rules[key]
+        algorithm, quota = rule.implementation, rule.longest_quota
+        return algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
+
+    def refuses_for(self, key: str, now: int) -> int:
+        """Microseconds until a known ``key`` would allow a check as the last one again; 0 if it does."""
+        rule, cost = self._rules[key], self._costs.get(key, 1)
+        retry_after = rule.implementation.evaluate(self._states[key], rule.quota, cost, now)[1]
+        return self.reset_after(key, now) if retry_after < 0 else retry_after  # when slots become free is not known
+
+    def keep_at_most(self, keys: int) -> None:
+        """Keep at most so many ``keys``, unless ``most_keys`` has said how many."""
+        if self._may_be_bound:
+            self._forgetting.most = keys
 
     def usage(self) -> Counter[tuple[str, int]]:
         """How many keys there are of each algorithm and number of entries: for estimates."""
@@ -179,40 +185,37 @@ class MemoryStorage:
         self._latest = max(self._latest, now)
         rules = self._rules
         for hit, (_, retry_after, reset_after) in zip(hits, standings_of(reply), strict=True):
+            if hit.cost > 1 and not retry_after:
+                self._costs[hit.key] = hit.cost
             if rules.get(hit.key) is not hit.rule and hit.cost and not retry_after and hit.key in self._states:
-                self._written_by(hit.rule, hit.key, now + reset_after)
+                self._written_by(hit.rule, hit.key, now + reset_after, now)
 
     def _note_begun(self, hits: tuple[Hit, ...], now: int, keys: Sequence[str]) -> None:
         for hit in hits:
             if hit.key in keys:
-                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window)
+                self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
 
     def _note_bans(self, bans: Sequence[Watching], reply: Reply) -> None:
         for place, hit, _ in bans:
             if self._states.get(hit.key) is not None:
                 _, _, reset_after = standing_of(reply, place)
-                self._written_by(hit.rule, hit.key, reply[NOW] + reset_after)
+                self._written_by(hit.rule, hit.key, reply[NOW] + reset_after, reply[NOW])
 
-    def _written_by(self, rule: Rule, key: str, due: int) -> None:
-        if key not in self._rules:
-            heapq.heappush(self._due, (due + rule.longest_quota.window - rule.quota.window, key))
-            self._first_due = self._due[0][0]
+    def _written_by(self, rule: Rule, key: str, due: int, now: int) -> None:
+        is_new = key not in self._rules
         self._rules[key] = rule
+        if is_new:
+            self._forgetting.add(key, rule.quota.window, due + rule.longest_quota.window - rule.quota.window)
+            if len(self._rules) > self._forgetting.most:
+                self._forget(self._forgetting.surplus(self, now))
 
     def _sweep(self, now: int, most: int) -> None:
-        due, states, rules = self._due, self._states, self._rules
-        while most and due and due[0][0] <= now:
-            most -= 1
-            key = due[0][1]
-            state, rule = states[key], rules[key]
-            algorithm, quota = rule.implementation, rule.longest_quota
-            reset_after = algorithm.reset_after(state, quota, now, algorithm.evaluate(state, quota, 0, now)[3])
-            if reset_after > 0:
-                heapq.heapreplace(due, (now + reset_after, key))
-            else:
-                heapq.heappop(due)
-                del states[key], rules[key]
-        self._first_due = due[0][0] if due else NOTHING_DUE
+        self._forget(self._forgetting.sweep(self, now, most))
+
+    def _forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            del self._states[key], self._rules[key]
+            self._costs.pop(key, None)
 
 
 _QuickWay = tuple[

@@ -25,7 +25,7 @@ def examine_storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[
         yield Finding("storage", Severity.WRONG, f"{str(error).rstrip('.')}.", remedy_for(error, FIX))
         return
     if not clients:
-        yield from _in_this_process(storage)
+        yield from _in_this_process(storage, gate.settings.memory_keys)
         return
     if isinstance(storage, LocalStorage):
         yield _on_this_machine(storage)
@@ -39,11 +39,11 @@ def _on_this_machine(storage: LocalStorage) -> Finding:
     return Finding("sharing", Severity.OK, f"{text} It ends with the last of them, and all quotas with it.")
 
 
-def _in_this_process(storage: Any) -> Iterator[Finding]:
+def _in_this_process(storage: Any, most_keys: int) -> Iterator[Finding]:
     if storage.shared:
         yield Finding("storage", Severity.OK, f"{type(storage).__name__}; this command knows nothing more about it.")
         return
-    text = "memory://, in each process by itself, gone when it ends."
+    text = f"memory://, in each process by itself, gone when it ends, {most_keys:,} keys at most."
     remedy = f'For several workers: {PREFIX}STORAGE_URI = "local://"; or machines: "redis://localhost:6379/0".'
     workers = workers_asked_for(os.environ)
     if workers is not None and workers.count > 1:

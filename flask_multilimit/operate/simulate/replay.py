@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
 from ...engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
+from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.endpoint import AppliedLimits, Plan
 from ...plan.plans import Plans
 from .asking import Asked, Asking, Charging, Given, RuleKey, Shape
@@ -53,7 +54,7 @@ class Replay:
         self._lists = lists
         self._tell = tell
         self._time = time = Timeline()
-        self._storage = MemoryStorage(clock=lambda: time.now)
+        self._storage = MemoryStorage(clock=lambda: time.now, most_keys=UNBOUNDED)
         self._limiter = Limiter(self._storage)
         self._slots = HeldSlots(self._storage, time)
         self._charging = Charging()

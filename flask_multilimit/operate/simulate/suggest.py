@@ -12,6 +12,7 @@ from typing import Any
 from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
 from ...engine.errors import check_several
+from ...engine.storage.forgetting import UNBOUNDED
 from .arrivals import Arrivals, Instants, peak, percentile
 
 MICROSECONDS = 1_000_000
@@ -191,7 +192,7 @@ def refused_of(instants: Instants, rules: Sequence[Rule], most: int | None = Non
     Requests before the ``retry_after`` of a refusal are counted without asking the engine: it would refuse them all.
     """
     place = refused = 0
-    storage = MemoryStorage(clock=lambda: instants[place])
+    storage = MemoryStorage(clock=lambda: instants[place], most_keys=UNBOUNDED)
     hits = hits_for(rules, scope="suggest")
     check = storage.check
     while place < len(instants):

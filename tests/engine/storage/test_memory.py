@@ -6,20 +6,26 @@ import random
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from flask import Flask
 
-from flask_multilimit.engine import Limiter, MemoryStorage, Rule
+from flask_multilimit import MultiLimit
+from flask_multilimit.engine import Ban, Concurrent, Layers, Limiter, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.hits import Hit, Hits
+from flask_multilimit.engine.storage.forgetting import MOST_LOOKS, Forgetting
+from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits, rule
 from support.clock import Clock
 from support.rates import RATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from flask_multilimit.engine.rules import Rules
 
 MANY = 5_000
 MINUTE = Rule(60, 5)
@@ -155,6 +161,173 @@ def test_a_key_that_is_reset_time_and_again_is_kept_once(
 
     assert len(storage) == 2
     assert grown < 100_000  # 2000 entries of that list would be three times as much
+
+
+# More keys than there is room for
+
+FEW = 1000
+FLOOD = 2 * FEW
+
+
+@pytest.fixture
+def full(clock: Clock) -> Limiter:
+    return Limiter(MemoryStorage(clock, most_keys=FEW))
+
+
+def flood(limiter: Limiter, rules: Rules, clock: Clock, *, many: int = FLOOD, start: int = 0) -> None:
+    """One unit each for subjects that nobody has seen before."""
+    for n in range(start, start + many):
+        assert limiter.check(hits_for(rules, scope="api", subject=f"invented {n}")).allowed
+        clock.advance(0.001)
+
+
+@each_algorithm
+def test_invented_subjects_fill_the_memory_only_up_to_its_bound(full: Limiter, clock: Clock, algorithm: str) -> None:
+    flood(full, [rule(algorithm, 60, 5), rule(algorithm, 3600, 50)], clock)
+
+    assert len(full.storage) <= FEW
+
+
+@each_algorithm
+def test_those_whose_quota_is_whole_again_soonest_are_forgotten_first(
+    full: Limiter, clock: Clock, algorithm: str
+) -> None:
+    early, late = hits(rule(algorithm, 60, 5), subject="early"), hits(rule(algorithm, 60, 5), subject="late")
+    full.check(early)
+    clock.advance(1)
+    flood(full, rule(algorithm, 60, 5), clock, many=FEW - 2)
+    for _ in range(2):
+        full.check(late)
+
+    flood(full, rule(algorithm, 60, 5), clock, many=FEW // 2, start=FEW)
+
+    assert [full.peek(each).remaining for each in (early, late)] == [5, 3]
+
+
+@each_algorithm
+def test_nobody_floods_his_own_refusal_away(full: Limiter, clock: Clock, algorithm: str) -> None:
+    refused = hits(rule(algorithm, 60, 5), subject="attacker")
+    exhaust(full, refused)
+
+    flood(full, rule(algorithm, 60, 5), clock)
+
+    assert not full.check(refused).allowed
+
+
+@each_algorithm
+def test_nobody_floods_away_the_refusal_of_a_check_that_costs_more(full: Limiter, clock: Clock, algorithm: str) -> None:
+    refused = hits(rule(algorithm, 60, 7), subject="attacker", cost=5)
+    exhaust(full, refused)
+
+    flood(full, rule(algorithm, 60, 7), clock)
+
+    assert not full.check(refused).allowed
+
+
+def test_nobody_floods_his_own_ban_away(full: Limiter, clock: Clock) -> None:
+    banned = hits_for("5/second", scope="api", subject="attacker", ban=Ban(after=2, within=60, time=30))
+    for _ in range(7):
+        full.check(banned)
+
+    flood(full, "5/minute", clock)
+    clock.advance(20)
+    flood(full, "5/hour", clock)
+
+    assert full.check(banned).ban is not None
+
+
+def test_requests_in_progress_are_not_flooded_away(full: Limiter, clock: Clock) -> None:
+    busy = hits(Concurrent(2, 30), subject="attacker")
+    exhaust(full, busy)
+
+    flood(full, "5/minute", clock)
+
+    assert not full.check(busy).allowed
+
+
+def test_a_flood_of_subjects_that_all_refuse_leaves_limits_of_other_windows_in_force(
+    full: Limiter, clock: Clock
+) -> None:
+    """Otherwise the key of a minute would always be the first to go, and its limit would never refuse."""
+    flood(full, "1/day", clock, many=2 * FEW)
+
+    minute = hits("5/minute")
+    for n in range(20):
+        full.check(minute)
+        flood(full, "1/day", clock, many=n, start=(2 + n) * FEW)
+
+    assert not full.check(minute).allowed
+    assert len(full.storage) <= FEW * 9 // 8
+
+
+def test_of_subjects_that_all_refuse_the_first_to_admit_again_is_forgotten(full: Limiter, clock: Clock) -> None:
+    flood(full, "1/minute", clock, many=2 * FEW)
+
+    refused = [
+        n for n in range(2 * FEW) if not full.peek(hits_for("1/minute", scope="api", subject=f"invented {n}")).allowed
+    ]
+
+    assert refused[-1] == 2 * FEW - 1
+    assert refused == list(range(refused[0], 2 * FEW))
+    assert FEW <= len(refused) <= FEW * 9 // 8
+
+
+def test_what_was_refused_and_is_over_is_forgotten_in_time(full: Limiter, clock: Clock) -> None:
+    flood(full, "1/minute", clock, many=2 * FEW)
+    clock.advance(61)
+
+    for _ in range(2 * FEW):
+        full.check(hits("9999/minute"))
+
+    assert len(full.storage) == 1
+
+
+def test_no_check_pays_for_many_keys_that_were_written_since() -> None:
+    """Every key is later than it seemed, and every second one refuses."""
+
+    class Keys:
+        asked = 0
+
+        def reset_after(self, key: str, now: int) -> int:  # noqa: ARG002
+            Keys.asked += 1
+            return 10_000_000 + int(key)
+
+        def refuses_for(self, key: str, now: int) -> int:  # noqa: ARG002
+            return 5_000_000 * (int(key) % 2)
+
+    forgetting, gone, most_asked, most = Forgetting(FEW), 0, 0, 0
+    for n in range(5 * FEW):
+        forgetting.add(str(n), 60_000_000, due=n)
+        Keys.asked = 0
+        gone += len(forgetting.surplus(Keys(), 0))
+        most_asked, most = max(most_asked, Keys.asked), max(most, n + 1 - gone)
+
+    assert most_asked <= MOST_LOOKS
+    assert most <= FEW * 9 // 8
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Limiter("memory://", layers=Layers(memory_keys=FEW)),
+        lambda: limiter_of(MULTILIMIT_MEMORY_KEYS=FEW),
+    ],
+    ids=["layers", "setting"],
+)
+def test_the_bound_can_be_set(made: Callable[[], Limiter]) -> None:
+    limiter = made()
+
+    for n in range(FLOOD):
+        limiter.check(hits("5/minute", subject=str(n)))
+
+    assert len(limiter.storage) == FEW
+
+
+def limiter_of(**settings: Any) -> Limiter:
+    app = Flask("shop")
+    app.config.update(settings)
+    MultiLimit(app)
+    return gate_of(app).limiter
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from ...clock import monotonic_microseconds
 from ...errors import ConfigurationError, brief, check_logger, is_number
 from ...hits import OnStorageError, check_policy
 from ..base import Clocked, Storage, layers_of
+from ..forgetting import MOST_KEYS, check_memory_keys
+from ..memory import MemoryStorage
 from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
-from .guard.fallback import MOST_KEYS, check_outage_keys
 from .guard.guard import GuardedStorage
 from .guard.health import Health, check_on_change
 from .guard.workers import check_workers
@@ -35,8 +36,8 @@ class Layers:
     """How the guard decides when the storage fails; a hit's own ``on_storage_error`` comes first."""
     workers: int | None = None
     """The number of processes that share the storage; ``None``: found out (:func:`.count_workers`)."""
-    outage_keys: int = MOST_KEYS
-    """The most keys that this process counts by itself in an outage."""
+    memory_keys: int = MOST_KEYS
+    """The most keys that this process counts by itself: with ``memory://``, and in an outage."""
     deny_cache: float = DENY_SECONDS
     """The longest time in seconds for which a refusal is remembered; 0: no deny cache."""
     logger: logging.Logger | None = None
@@ -47,7 +48,7 @@ class Layers:
     def __post_init__(self) -> None:
         check_policy(self.on_storage_error)
         check_workers(self.workers)
-        check_outage_keys(self.outage_keys)
+        check_memory_keys(self.memory_keys)
         check_logger(self.logger)
         check_on_change(self.on_change)
         if not is_number(self.deny_cache) or not 0 <= self.deny_cache <= LONGEST_DENY_SECONDS:
@@ -57,6 +58,8 @@ class Layers:
 
     def around(self, storage: Storage) -> Storage:
         """``storage`` with its layers."""
+        if isinstance(storage, MemoryStorage):
+            storage.keep_at_most(self.memory_keys)
         if not storage.shared:
             return storage
         clock = _clock_of(storage)
@@ -67,7 +70,7 @@ class Layers:
                 workers=self.workers,
                 logger=self.logger,
                 on_change=self.on_change,
-                outage_keys=self.outage_keys,
+                memory_keys=self.memory_keys,
                 clock=clock,
             )
         if self.deny_cache and not _has(DenyCache, storage):

@@ -16,17 +16,12 @@ from ....algorithms import UNKNOWN
 from ....algorithms.base import held, level_of
 from ....clock import monotonic_microseconds
 from ....decision import Decision
-from ....errors import ConfigurationError, brief
 from ....hits import BanHit, Hit, bans_among, memoized
 from ....reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Concurrent, Rule
 from ...base import Slot
+from ...forgetting import MOST_KEYS
 from ...memory import SWEEPS, MemoryStorage
-
-MOST_KEYS = 50_000
-"""The most keys that are counted here in an outage, by default. Beyond that, the keys whose quotas would be full again
-soonest are forgotten: their subjects start over."""
-FEWEST_KEYS = 1000
 
 REMEMBERED = 8192
 """At least this many checks have their latest answer kept; at most twice as many."""
@@ -39,12 +34,6 @@ COME_BACK = 1_000_000
 
 UNLIMITED = 10**9
 """A count that refuses nothing."""
-
-
-def check_outage_keys(most: object) -> None:
-    """Raise :class:`ConfigurationError` unless ``most`` is a sensible number of keys."""
-    if type(most) is not int or most < FEWEST_KEYS:
-        raise ConfigurationError(f"outage_keys={brief(most)}: give a whole number, {FEWEST_KEYS} or more")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -62,11 +51,10 @@ class Fallback:
 
     def __init__(self, clock: Callable[[], int] = monotonic_microseconds, *, most_keys: int = MOST_KEYS) -> None:
         self.workers = 1
-        self.most_keys = most_keys
         self.now = clock
         self._away_since: int | None = None
         self._past: int | None = None
-        self._memory = MemoryStorage(self._clock)
+        self._memory = MemoryStorage(self._clock, most_keys=most_keys)
         self._recent: dict[str, Known] = {}
         self._older: dict[str, Known] = {}
         self._by_key: dict[str, Known] = {}
@@ -142,7 +130,6 @@ class Fallback:
                 wait = UNKNOWN if hit.rule.holds_slots else COME_BACK
                 standings[hit.key] = (0, wait if hit.cost else 0, 0)
         self._unsettled = True
-        self._memory.forget_soonest(self.most_keys)
         start = head(answer.at, answer.reply[DELAY], allowed=answer.allowed and not banned)
         return _decision(check_id, hits, start, {**standings, **bans}), answer
 

@@ -19,8 +19,8 @@ from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError, check_logger
 from ....hits import PEEKED, Hit, OnStorageError
 from ...base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
+from ...forgetting import MOST_KEYS, check_memory_keys
 from .breaker import State
-from .fallback import MOST_KEYS, check_outage_keys
 from .health import Health, check_on_change
 from .outage import Outage
 from .policy import Policy
@@ -37,7 +37,7 @@ class GuardedStorage:
     ``on_error`` applies to hits without an ``on_storage_error``. If the hits of a check differ, ``raise`` comes before
     ``deny``, ``local`` and ``allow``; shadow hits never raise or deny. ``workers`` is the number of processes that
     share the storage, on all machines; by default :func:`.count_workers` finds it. ``on_change`` is called once when
-    the storage begins to fail, and once when it is back. ``outage_keys`` bounds the memory of an outage: the keys that
+    the storage begins to fail, and once when it is back. ``memory_keys`` bounds the memory of an outage: the keys that
     are counted here, and the hits that are kept to be charged later. ``clock``, for tests, returns the microseconds by
     which this process limits by itself. Thread-safe, fork-safe. Raises :class:`ConfigurationError`.
     """
@@ -50,12 +50,12 @@ class GuardedStorage:
         workers: int | None = None,
         logger: logging.Logger | None = None,
         on_change: Callable[[Health], object] | None = None,
-        outage_keys: int = MOST_KEYS,
+        memory_keys: int = MOST_KEYS,
         clock: Callable[[], int] = monotonic_microseconds,
     ) -> None:
         check_storage(storage, "GuardedStorage")
         check_workers(workers)
-        check_outage_keys(outage_keys)
+        check_memory_keys(memory_keys)
         check_logger(logger)
         check_on_change(on_change)
         check_clock(clock)
@@ -66,11 +66,11 @@ class GuardedStorage:
             "workers": workers,
             "logger": logger,
             "on_change": on_change,
-            "outage_keys": outage_keys,
+            "memory_keys": memory_keys,
         }
         self._policy = Policy(on_error)
         report = Report(logger, on_change, on_error)
-        self._outage = Outage(storage, report, workers=workers, outage_keys=outage_keys, clock=clock)
+        self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock)
         self._breaker = self._outage.breaker
         self._recovery = Recovery(storage, self._outage, report)
         self._remember = self._outage.fallback.remember

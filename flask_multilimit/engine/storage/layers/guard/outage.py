@@ -22,16 +22,16 @@ from .workers import Workers, count_workers
 class Outage:
     """Begins when the storage fails, and ends when it has been charged for what was admitted meanwhile.
 
-    ``outage_keys`` bounds both the keys that are counted here and the hits that are kept to be charged later. Every
+    ``memory_keys`` bounds both the keys that are counted here and the hits that are kept to be charged later. Every
     change is made under the lock of the breaker. Thread-safe, fork-safe.
     """
 
     def __init__(
-        self, storage: Storage, report: Report, *, workers: int | None, outage_keys: int, clock: Callable[[], int]
+        self, storage: Storage, report: Report, *, workers: int | None, memory_keys: int, clock: Callable[[], int]
     ) -> None:
         self.breaker: Breaker = Breaker()
-        self.fallback: Fallback = Fallback(clock, most_keys=outage_keys)
-        self.pending: PendingCharges = PendingCharges(storage, clock, self.note_single, most_hits=outage_keys)
+        self.fallback: Fallback = Fallback(clock, most_keys=memory_keys)
+        self.pending: PendingCharges = PendingCharges(storage, clock, self.note_single, most_hits=memory_keys)
         self._report = report
         self._given_workers = workers
         self._workers: Workers | None = None

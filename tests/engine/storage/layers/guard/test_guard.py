@@ -1168,7 +1168,7 @@ def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch
 
 def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFixture) -> None:
     changes, clock, logger = list[Health](), Clock(), logging.getLogger("app")
-    options: dict[str, Any] = {"workers": 4, "logger": logger, "on_change": changes.append, "outage_keys": 1000}
+    options: dict[str, Any] = {"workers": 4, "logger": logger, "on_change": changes.append, "memory_keys": 1000}
     storage = Shared(clock)
     guard = GuardedStorage(MemoryStorage(), **options, on_error="deny").rebuild(storage, clock)
     storage.error = StorageError("it is broken")
@@ -1227,27 +1227,27 @@ def test_where_nothing_tells_it_is_more_than_there_are_likely_to_be(tmp_path: Pa
 def test_the_memory_of_an_outage_is_bounded() -> None:
     storage = Shared(Clock())
     storage.error = StorageError("it is broken")
-    guard = GuardedStorage(storage, workers=1, outage_keys=1000, clock=storage.clock or Clock())
+    guard = GuardedStorage(storage, workers=1, memory_keys=1000, clock=storage.clock or Clock())
     limiter = Limiter(guard)
     plan = [Rule(60, 5), Rule(3600, 50)]
 
-    for subject in range(900):
+    for subject in range(800):
         assert limiter.check(hits_for(plan, scope="api", subject=str(subject))).allowed
 
     health = limiter.health()
     assert health.fallback_keys == 1000
     assert health.pending == 500
-    assert health.given_up == 400
-    assert [limiter.check(hits_for(plan[1], scope="api", subject=each)).remaining for each in ("0", "899")] == [48, 48]
+    assert health.given_up == 300
+    assert [limiter.check(hits_for(plan[1], scope="api", subject=each)).remaining for each in ("0", "799")] == [48, 48]
     limiter.close()
 
 
 @pytest.mark.parametrize("most", [999, 0, True, 1e6, "50000", None])
 def test_a_wrong_bound_is_told(most: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"outage_keys=.*: give a whole number, 1000 or more"):
-        GuardedStorage(Shared(Clock()), outage_keys=most)
-    with pytest.raises(ConfigurationError, match="outage_keys="):
-        Layers(outage_keys=most)
+    with pytest.raises(ConfigurationError, match=r"memory_keys=.*: give a whole number, 1000 or more"):
+        GuardedStorage(Shared(Clock()), memory_keys=most)
+    with pytest.raises(ConfigurationError, match="memory_keys="):
+        Layers(memory_keys=most)
 
 
 # Slots that were taken before an outage
