@@ -204,6 +204,17 @@ def test_those_whose_quota_is_whole_again_soonest_are_forgotten_first(
     assert [full.peek(each).remaining for each in (early, late)] == [5, 3]
 
 
+def test_a_subject_seen_early_and_late_is_not_the_first_to_be_forgotten(full: Limiter, clock: Clock) -> None:
+    goes_on = hits("5/minute", subject="goes on")
+    full.check(goes_on)
+    flood(full, "5/minute", clock, many=FEW - 1)
+    full.check(goes_on)
+
+    flood(full, "5/minute", clock, many=FEW // 2, start=FEW)
+
+    assert full.peek(goes_on).remaining == 3
+
+
 @each_algorithm
 def test_nobody_floods_his_own_refusal_away(full: Limiter, clock: Clock, algorithm: str) -> None:
     refused = hits(rule(algorithm, 60, 5), subject="attacker")
