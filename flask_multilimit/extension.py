@@ -22,6 +22,7 @@ from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
 from .engine.errors import check_several
 from .engine.hits import Hits, OnStorageError
+from .engine.limiter import unasked
 from .engine.rules import Rules
 from .engine.storage import (
     Health,
@@ -255,32 +256,34 @@ class MultiLimit:
         """
         return check_hits(gate_in_force(), hits, scope, subjects)
 
-    def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision | None:
+    def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision:
         """Where a subject stands at ``endpoint``, without charging; by default, subject and endpoint of this request.
 
         Give the subject as ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a
-        type. Only limiters of the given types answer; ``None`` if there are none. ``method`` narrows it to one request
-        method.
+        type. Only limiters of the given types answer; if there are none, the decision admits and has no statuses.
+        ``method`` narrows it to one request method.
         """
         gate = gate_in_force()
-        hits = hits_of(_standing(gate, endpoint, method, subjects_given(**subject)))
-        return gate.limiter.peek(hits) if hits else None
+        hits = hits_of(_standing(gate, gate.plans, endpoint, method, subjects_given(**subject)))
+        return gate.limiter.peek(hits) if hits else unasked(())
 
     def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
         """Reset the quotas of a subject at ``endpoint``, at once and for every process.
 
-        Parameters as for :meth:`peek`; quotas that everyone shares are reset only with ``everyone=True``. Raises
-        :class:`ConfigurationError` if no limiter there counts the given subject.
+        Parameters as for :meth:`peek`; quotas that everyone shares are reset only with ``everyone=True``. Quotas under
+        the declared limits are reset while overrides are in force, too. Raises :class:`ConfigurationError` if no
+        limiter there counts the given subject.
         """
         gate = gate_in_force()
         given = subjects_given(**subject)
-        applied = _standing(gate, endpoint, method, given)
-        hits = hits_of(each for each in applied if given or each.subject != EVERYONE)
-        if given and not hits:
+        several = dict.fromkeys((gate.plans, gate.plans.declared))
+        applied = [each for plans in several for each in _standing(gate, plans, endpoint, method, given)]
+        if given and not applied:
             where = f'at "{endpoint}"' if endpoint else "at this endpoint"
-            why = "has rules for" if applied else "counts"
-            raise ConfigurationError(f"reset: no limiter {where} {why} {' and '.join(given)}, so nothing was reset")
-        gate.limiter.reset(hits)
+            raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
+        hits = hits_of(each for each in applied if given or each.subject != EVERYONE)
+        if hits:
+            gate.limiter.reset(hits)
 
     def reset_everywhere(self, **subject: Any) -> int:
         """Reset the quotas of a subject everywhere: at all endpoints, in functions, and in checks; at once, for all
@@ -399,22 +402,24 @@ def _layers(app: Flask, settings: Settings) -> Layers:
     )
 
 
-def _standing(gate: AppGate, endpoint: str | None, method: str | None, given: Mapping[str, str]) -> Sequence[Applied]:
-    """The limiters at ``endpoint`` (default: that of the request) that count the ``given`` subjects (default: those of
-    the request)."""
+def _standing(
+    gate: AppGate, plans: Plans, endpoint: str | None, method: str | None, given: Mapping[str, str]
+) -> Sequence[Applied]:
+    """The limiters of ``plans`` at ``endpoint`` (default: that of the request) that count the ``given`` subjects
+    (default: those of the request)."""
     if endpoint is None and not has_request_context():
         raise ConfigurationError("outside of a request, name an endpoint and a subject: ip=, user= or others")
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
     if endpoint is None:
-        plan, resolve = gate.plans.of_request(request), gate.subjects.given(given) if given else gate.subjects.resolve
+        plan, resolve = plans.of_request(request), gate.subjects.given(given) if given else gate.subjects.resolve
         return plan.apply(resolve, conditions=False) if plan else ()
     if given:
         from .operate.standing import standings_of  # noqa: PLC0415 - requests seldom ask about other subjects
 
-        standings = standings_of(gate, endpoint, method, given)
+        standings = standings_of(gate, endpoint, method, given, plans=plans)
     else:
         from .plan.standings import standings_at  # noqa: PLC0415 - most apps never ask
 
-        standings = standings_at(gate.plans, endpoint, method, gate.subjects.resolve)
+        standings = standings_at(plans, endpoint, method, gate.subjects.resolve)
     return [applied for standing in standings for applied in standing.applied]

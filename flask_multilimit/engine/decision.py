@@ -24,7 +24,7 @@ from .reply import (
     standing_of,
     standings_of,
 )
-from .rules import Rule
+from .rules import MAX_COUNT, Rule
 
 _MICROSECONDS = 1_000_000
 
@@ -225,8 +225,8 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def remaining(self) -> int:
-        """The smallest ``remaining`` of all rules."""
-        return min(status.remaining for status in self.statuses)
+        """The smallest ``remaining`` of all rules; the largest count that a rule can have if there are none."""
+        return min((status.remaining for status in self.statuses), default=MAX_COUNT)
 
     @property
     def retry_after(self) -> float:
@@ -259,8 +259,8 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     def reset_after(self) -> float:
         """Seconds until every quota is full again if there are no requests."""
         if not self.refunded and not memoized(self.hits, bans_among):
-            return max(reset_afters(self.reply)) / _MICROSECONDS
-        return max(status.reset_after for status in self.statuses)
+            return max(reset_afters(self.reply), default=0) / _MICROSECONDS
+        return max((status.reset_after for status in self.statuses), default=0.0)
 
     def after_refund(self, keys: frozenset[str]) -> Decision:
         """The same decision after its charges to ``keys`` were refunded."""

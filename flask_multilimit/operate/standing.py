@@ -14,17 +14,21 @@ from ..plan.standings import Standing, methods_for, standings_given
 from ..serve.gate import AppGate
 
 if TYPE_CHECKING:
+    from ..plan.plans import Plans
     from ..serve.access import Listed
 
 
-def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
-    """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods.
+def standings_of(
+    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], *, plans: Plans | None = None
+) -> list[Standing]:
+    """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods;
+    without ``plans``, by those in force.
 
     Outside of a request, a callable for rules is called within a made-up request from the given address, which contains
     nothing else. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not take the method.
     """
     with _made_up_request(gate, endpoint, method, given):
-        return standings_given(gate.plans, endpoint, method, given)
+        return standings_given(plans or gate.plans, endpoint, method, given)
 
 
 def listed_of(gate: AppGate, given: Mapping[str, str]) -> Listed | None:

@@ -48,7 +48,10 @@ class Plans:
         key_prefix: str,
         dynamic: MutableMapping[Hashable, DynamicRules] | None = None,
         overrides: Overrides | None = None,
+        declared: Plans | None = None,
     ) -> None:
+        self.declared: Plans = declared or self
+        """The plans without overrides."""
         self.app = app
         self.sources = sources
         self.key_prefix = key_prefix
@@ -102,6 +105,7 @@ class Plans:
             key_prefix=self.key_prefix,
             dynamic=self.dynamic,
             overrides=overrides,
+            declared=self.declared,
         )
         plans.ensure()
         for stack, made in list(self._services.items()):

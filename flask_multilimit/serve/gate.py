@@ -110,6 +110,7 @@ class AppGate(InForce):
     def admit(self, stack: Stack) -> frozenset[Declaration]:
         """Check the limiters of ``stack`` together with all other limits that apply. Raise unless the call may pass."""
         if not self.settings.enabled:
+            self._records.note_unlimited()
             return stack.covered
         record = self._records.current()
         if record is None or record.plan is NO_PLAN:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal, cast
 
-from flask import Flask, Request, Response, current_app, g
+from flask import Flask, Request, Response, g
 from werkzeug.local import LocalProxy
 
+from ..declare.advice import app_in_force, gate_of_app
 from ..declare.limiter import Declaration
 from ..declare.subjects import current_request, request_if_any
 from ..engine import Decision, Hit
+from ..engine.limiter import unasked
 from ..plan.endpoint import Applied, Plan
 
 Access = Literal["unknown", "limited", "allowed"]
@@ -72,6 +74,11 @@ class Records:
             return None
         return found  # cast() would be three calls per request
 
+    def note_unlimited(self) -> None:
+        """Outside of a request, note that the latest check had nothing to limit; in a request, its record says so."""
+        if request_if_any() is None:
+            self.make().checked = True
+
     def make(self) -> Record:
         """A new record for the current request. Outside of a request it replaces the last one: there is no response to
         show several, and an app context may live long."""
@@ -106,13 +113,22 @@ def _name_for(app: Flask) -> str:
 
 
 def _latest_decision() -> Decision:
-    name = _name_for(current_app._get_current_object())  # type: ignore[attr-defined]
-    asked = request_if_any()
+    app, asked = app_in_force(), request_if_any()
+    gate_of_app(app, needed_by="current_decision: ")
+    name = _name_for(app)
     record: Record | None = g.get(name) if asked is None else asked.__dict__.get(name)
-    if record is None or not record.decisions:
-        raise RuntimeError("no limit has been checked for this request yet")
-    return record.decisions[-1]
+    if record is not None and record.decisions:
+        return record.decisions[-1]
+    if record is None and asked is None:
+        raise RuntimeError("current_decision: outside of a request, no limited function has been called yet")
+    if record is not None and not record.checked:
+        raise RuntimeError(
+            "current_decision: the limits of this request have not been checked yet: ask in the view or after it"
+        )
+    return unasked(())
 
 
 current_decision: Decision = LocalProxy(_latest_decision)  # type: ignore[assignment]
-"""The latest :class:`Decision` of the current request, for view code; ``RuntimeError`` when nothing was checked."""
+"""The latest :class:`.Decision` of the current request, for view code. Where nothing limits the request now, it admits
+and has no statuses. ``RuntimeError`` before the limits of the request are checked, and outside of a request before a
+limited function is called."""

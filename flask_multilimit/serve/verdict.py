@@ -49,6 +49,8 @@ class Verdicts:
                 raise self.rejection(decision, applied)
         if record is not None:
             record.admitted = True
+        elif applied is None or not applied.hits:
+            self._records.note_unlimited()
 
     def check_ended(self, plan: Plan, record: Record) -> None:
         """Check ``plan`` for a request that ends before its view, so that the user may be unknown. Raises as
