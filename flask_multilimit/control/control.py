@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -22,7 +23,9 @@ from .watch import Watcher
 
 TRIES = 20
 """How often a change is tried while others write."""
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+LONGEST_DURATION = 100
+"""Characters."""
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
 _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
 
 Duration = float | str | timedelta
@@ -318,7 +321,7 @@ def seconds_of(duration: Duration) -> float:
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
-        seconds = _seconds_in(duration.strip().lower())
+        seconds = _seconds_in(duration)
     else:
         seconds = duration
     if type(seconds) not in {int, float} or not 1 <= seconds <= LONGEST:
@@ -327,10 +330,13 @@ def seconds_of(duration: Duration) -> float:
 
 
 def _seconds_in(text: str) -> float:
-    if text.isdigit():
-        return int(text)
-    parts = _PART.findall(text)
-    units = [UNITS.get(_SHORT.get(unit, unit.removesuffix("s"))) for _, unit in parts]
-    if not parts or _PART.sub("", text) or None in units:
+    normalized = " ".join(text[: LONGEST_DURATION + 1].lower().split())
+    if normalized.isascii() and normalized.isdigit() and len(text) <= LONGEST_DURATION:
+        return int(normalized)
+    seconds, end = 0.0, 0
+    while part := _PART.match(normalized, end):
+        seconds += float(part[1]) * UNITS.get(_SHORT.get(part[2], part[2].removesuffix("s")), math.nan)
+        end = part.end()
+    if end < len(normalized) or not end or math.isnan(seconds) or len(text) > LONGEST_DURATION:
         raise InvalidData("", [Mistake("for", brief(text), 'write a time as "90s", "15m", "2h" or "1d 12h"')])
-    return sum(float(number) * (unit or 0) for (number, _), unit in zip(parts, units, strict=True))
+    return seconds

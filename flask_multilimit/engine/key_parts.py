@@ -9,11 +9,10 @@ from urllib.parse import unquote
 from .keys import NOTHING, hash_tag_of
 
 _RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
-_FORMS = (
-    r"(?P<stem>.+?\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:]+):(?P<subject>[^:]*):" + _RULE,
-    r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE,
+_TAGGED_BY_SCOPE = re.compile(
+    r"(?P<stem>[^{}]+\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:{}]+):(?P<subject>[^:{}]*):" + _RULE
 )
-"""Keys whose hash tag is the scope, and those whose hash tag is the subject."""
+_TAGGED_BY_SUBJECT = re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE)
 
 
 class KeyParts(NamedTuple):
@@ -31,7 +30,7 @@ class KeyParts(NamedTuple):
 
 def parts_of_key(key: str) -> KeyParts | None:
     """The parts of ``key``; ``None`` if it is not the key of a limit."""
-    match = next(filter(None, (re.fullmatch(form, key) for form in _FORMS)), None)
+    match = _TAGGED_BY_SCOPE.fullmatch(key) or _TAGGED_BY_SUBJECT.fullmatch(key)
     if match is None:
         return None
     return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})

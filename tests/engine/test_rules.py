@@ -255,6 +255,7 @@ BAD_TEXTS = [
     *("True/minute", "x/minute", "5/0 seconds", "5/-1 seconds", "5/1.5 seconds", "0x10/minute", "1_000/minute"),
     *("5/401 days", "5/14 months", "5/2 years", "1000000001/minute", "5perminute", "5 perminute", "\u0665/minute"),
     *("9" * 400 + "/minute", "9" * 5000 + "/minute", "5/" + "9" * 400 + " seconds", "5/" + "9" * 5000 + " seconds"),
+    *(" " * 20_000, "5/minute" + " " * 20_000, "5" + " per" * 5000, "5 at once;" * 1000, "1 0/minute"),
     *("5/minute per user", "5\0/minute", "5/minute\0", "5//minute", "5/minute;", ";", ",", "5/minute;;6/hour"),
 ]
 

@@ -11,7 +11,8 @@ from flask_multilimit import Ban, ConfigurationError, Rule
 
 _SEPARATORS = re.compile("[,;|]")
 _ITEM = re.compile(
-    r"\s*(?P<amount>[0-9]+)\s*(?:/|per)\s*(?P<multiples>[0-9]+)?\s*(?P<unit>[a-z]+)\s*", re.IGNORECASE | re.ASCII
+    r"\s*(?P<amount>[0-9]{1,18})\s*(?:/|per)\s*(?:(?P<multiples>[0-9]{1,18})\s*)?(?P<unit>[a-z]+)\s*",
+    re.IGNORECASE | re.ASCII,
 )
 
 

@@ -144,11 +144,7 @@ def _type(key_func: Any, notes: list[str]) -> Iterator[str]:
         yield "type=IP"
         return
     called = _called(key_func)
-    name = (
-        "client"
-        if key_func is get_remote_address_cloudflare
-        else re.sub(r"\W|<.*>", "", called)[:20].strip("_") or "key"
-    )
+    name = "client" if key_func is get_remote_address_cloudflare else re.sub(r"\W", "", called)[:20].strip("_") or "key"
     if "<lambda>" in name_of(key_func):
         called, name = "KEY", "key"
         notes.append(

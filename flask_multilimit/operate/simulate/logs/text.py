@@ -90,8 +90,8 @@ _UNITS = {"D": 1, "{us}T": 1, "M": 1000, "{ms}T": 1000}
 
 _VARIABLE = {
     "nginx": re.compile(r"\$(?:\{(\w+)\}|(\w+))"),
-    "Apache": re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?((?:\{[^}]*\})?(?:\^[A-Za-z]{2}|[A-Za-z%]))"),
-    "gunicorn": re.compile(r"%\(([^)]*)\)s"),
+    "Apache": re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?((?:\{[^{}]*\})?(?:\^[A-Za-z]{2}|[A-Za-z%]))"),
+    "gunicorn": re.compile(r"%\(([^()]*)\)s"),
 }
 _IN_BRACES = re.compile(r"\{(?P<name>[^}]*)\}(?P<kind>.*)")
 _QUOTED = r'[^"\\]*(?:\\.[^"\\]*)*'
