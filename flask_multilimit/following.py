@@ -46,7 +46,7 @@ class _Following:
             store,
             take=self._take,
             report=_nothing,
-            logger=logger or logging.getLogger("flask_multilimit"),
+            logger=logger,
         )
         tell_child(self)
 

@@ -27,6 +27,7 @@ from .declare.subjects import EVERYONE, LimitType
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_path
 from .engine.forks import tell_child
+from .engine.text import SafeLogger
 from .operate.simulate.logs.logged import LoggedRequest, Recorded
 from .operate.simulate.logs.recorded import FILES, folders_of, line_of
 from .plan.sources import UNMATCHED_SCOPE
@@ -183,7 +184,7 @@ class Recorder:
             self.dropped += data.count(b"\n")
             if not self._failing:
                 self._failing = True
-                self._app.logger.error("Rate limits: requests could not be recorded: %s", error)
+                SafeLogger(self._app.logger).error("Rate limits: requests could not be recorded: %s", error)
 
     def _current(self, size: int) -> Path:
         segment = self._segment

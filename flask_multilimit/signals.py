@@ -11,6 +11,7 @@ from typing import Any
 from blinker import NamedSignal, Namespace
 from flask import Flask
 
+from .engine.text import SafeLogger
 from .observe.events import Event
 
 __all__ = [
@@ -117,4 +118,4 @@ def notify(signal: NamedSignal, app: Flask, **arguments: Any) -> None:
         try:
             receiver(app, **arguments)
         except Exception:  # noqa: PERF203 - a receiver cannot change the verdict, see above
-            app.logger.exception("Rate limits: a receiver of the signal %r raised", signal.name)
+            SafeLogger(app.logger).exception("Rate limits: a receiver of the signal %r raised", signal.name)

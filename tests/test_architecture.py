@@ -16,6 +16,7 @@ import pytest
 import flask_multilimit
 import flask_multilimit.control
 import flask_multilimit.engine
+import flask_multilimit.engine.text
 import flask_multilimit.signals
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,13 @@ STORAGES = (
 )
 """The same, for those rooms of ``engine/storage`` whose direction matters."""
 
-PUBLIC = (flask_multilimit, flask_multilimit.engine, flask_multilimit.control, flask_multilimit.signals)
+PUBLIC = (
+    flask_multilimit,
+    flask_multilimit.engine,
+    flask_multilimit.engine.text,
+    flask_multilimit.control,
+    flask_multilimit.signals,
+)
 
 FACES = {"control/__init__.py": {"following"}}
 """A public face may name rooms of later floors, which it imports on first use."""

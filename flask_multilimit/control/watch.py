@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import tell_child
+from ..engine.text import SafeLogger
 from ..engine.threads import threads_run
 from .document import Document
 from .store import NEVER_WRITTEN, Store
@@ -64,7 +65,7 @@ class Watcher:
         *,
         take: Callable[[Document], None],
         report: Callable[[Exception], None],
-        logger: logging.Logger,
+        logger: logging.Logger | None,
     ) -> None:
         self.store = store
         self.in_force: InForce = InForce()
@@ -76,7 +77,7 @@ class Watcher:
         self._not_before = 0.0
         self._take = take
         self._report = report
-        self._logger = logger
+        self._logger = SafeLogger(logger)
         self._running = False
         self._closed = False
         self._lock = Lock()

@@ -11,6 +11,7 @@ from flask import Flask
 
 from ..engine import Rule
 from ..engine.rules import NOTHING, Rules, rules_from
+from ..engine.text import SafeLogger
 from ..signals import notify, rules_failed
 from .limiter import RulesNow
 
@@ -78,7 +79,7 @@ class DynamicRules:
             self._failing = True
             _remember(self._failing_for, subject, None)
         if first:
-            self._app.logger.error(
+            SafeLogger(self._app.logger).error(
                 'Rate limits: the rules of the limiter on "%s" failed; the last good ones stay in force: %r',
                 self._where,
                 error,

@@ -9,9 +9,14 @@ from types import NoneType
 from typing import TypeGuard
 from uuid import UUID
 
+from .text import visible
+
 
 class MultiLimitError(Exception):
-    """Base class of every error that this package raises."""
+    """Base class of every error that this package raises. Its text is safe for eyes, whatever a client has sent."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class ConfigurationError(MultiLimitError, ValueError):

@@ -7,7 +7,6 @@ background thread a second later. Slots that were not released are released agai
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -24,6 +23,7 @@ from .hits import PEEKED, Hit, memoized
 from .records import from_fields
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
+from .text import SafeLogger
 from .threads import MadeLate
 
 RENEWALS = 3
@@ -40,7 +40,7 @@ storage because there are many."""
 LINGER_SECONDS = 10.0
 """How long the idle thread waits for more work."""
 
-_log = logging.getLogger("flask_multilimit")
+_logger = SafeLogger()
 
 
 class _Held:  # made at every request: an __init__ would be one more call
@@ -221,7 +221,7 @@ class Keeper:
         if now < self._silent_until:
             return
         self._silent_until = now + SILENT_SECONDS
-        _log.warning(
+        _logger.warning(
             "Rate limits: slots of %s could not be released: %s. Trying again; they expire in at most %d s. "
             "Other slots that cannot be released in the next %d s are not logged.",
             held.slots[0].hit.key,
@@ -245,7 +245,7 @@ class Keeper:
                     thread.start()
                 except RuntimeError as error:  # the interpreter is shutting down, or there are too many threads
                     self._thread = None
-                    _log.warning("Rate limits: could not start the thread that renews slots: %s", error)
+                    _logger.warning("Rate limits: could not start the thread that renews slots: %s", error)
             elif due < self._wakes_at:
                 self._wakes_at = due
                 self._wake().notify()
@@ -337,11 +337,11 @@ class Keeper:
         before = [self._renewed.get(held.check_id) for held in failed]
         if not all(renewed is not None and renewed.failing for renewed in before):
             error = next((error for _, error in failures if _fault(error)), failures[0].error)
-            _log.warning(
+            _logger.warning(
                 "Rate limits: could not renew slots (%d): %s. Trying again until they expire.",
                 len(failed),
                 error,
-                exc_info=_fault(error),
+                error=_fault(error),
             )
         for held in failed:
             self._renewed[held.check_id] = _Renewed(now + min(RETRY_SECONDS, held.timeout / RENEWALS), True)
@@ -352,10 +352,10 @@ class Keeper:
             storage.release([slot for lost in together for slot in lost.slots])
         except Exception as error:
             if _fault(error):  # other failures were logged the first time
-                _log.warning(
+                _logger.warning(
                     "Rate limits: slots could not be released: %s. Trying again until they expire.",
                     error,
-                    exc_info=error,
+                    error=error,
                 )
             now = self._clock()
             for lost in together:
@@ -413,7 +413,7 @@ def _attempt(release: Callable[[], None]) -> None:
     try:
         release()
     except Exception:  # a bug in a storage: a storage that does not answer is asked again
-        _log.exception("Rate limits: slots could not be released. They expire after their timeout.")
+        _logger.exception("Rate limits: slots could not be released. They expire after their timeout.")
 
 
 def _confirm(storage: Storage) -> None:

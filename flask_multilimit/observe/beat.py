@@ -10,6 +10,7 @@ from threading import Lock, Thread
 from typing import Protocol
 
 from ..engine.forks import tell_child
+from ..engine.text import SafeLogger
 
 SECONDS = 1.0
 """The time between two beats."""
@@ -30,7 +31,7 @@ class Beat:
     """
 
     def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+        self._logger = SafeLogger(logger)
         self._tasks: list[Task] = []
         self._lock = Lock()
         self.turn: object = None

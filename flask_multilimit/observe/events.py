@@ -12,6 +12,7 @@ from ..engine import Decision, Health, Hit
 from ..engine.hits import BanHit, memoized
 from ..engine.records import from_fields
 from ..engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
+from ..engine.text import SafeLogger
 
 Outcome = Literal[
     "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded"
@@ -187,7 +188,7 @@ class Audience:
         self, observers: Sequence[Observer], logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.observers: tuple[Observer, ...] = tuple(observers)
-        self._logger = logger
+        self._logger = SafeLogger(logger)
         self._clock = clock
         self._quiet_until = -float("inf")
 
@@ -203,7 +204,7 @@ class Audience:
         now = self._clock()
         if now >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
-            self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, exc_info=error)
+            self._logger.error("Rate limits: the observer %r raised; the request goes on", observer, error=error)
 
 
 def outcome_of(decision: Decision, waited: float) -> Outcome:

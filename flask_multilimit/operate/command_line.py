@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
+
+from ..engine.text import visible
 
 COMMANDS = {
     "alerts": "alerts",
@@ -45,3 +48,10 @@ class Commands(click.Group):
         file = import_module(f".cli.{COMMANDS[name]}", __package__)
         command: click.Command = getattr(file, f"{name}_command")
         return command
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except click.ClickException as error:
+            error.message = visible(error.message)  # type: ignore[misc]  # Final, but shown later
+            raise

@@ -1,17 +1,56 @@
-"""How commands print: tables that fit the terminal, durations, paragraphs."""
+"""How commands print: text that is safe for eyes, tables that fit the terminal, durations, paragraphs.
+
+Only this room writes to the terminal. It shows characters of a client that a terminal would obey, and obeys none.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import secrets
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
+
+from ..engine.text import visible, visible_json
 
 GAP = 2
 NARROWEST = 12
 """A column is never made narrower than this many characters."""
+_MARK = str(secrets.randbits(64))
+"""Tells our styles from those in the text of a client, who cannot know this number."""
+_OURS = re.compile(rf"\x1b\[([\d;]+);{_MARK}m")
+
+
+def style(text: str, **styles: Any) -> str:
+    """``text`` as :func:`echo` shows it in color, or bold."""
+    return re.sub(r"\x1b\[([\d;]+)m", f"\x1b[\\1;{_MARK}m", click.style(visible(text), **styles))
+
+
+def styled(line: str) -> str:
+    """``line`` for a terminal: safe for eyes, with our own styles only."""
+    parts = _OURS.split(line)  # each second one is a style
+    return "".join(f"\x1b[{part}m" if place % 2 else visible(part) for place, part in enumerate(parts))
+
+
+def echo(line: str, *, err: bool = False) -> None:
+    click.echo(styled(line), err=err)
+
+
+def write(lines: Iterable[str], *, err: bool = False) -> None:
+    for line in lines:
+        echo(line, err=err)
+
+
+def write_json(value: Any) -> None:
+    click.echo(visible_json(value, indent=2))
+
+
+def confirm(question: str, **options: Any) -> bool:
+    return click.confirm(visible(question), **options)
 
 
 def width() -> int:
@@ -23,8 +62,9 @@ def columns(
     rows: Sequence[Sequence[str]], *, indent: int = 0, headings: Sequence[str] = (), whole: bool = False
 ) -> list[str]:
     """Aligned lines. If the screen is too narrow, the widest cells are wrapped, unless they must stay ``whole``."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     sizes = sizes_of([headings, *rows] if headings else rows, indent, whole=whole)
-    lines = [click.style(line, dim=True) for line in _row(headings, sizes, indent)] if headings else []
+    lines = [style(line, dim=True) for line in _row(headings, sizes, indent)] if headings else []
     return lines + [line for row in rows for line in _row(row, sizes, indent)]
 
 
@@ -41,7 +81,7 @@ def sizes_of(rows: Sequence[Sequence[str]], indent: int = 0, *, whole: bool = Fa
 
 
 def aligned(rows: Sequence[Sequence[str]], sizes: Sequence[int], indent: int) -> list[str]:
-    return [line for row in rows for line in _row(row, sizes, indent)]
+    return [line for row in rows for line in _row([visible(cell) for cell in row], sizes, indent)]
 
 
 def _row(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
@@ -57,7 +97,7 @@ def _row(row: Sequence[str], sizes: Sequence[int], indent: int) -> list[str]:
 def paragraph(text: str, *, indent: int = 0, first: str | None = None) -> list[str]:
     """``text`` wrapped; ``first`` replaces the first line's indent."""
     return textwrap.wrap(
-        text,
+        visible(text),
         max(width(), 40),
         initial_indent=" " * indent if first is None else first,
         subsequent_indent=" " * indent,

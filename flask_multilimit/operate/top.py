@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import click
-
+from ..engine.text import visible
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, RecentTraffic, TopSubject
 from . import console
@@ -209,7 +208,7 @@ def as_json(
 def _title(app: str, recent: RecentTraffic, columns: int) -> str:
     minutes = console.duration(round(recent.seconds))
     left, right = f"{app}, the last {minutes}", time.strftime("%H:%M:%S", time.localtime(recent.at))
-    return click.style(f"{left}{right:>{max(columns - len(left), len(right) + 1)}}"[:columns], bold=True)
+    return console.style(f"{left}{right:>{max(columns - len(left), len(right) + 1)}}"[:columns], bold=True)
 
 
 def _totals(endpoints: Iterable[EndpointRates], columns: int) -> str:
@@ -219,7 +218,7 @@ def _totals(endpoints: Iterable[EndpointRates], columns: int) -> str:
     share = f" ({refused / (passed + refused + banned + other):.1%})" if refused else ""
     away = f", {_rate(banned)} banned" if banned else ""
     text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}{away}", columns).rstrip()
-    return click.style(text, fg="red") if refused or banned else text
+    return console.style(text, fg="red") if refused or banned else text
 
 
 def _bans_line(bans: Sequence[BansInForce], columns: int) -> list[str]:
@@ -232,7 +231,7 @@ def _bans_line(bans: Sequence[BansInForce], columns: int) -> list[str]:
 
 def _storage_line(storage: Storage, columns: int) -> str:
     if storage.milliseconds is None:
-        return click.style(_cell(f"storage away: {storage.error}", columns).rstrip(), fg="red")
+        return console.style(_cell(f"storage away: {storage.error}", columns).rstrip(), fg="red")
     return _cell(f"storage answers in {storage.milliseconds:.1f} ms, {storage.name}", columns).rstrip()
 
 
@@ -278,7 +277,7 @@ def _table(
     shortened only when the others cannot be any shorter."""
     if not rows:
         return []
-    shown = [headings, *rows[: min(room, MOST_ROWS)]]
+    shown = [headings, *([visible(cell) for cell in row] for row in rows[: min(room, MOST_ROWS)])]
     sizes = [max(len(row[place]) for row in shown) for place in range(len(headings))]
     while sum(sizes) + console.GAP * (len(sizes) - 1) > columns:
         others = [place for place, size in enumerate(sizes) if place != keep and size > _SHORTEST]
@@ -287,8 +286,9 @@ def _table(
     lines = [
         (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown
     ]
-    return [click.style(lines[0].rstrip(), dim=True), *(line.rstrip() for line in lines[1:]), ""]
+    return [console.style(lines[0].rstrip(), dim=True), *(line.rstrip() for line in lines[1:]), ""]
 
 
 def _cell(text: str, size: int) -> str:
+    text = visible(text)
     return text.ljust(size) if len(text) <= size else f"{text[: max(size - 1, 0)]}…"[:size]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -13,12 +12,13 @@ from ..declare.subjects import Subject
 from ..engine import ConfigurationError
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit
 from ..engine.keys import key_of, stem_of_key
+from ..engine.text import SafeLogger
 from .overrides import NamedRule, Overrides, SpecialRules
 
 if TYPE_CHECKING:
     from ..engine.bans import BanRule
 
-_log = logging.getLogger("flask_multilimit")
+_logger = SafeLogger()
 
 
 def revised(hits: Hits, overrides: Overrides) -> Hits | None:
@@ -58,7 +58,7 @@ def _as_changed(hits: list[Hit], origin: Origin, overrides: Overrides) -> list[H
     except ConfigurationError as error:
         if origin.scope not in overrides.unfit:
             overrides.unfit.add(origin.scope)
-            _log.error(
+            _logger.error(
                 'Rate limits: overrides of "%s" do not fit its checks and are ignored there: %s', origin.scope, error
             )
         return hits

@@ -9,6 +9,7 @@ from flask import Flask
 from ..config import Settings
 from ..declare.subjects import Subject
 from ..engine import BanStatus, Decision
+from ..engine.text import SafeLogger
 from ..plan.endpoint import AppliedLimits
 from ..signals import notify, subject_banned
 
@@ -46,4 +47,6 @@ def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Su
     who = f" {subject.value}" if settings.log == "subjects" else ""
     again = f", repetition {ban.level}" if ban.level else ""
     whom = f" {subject.type}{who}"
-    app.logger.info("Rate limits: banned%s for %g s at %s by %s%s", whom, ban.retry_after, scope, ban.name, again)
+    SafeLogger(app.logger).info(
+        "Rate limits: banned%s for %g s at %s by %s%s", whom, ban.retry_after, scope, ban.name, again
+    )

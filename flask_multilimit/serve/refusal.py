@@ -23,6 +23,7 @@ from ..engine import ConfigurationError, Decision, MultiLimitError, StorageDenie
 from ..engine.algorithms import BAN
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
+from ..engine.text import SafeLogger
 from ..plan.endpoint import AppliedLimits
 from .headers import CONCURRENT_REQUESTS
 from .messages import LONGEST_REMEMBERED, MESSAGES, Messages, messages_for
@@ -249,7 +250,7 @@ class Refusals:
         except Exception as error:
             if isinstance(error, HTTPException) or _has_handler(self._app, error):
                 raise  # the callback answers in this way
-            self._app.logger.exception("Rate limits: %s failed; the client gets the default refusal", name)
+            SafeLogger(self._app.logger).exception("Rate limits: %s failed; the client gets the default refusal", name)
             return None
 
     @staticmethod

@@ -8,6 +8,7 @@ from flask import Response, has_request_context
 
 from ..declare.holding import Holder, holder_of_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
+from ..engine.text import SafeLogger
 from ..observe.events import OTHERS
 from ..plan.endpoint import Applied, AppliedLimits, scope_of
 from .audience import tell_of
@@ -73,7 +74,7 @@ class Settlement:
             self.refund(decision, hits)
         except StorageError as error:
             # The response is sent anyway; the charge counts until it leaves its window.
-            self._in_force.app.logger.error(
+            SafeLogger(self._in_force.app.logger).error(
                 "Rate limits: could not refund what the check %s charged: %s", decision.id, error
             )
 

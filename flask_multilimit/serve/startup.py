@@ -10,6 +10,7 @@ from threading import Lock
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning
 from ..engine.forks import tell_child
+from ..engine.text import SafeLogger
 from .in_force import InForce
 from .workers import warn_of_several_processes, warn_where_no_threads_run
 
@@ -85,7 +86,7 @@ class Startup:
         if strict and (app.testing or app.debug):
             plans.require_known_names()
         for problem in plans.sources.unknown_names():
-            app.logger.log(
+            SafeLogger(app.logger).log(
                 logging.ERROR if strict else logging.WARNING, "Rate limits: a limit applies to nothing. %s", problem
             )
 

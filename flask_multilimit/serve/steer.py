@@ -15,6 +15,7 @@ from ..control.store import store_for
 from ..control.watch import Watcher
 from ..declare.holding import changes
 from ..engine import Hits
+from ..engine.text import SafeLogger
 from ..observe.events import ControlState
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
@@ -140,11 +141,11 @@ class Steering:
         app = self._gate.app
         for each in changed[:MOST_LOGGED]:  # in their order, which is that of time
             by = f" by {each.author}" if each.author else ""
-            app.logger.info(
+            SafeLogger(app.logger).info(
                 "Rate limits: %s: %s (%s%s)%s", what, each, each.id, by, f": {each.reason}" if each.reason else ""
             )
         if len(changed) > MOST_LOGGED:
-            app.logger.info("Rate limits: %s: %d more entries", what, len(changed) - MOST_LOGGED)
+            SafeLogger(app.logger).info("Rate limits: %s: %d more entries", what, len(changed) - MOST_LOGGED)
 
     def _report(self, error: Exception) -> None:
         notify(control_failed, self._gate.app, error=error)

@@ -13,6 +13,7 @@ from flask.cli import with_appcontext
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from flask_multilimit import MultiLimitError
+from flask_multilimit.engine.text import visible
 
 from .constants import ConfigVars, HeaderNames
 from .in_force import InForce
@@ -43,12 +44,12 @@ def _with_limiter(command: C) -> C:
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
         found = limiter_of(app)
         if found is None:
-            click.echo(f"No Flask-Limiter extension installed on {app}")
+            click.echo(visible(f"No Flask-Limiter extension installed on {app}"))
             return
         try:
             command(app, *found, *args, **kwargs)
         except MultiLimitError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(visible(str(error))) from error
 
     return run  # type: ignore[return-value]
 
@@ -82,7 +83,7 @@ def config(_: Flask, limiter: Limiter, state: InForce) -> None:
     ]
     longest = max(len(name) for name, _ in rows)
     for name, value in rows:
-        click.echo(f"{name:<{longest}}  {_shown(value)}")
+        click.echo(visible(f"{name:<{longest}}  {_shown(value)}"))
 
 
 @cli.command(help="List all routes with their limits, and what a key has left.")
@@ -106,10 +107,10 @@ def limits(
     while True:
         lines = _lines(list(routes_of(app, limiter, state, only)), state, key)
         if not watch:
-            click.echo("\n".join(lines))
+            click.echo("\n".join(map(visible, lines)))
             return
         click.clear()
-        click.echo("\n".join(lines))
+        click.echo("\n".join(map(visible, lines)))
         time.sleep(PAUSE)
 
 
@@ -133,12 +134,12 @@ def clear_command(
     only = _chosen(app, endpoint, path, method)
     routes = list(routes_of(app, limiter, state, only))
     if not yes:
-        click.echo("\n".join(_lines(routes, state, key)))
-        click.confirm(f"Proceed with resetting limits for key: {key}?", abort=True)
+        click.echo("\n".join(map(visible, _lines(routes, state, key))))
+        click.confirm(visible(f"Proceed with resetting limits for key: {key}?"), abort=True)
     for route in routes:
         chosen = tuple(each for each in route.limits if only is None or each.source != "application")
         clear(state, chosen, key)
-        click.echo("\n".join([_title(route), *(f"    {each}: Cleared" for each in chosen)]))
+        click.echo("\n".join(map(visible, [_title(route), *(f"    {each}: Cleared" for each in chosen)])))
 
 
 def _lines(routes: list[ListedRoute], state: InForce, key: str | None) -> list[str]:
@@ -167,7 +168,7 @@ def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | No
     """The endpoint that the options name; ``None`` for all."""
     if endpoint is not None:
         if endpoint not in app.view_functions:
-            raise click.ClickException(f"{endpoint} not found")
+            raise click.ClickException(visible(f"{endpoint} not found"))
         return endpoint
     if path is None:
         return None
@@ -175,7 +176,7 @@ def _chosen(app: Flask, endpoint: str | None, path: str | None, method: str | No
         found, _ = app.url_map.bind("localhost").match(path, method=method or "GET")
     except (NotFound, MethodNotAllowed):
         asked = f"{method.upper()}: {path}" if method else path
-        raise click.ClickException(f"{asked} could not be matched to an endpoint") from None
+        raise click.ClickException(visible(f"{asked} could not be matched to an endpoint")) from None
     return str(found)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 from flask import Blueprint, Response, request
 
+from flask_multilimit.engine.text import SafeLogger
+
 from .given import check_callable, check_cost, check_several, check_texts
 from .items import RateLimitItem, parse_many
 
@@ -191,7 +193,7 @@ class Limit:
         good = self._good
         if not self._failing:
             self._failing = True
-            self.limiter.logger.error(
+            SafeLogger(self.limiter.logger).error(
                 "failed to load ratelimit from %s: %s; %s applies until it works again",
                 name_of(self.limit_provider),
                 error,

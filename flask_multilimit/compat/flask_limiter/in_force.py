@@ -13,6 +13,7 @@ from flask import Flask, Request, has_app_context, request
 from flask_multilimit import ConfigurationError, Decision, MultiLimit
 from flask_multilimit.engine import Hit, StorageError
 from flask_multilimit.engine import Limiter as Engine
+from flask_multilimit.engine.text import SafeLogger
 
 from .constants import ExemptionScope
 from .declared import Binding
@@ -24,7 +25,7 @@ from .stops import Stop
 from .storage import storage_from
 from .util import get_qualified_name
 
-LOGGER = logging.getLogger("flask_multilimit.compat")
+_logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))
 """Our own, not that of Flask-Limiter, whose lines apps may process."""
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
@@ -77,9 +78,9 @@ class InForce:
         """Log at the first request what differs from Flask-Limiter in this app."""
         self.started = True
         for text in unknown_settings(self.app.config):
-            LOGGER.warning("%s", text)
+            _logger.warning("%s", text)
         if found := touching(Known(self.app, self.settings, self._registry)):
-            LOGGER.warning(
+            _logger.warning(
                 "flask_multilimit checks the limits of %r in place of Flask-Limiter. It may see differences in: %s; "
                 'see "%s" in the documentation',
                 self.app.name,
@@ -132,7 +133,9 @@ class InForce:
             return self._multilimit.refund(decision, hits)
         except StorageError as error:
             # The verdict does not change. The charge counts until it leaves its window.
-            self.app.logger.error("Rate limits: could not refund what the check %s charged: %s", decision.id, error)
+            SafeLogger(self.app.logger).error(
+                "Rate limits: could not refund what the check %s charged: %s", decision.id, error
+            )
             return decision
 
     def reset(self) -> None:

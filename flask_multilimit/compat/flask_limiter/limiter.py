@@ -12,6 +12,7 @@ from flask import Blueprint, Flask, Request, Response, current_app, has_app_cont
 from werkzeug.local import LocalProxy
 
 from flask_multilimit import ConfigurationError
+from flask_multilimit.engine.text import SafeLogger
 
 from .command_line import add_commands
 from .constants import ConfigVars, ExemptionScope, HeaderNames
@@ -336,7 +337,7 @@ class Limiter:
     def reset(self) -> None:
         """Reset all quotas of the app."""
         self._state_anywhere().reset()
-        self.logger.info("Storage has been reset and all limits cleared")
+        SafeLogger(self.logger).info("Storage has been reset and all limits cleared")
 
     # The path of a request
 
@@ -366,7 +367,7 @@ class Limiter:
         except Exception:
             if not state.settings.swallow_errors:
                 raise
-            self.logger.exception("Failed to rate limit. Swallowing error")
+            SafeLogger(self.logger).exception("Failed to rate limit. Swallowing error")
 
     def _after_request(self, state: InForce, response: Response) -> Response:
         progress = state.progress_if_any(_current_request())

@@ -12,6 +12,7 @@ import click
 from flask import Flask
 
 from flask_multilimit import MultiLimitError
+from flask_multilimit.engine.text import visible
 
 from .contrib.util import get_remote_address_cloudflare
 from .declared import Limit, name_of
@@ -55,8 +56,8 @@ def migrate(app: Flask) -> None:
     try:
         lines = report(app, *found)
     except MultiLimitError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo("\n".join(lines))
+        raise click.ClickException(visible(str(error))) from error
+    click.echo("\n".join(map(visible, lines)))
 
 
 def report(app: Flask, limiter: Limiter, state: InForce) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from flask import Response
 
 from flask_multilimit.engine import StorageError
+from flask_multilimit.engine.text import SafeLogger
 
 from .declared import Binding, RuntimeLimit
 from .errors import RateLimitExceeded
@@ -66,7 +67,9 @@ class Phase:
             return given
         if given is None or given == "":
             # Clients without a key share one quota, so that the limit is not off for them.
-            self._limiter.logger.warning("limits at %s: their key is empty", self._stop.destination.endpoint)
+            SafeLogger(self._limiter.logger).warning(
+                "limits at %s: their key is empty", self._stop.destination.endpoint
+            )
             return ""
         return given.decode() if isinstance(given, bytes) else str(given)
 
@@ -104,7 +107,7 @@ class Phase:
             answer.told = refusing[0] + 1
         for number in refusing:
             limit, identifiers, *_ = asked[number]
-            self._limiter.logger.info(
+            SafeLogger(self._limiter.logger).info(
                 "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
             )
         told = self._progress.told(self._limiter)
@@ -136,7 +139,7 @@ class Phase:
             except Exception as error:
                 if not self._state.settings.swallow_errors:
                     raise
-                self._limiter.logger.exception("%s callback failed with error %s", name, error)
+                SafeLogger(self._limiter.logger).exception("%s callback failed with error %s", name, error)
                 continue
             if isinstance(given, Response):
                 response = given

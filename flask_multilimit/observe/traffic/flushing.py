@@ -16,6 +16,7 @@ from ...engine import StorageError
 from ...engine.errors import with_remedy
 from ...engine.forks import mind_forks
 from ...engine.storage import KeepsTallies
+from ...engine.text import SafeLogger
 from ..events import QUIET_SECONDS
 from .buckets import Places, bucket_at, tallies_of
 from .counting import MOST_SENT
@@ -53,7 +54,7 @@ class Outbox:
     ) -> None:
         self._storage = storage
         self._places = Places(prefix)
-        self._logger = logger
+        self._logger = SafeLogger(logger)
         self._is_away = is_away
         self._clock = clock
         self._ahead = 0.0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from ...engine.text import SafeLogger
 from ..events import TURNED_AWAY, Outcome
 from .counts import Counts
 
@@ -26,7 +27,7 @@ class RefusalLog:
     def __init__(
         self, logger: logging.Logger, *, subjects: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._logger = logger
+        self._logger = SafeLogger(logger)
         self._names_subjects = subjects
         self._clock = clock
         self._counts = Counts()

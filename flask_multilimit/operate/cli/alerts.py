@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ...observe.boards import alerts
+from .. import console
 from .base import command, current_gate, for_people
 from .grafana import limited_endpoints, namespace_option
 
@@ -22,4 +23,4 @@ def alerts_command(namespace: str, own: bool) -> None:
         if own and not endpoints:
             raise click.ClickException("This app limits no endpoint.")
         rules = alerts(namespace, endpoints)
-    click.echo(rules, nl=False)
+    console.write(rules.rstrip("\n").split("\n"))

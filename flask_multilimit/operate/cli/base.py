@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import getpass
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from ...engine import ConfigurationError, Limiter, MultiLimitError, StorageError
 from ...engine.errors import with_remedy
 from ...serve.gate import AppGate, gate_of
 from ...serve.steer import steering_of
+from .. import console
 
 SCHEMA = 1
 """The version of the ``--json`` output (docs/reference/cli.md). It increases when a field changes its meaning or
@@ -54,13 +54,11 @@ def for_people() -> Iterator[None]:
         raise click.ClickException(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
 
 
-def write(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
+write = console.write
 
 
 def write_json(**fields: Any) -> None:
-    click.echo(json.dumps({"schema": SCHEMA, **fields}, indent=2, ensure_ascii=False))
+    console.write_json({"schema": SCHEMA, **fields})
 
 
 def user_name() -> str:

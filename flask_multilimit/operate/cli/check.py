@@ -116,7 +116,7 @@ def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
 def _lines(endpoint: str, answers: list[_Answer]) -> list[str]:
     lines = []
     for answer in answers:
-        title = click.style(f"{endpoint} {', '.join(answer.methods)}", bold=True)
+        title = console.style(f"{endpoint} {', '.join(answer.methods)}", bold=True)
         lines += ["", f"{title}  {_verdict(answer)}"]
         if answer.listed is not None:
             lines += ["", *console.paragraph(_told_of(answer.listed, limited=answer.decision is not None))]
@@ -158,9 +158,9 @@ def _verdict(answer: _Answer) -> str:
         return _why_nothing_decides(answer)
     if answer.allowed:
         reservation = ", as far as checked" if answer.listed is None and (answer.not_asked or answer.by_request) else ""
-        return click.style(f"a request would pass{reservation}", fg="green")
+        return console.style(f"a request would pass{reservation}", fg="green")
     status = "" if answer.listed is None else f" with {answer.listed.status}"
-    return click.style(f"a request would be refused{status}, {_how_long(answer, wait)}", fg="red")
+    return console.style(f"a request would be refused{status}, {_how_long(answer, wait)}", fg="red")
 
 
 def _how_long(answer: _Answer, wait: float) -> str:

@@ -156,14 +156,14 @@ def _change(
         author = user_name() if author is None else author
         preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
         if not as_json:
-            click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
+            console.write(_preview_lines(preview), err=not dry_run)
         if not dry_run:
             _confirm(preview.warning, yes=yes, force=force)
             control.put(preview.entry, force=True)
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
-        click.echo(f"In force within a second. To undo it: flask multilimit unset {preview.entry.id}")
+        console.echo(f"In force within a second. To undo it: flask multilimit unset {preview.entry.id}")
 
 
 def _confirm(warning: str, *, yes: bool, force: bool) -> None:
@@ -171,9 +171,9 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
     if warning and yes and not force:
         raise ConfigurationError(f"{warning}; to do it anyway, add --force")
     if not yes:
-        click.confirm("Change this?", abort=True, err=True)
+        console.confirm("Change this?", abort=True, err=True)
         if warning and not force:
-            click.confirm(f"{warning}. Really?", abort=True, err=True)
+            console.confirm(f"{warning}. Really?", abort=True, err=True)
 
 
 @command("unset", short_help="Undo a change.")
@@ -189,16 +189,16 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
         steering = _steering()
         preview = steering.control.preview_undo(id_)
         if not as_json:
-            click.echo("\n".join(_preview_lines(preview)), err=not dry_run)
+            console.write(_preview_lines(preview), err=not dry_run)
         if not dry_run:
             if not yes:
-                click.confirm("Undo this?", abort=True, err=True)
+                console.confirm("Undo this?", abort=True, err=True)
             author = user_name() if author is None else author
             steering.control.undo(id_, reason=reason, author=author)
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
-        click.echo("Undone in all workers within a second.")
+        console.echo("Undone in all workers within a second.")
 
 
 @command("entries", short_help="List the changes in force.")

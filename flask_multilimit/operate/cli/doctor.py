@@ -44,7 +44,7 @@ _BESIDE = 24
 def _finding_lines(finding: Finding) -> list[str]:
     text, style = _MARKS[finding.severity]
     lines = console.paragraph(finding.text, indent=_BESIDE, first="\0" * _BESIDE)
-    lines[0] = click.style(f"{text:<9}", **style) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
+    lines[0] = console.style(f"{text:<9}", **style) + f"{finding.name:<{_BESIDE - 9}}" + lines[0].lstrip("\0")
     if finding.remedy and finding.severity is not Severity.OK:
         lines += console.paragraph(finding.remedy, indent=_BESIDE + 2, first=" " * _BESIDE + "> ")
     return lines
@@ -52,10 +52,10 @@ def _finding_lines(finding: Finding) -> list[str]:
 
 def _summary(wrong: int, warnings: int) -> str:
     if wrong:
-        return click.style(f"{console.plural(wrong, 'problem')} found.", fg="red", bold=True)
+        return console.style(f"{console.plural(wrong, 'problem')} found.", fg="red", bold=True)
     if warnings:
-        return click.style(f"No problems found, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
-    return click.style("No problems found.", fg="green", bold=True)
+        return console.style(f"No problems found, {console.plural(warnings, 'warning')}.", fg="yellow", bold=True)
+    return console.style("No problems found.", fg="green", bold=True)
 
 
 def _finding_as_json(finding: Finding) -> dict[str, Any]:

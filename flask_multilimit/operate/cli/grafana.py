@@ -9,6 +9,7 @@ import click
 from ...observe.boards import dashboard
 from ...observe.namespace import NAMESPACE
 from ...serve.gate import AppGate
+from .. import console
 from ..listing import endpoints_of
 from .base import command, current_gate, for_people
 
@@ -31,7 +32,7 @@ def grafana_command(namespace: str) -> None:
     with for_people():
         gate = current_gate()
         board = dashboard(limited_endpoints(gate), namespace=namespace, title=f"Rate limits of {gate.app.name}")
-    click.echo(board, nl=False)
+    console.write(board.rstrip("\n").split("\n"))
 
 
 def limited_endpoints(gate: AppGate) -> list[str]:

@@ -131,11 +131,11 @@ def _lines(endpoints: list[ListedEndpoint], unmatched: tuple[ListedLimiter, ...]
     titles = ("NAME", "TYPE", "RULE", "ALGORITHM", "OPTIONS")
     rows = [row for each in listed for row in _rows(each)]
     sizes = console.sizes_of([titles, *rows], indent=4)
-    lines = [click.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
+    lines = [console.style(line, dim=True) for line in console.aligned([titles], sizes, 4)] if rows else []
     for endpoint in limited:
         lines += ["", *_routes(endpoint), *_by_origin(endpoint.limiters, sizes)]
     if unmatched:
-        title = click.style("no route", bold=True)
+        title = console.style("no route", bold=True)
         lines += ["", f"{title}  requests that match no route (404) or no method of it (405)"]
         lines += _by_origin(unmatched, sizes)
     if bare:
@@ -150,11 +150,11 @@ def _bare_lines(bare: list[ListedEndpoint]) -> list[str]:
         for endpoint in bare
         for route in endpoint.routes
     ]
-    return [click.style(title, fg="yellow", bold=True), *console.columns(routes, indent=2)]
+    return [console.style(title, fg="yellow", bold=True), *console.columns(routes, indent=2)]
 
 
 def _routes(endpoint: ListedEndpoint) -> list[str]:
-    name = click.style(endpoint.name, bold=True)
+    name = console.style(endpoint.name, bold=True)
     routes = [f"{', '.join(route.methods)} {route.path}" for route in endpoint.routes]
     return [f"{name}  {routes[0]}", *(f"{' ' * len(endpoint.name)}  {route}" for route in routes[1:])]
 
@@ -164,7 +164,7 @@ def _by_origin(listed: Iterable[ListedLimiter], sizes: list[int]) -> list[str]:
     for each in listed:
         if each.planned.declaration.where != origin:
             origin = each.planned.declaration.where
-            lines.append(click.style(f"  from {origin}", fg="cyan"))
+            lines.append(console.style(f"  from {origin}", fg="cyan"))
         lines += console.aligned(_rows(each), sizes, 4)
     return lines
 

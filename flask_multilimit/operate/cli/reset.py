@@ -143,7 +143,7 @@ class _Reset:
             return
         for said, some in ((self._said, used), ("Full already", full)):
             if some:
-                click.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
+                console.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
         if by_request:
             write(console.paragraph(_OTHER_RULES.format(names=by_request)))
 
@@ -159,9 +159,9 @@ class _Reset:
         if self.as_json:
             write_json(endpoint=None, changed=not self.dry_run, keys=keys)
         elif not keys:
-            click.echo("Nothing to reset: nothing is used.")
+            console.echo("Nothing to reset: nothing is used.")
         else:
-            click.echo(f"{self._said}: {console.plural(len(keys), 'quota')}.")
+            console.echo(f"{self._said}: {console.plural(len(keys), 'quota')}.")
 
     def _note(self, gate: AppGate) -> None:
         """Add a line to the history, if there is one."""
@@ -172,7 +172,7 @@ class _Reset:
         try:
             steering.control.note("reset", self.what, reason=self.reason, author=author)
         except (ConfigurationError, StorageError) as error:
-            click.echo(f"Reset, but the history does not show it: {error}", err=True)
+            console.echo(f"Reset, but the history does not show it: {error}", err=True)
 
     @property
     def _said(self) -> str:
@@ -182,9 +182,9 @@ class _Reset:
         if self.as_json and (self.yes or self.dry_run):
             return
         if self.dry_run or not self.yes:
-            click.echo("\n".join(lines), err=not self.dry_run)
+            console.write(lines, err=not self.dry_run)
         if not (self.dry_run or self.yes):
-            click.confirm(f"Reset {console.plural(quotas, 'quota')}?", abort=True, err=True)
+            console.confirm(f"Reset {console.plural(quotas, 'quota')}?", abort=True, err=True)
 
 
 _OTHER_RULES = (

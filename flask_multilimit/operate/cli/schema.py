@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ...declare.schema import json_schema
+from .. import console
 
 
 @click.command("schema", short_help="Print the JSON Schema of a file of limits.")
 def schema_command() -> None:
     """Print the JSON Schema (draft 2020-12) of the file that MULTILIMIT_FILE names, for completion in editors."""
-    click.echo(json.dumps(json_schema(), indent=2))
+    console.write_json(json_schema())

@@ -166,7 +166,7 @@ def _screen(report: Report, zone: tzinfo) -> list[str]:
     span = f"from {told(report.first, zone)} to {told(report.last, zone)} {zone}"
     lines = console.paragraph(f"{report.requests:,} requests {span}")
     if not report.complete:
-        lines.append(click.style("Stopped: this covers the requests until then.", fg="yellow", bold=True))
+        lines.append(console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True))
     lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
     keys, size = f"{report.storage.peak_keys:,}", _size(report.storage.peak_bytes)
     lines += ["", f"A storage: {report.storage.commands:,} commands, at most {keys} keys, about {size} in Redis"]

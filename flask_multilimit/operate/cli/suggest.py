@@ -97,7 +97,7 @@ def suggest_command(
         write_json(suggestion=for_json(found.as_json()), complete=watched.complete)
         return
     if not watched.complete:
-        write([click.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
+        write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
     write([*_screen(found, zone, endpoint), *file_lines(read.files)])
 
 

@@ -17,6 +17,7 @@ from ...engine.errors import with_remedy
 from ...engine.storage.redis.uri import address_of
 from ...observe.traffic import RecentTraffic, TrafficReader, reader_of
 from ...serve.gate import AppGate
+from .. import console
 from ..slots import slots_in_use
 from ..top import Storage, bans_of, screen
 from ..top import as_json as top_as_json
@@ -96,8 +97,8 @@ def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
                 lines = screen(
                     latest, storage, slots, bans, app=gate.app.name, columns=size.columns, rows=size.lines - 1
                 )
-            drawn = "".join(f"{line}{_CLEAR_LINE}\r\n" for line in lines)
-            sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + click.style("q: quit", dim=True))
+            drawn = "".join(f"{console.styled(line)}{_CLEAR_LINE}\r\n" for line in lines)
+            sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
             sys.stdout.flush()
             if _pressed() in {"q", "Q", "\x03", "\x1b"}:
                 return

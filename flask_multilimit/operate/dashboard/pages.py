@@ -10,6 +10,7 @@ from werkzeug.exceptions import Forbidden
 from ...control.kinds import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
+from ...engine.text import SafeLogger
 from ...observe.traffic.buckets import BUCKET_SECONDS
 from ...serve.gate import gate_in_force
 from ...serve.steer import steering_of
@@ -208,7 +209,7 @@ def _note_reset(what: str) -> None:
     try:
         steering_of(app).control.note("reset", what, author=visit().author)
     except (ConfigurationError, StorageError) as error:
-        app.logger.error("Rate limits: the history does not show the reset of %s: %s", what, error)
+        SafeLogger(app.logger).error("Rate limits: the history does not show the reset of %s: %s", what, error)
 
 
 # Lists and history

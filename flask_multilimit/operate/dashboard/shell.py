@@ -14,6 +14,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
+from ...engine.text import visible_json, visible_page
 from ...serve.gate import gate_in_force
 from .. import console
 from ..simulate.page.document import part
@@ -70,7 +71,7 @@ _templates.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate,
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
     """The page of ``template`` with ``values``, for the current visit."""
-    page = _templates.get_template(template).render(**_frame(), **values)
+    page = visible_page(_templates.get_template(template).render(**_frame(), **values))
     return Response(page, status, content_type="text/html; charset=utf-8")
 
 
@@ -96,6 +97,8 @@ def refused(error: HTTPException) -> Response:
 
 def harden(response: Response) -> Response:
     """Set the header fields that make a browser allow our pages no more than they need."""
+    if response.is_json:
+        response.set_data(visible_json(response.get_json(), separators=(",", ":")) + "\n")
     for name, value in _HEADERS.items():
         response.headers[name] = value
     if is_file() and response.status_code in {200, 206, 304}:

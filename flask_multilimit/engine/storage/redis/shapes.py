@@ -11,13 +11,13 @@ another one.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
 from ...hits import Hit
+from ...text import SafeLogger
 from .compiled import CannotBeCompiled, Compiled, Shape, compiled, shape_of
 
 WORTH = 16
@@ -31,7 +31,7 @@ MOST_COUNTED = 512
 UNUSED = 600.0
 """A compiled shape gives its place to another one after so many seconds in which no hits of it were made."""
 
-_log = logging.getLogger("flask_multilimit")
+_logger = SafeLogger()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -109,7 +109,7 @@ class Shapes:
         if names in self._reported:
             return
         self._reported.add(names)
-        _log.warning(
+        _logger.warning(
             "Rate limits: the server rejects the script that is compiled for a plan of %s: %s. Such plans are checked "
             "by the generic script, which takes longer. Nothing else changes; please report this with the algorithm's "
             "Lua.",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ....errors import StorageError, with_remedy
 from ....hits import Hit, OnStorageError
 from ....keys import without_subject
+from ....text import SafeLogger
 from .health import Health
 from .workers import Workers
 
@@ -28,7 +29,7 @@ class Report:
         on_change: Callable[[Health], object] | None,
         on_error: OnStorageError,
     ) -> None:
-        self._logger = logger or logging.getLogger("flask_multilimit")
+        self._logger = SafeLogger(logger)
         self._on_change = on_change
         self._on_error: OnStorageError = on_error
         self._next_single = 0.0
@@ -57,7 +58,7 @@ class Report:
         try:
             self._on_change(health)
         except Exception as error:
-            self._logger.error("Rate limits: the on_change callback raised", exc_info=error)
+            self._logger.error("Rate limits: the on_change callback raised", error=error)
 
     def is_due(self) -> bool:
         """Whether a line about a single check may be written now; not thread-safe."""

@@ -1,0 +1,149 @@
+"""Makes text safe for eyes: a client chooses its name, and must forge no line of a log and no row of a screen.
+
+Whatever a terminal, a log viewer or a browser would obey instead of showing it is written as an escape sequence of
+Python: new lines (U+0085, U+2028 and U+2029 too), ESC and all other control characters (U+009B begins a command as ESC
+[ does), characters that turn the direction of text or have no width, lone surrogates, unassigned code points. What is
+safe stays as it is, so escaping twice changes nothing. A space of any width stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import traceback
+from typing import Any
+from unicodedata import category
+
+__all__ = ["SafeLogger", "visible", "visible_json", "visible_page"]
+
+LOGGER = "flask_multilimit"
+"""The logger of whatever has no app."""
+
+_TAG_OR_TEXT = re.compile(r"(<[^>]*>)|[^<]+")
+
+
+def visible(text: str, keep: str = "") -> str:
+    """``text`` as one line that shows every character. Characters of ``keep`` stay."""
+    if text.isprintable():
+        return text
+    return "".join([each if each in keep or _is_visible(each) else _escaped(each) for each in text])
+
+
+def visible_page(html: str) -> str:
+    """HTML whose text is safe for eyes. What stands in its tags stays, because forms send it back."""
+    if html.replace("\n", " ").isprintable():
+        return html
+    whole = _TAG_OR_TEXT.sub(lambda found: found[1] or visible(found[0], keep="\n\t"), html)
+    return whole.encode("utf-8", "backslashreplace").decode()
+
+
+def visible_json(value: Any, **options: Any) -> str:
+    """``value`` as JSON that is safe for eyes: the same value to a program, with more characters escaped."""
+    text = json.dumps(value, ensure_ascii=False, **options)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join([each if each == "\n" or _is_visible(each) else json.dumps(each)[1:-1] for each in text])
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() or category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+class SafeLogger:
+    """The only way to a logger in this package: every message, argument and traceback becomes safe for eyes.
+
+    Its records are those that ``logger`` would have made: the arguments stay apart from the message, and the exception
+    is there for handlers that report it elsewhere.
+    """
+
+    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any] | None = None) -> None:
+        self._logger = logging.getLogger(LOGGER) if logger is None else logger
+
+    def info(self, message: str, *arguments: object) -> None:
+        self.log(logging.INFO, message, *arguments)
+
+    def warning(self, message: str, *arguments: object, error: BaseException | None = None) -> None:
+        self.log(logging.WARNING, message, *arguments, error=error)
+
+    def error(self, message: str, *arguments: object, error: BaseException | None = None) -> None:
+        self.log(logging.ERROR, message, *arguments, error=error)
+
+    def critical(self, message: str, *arguments: object, error: BaseException | None = None) -> None:
+        self.log(logging.CRITICAL, message, *arguments, error=error)
+
+    def exception(self, message: str, *arguments: object) -> None:
+        """Log the exception that is being handled, with its traceback."""
+        self.log(logging.ERROR, message, *arguments, error=sys.exc_info()[1])
+
+    def log(self, level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
+        logger = self._logger
+        if not logger.isEnabledFor(level):
+            return
+        given: dict[str, Any] = {}
+        while isinstance(logger, logging.LoggerAdapter):
+            processed, more = logger.process(message, given)
+            message, given, logger = str(processed), dict(more), logger.logger
+        caller = _caller()
+        record = logger.makeRecord(
+            logger.name,
+            level,
+            caller.f_code.co_filename,
+            caller.f_lineno,
+            visible(message),
+            tuple(map(_safe, arguments)),
+            None if error is None else (type(error), error, error.__traceback__),
+            caller.f_code.co_name,
+            given.get("extra"),
+        )
+        record.exc_text = None if error is None else _traceback(error)
+        logger.handle(record)
+
+
+class _Safe:
+    """An argument of a log line, as ``%s`` and ``%r`` show it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return visible(str(self._value))
+
+    def __repr__(self) -> str:
+        return visible(repr(self._value))
+
+
+def _safe(argument: object) -> object:
+    if isinstance(argument, str):
+        return visible(argument)
+    return argument if argument is None or isinstance(argument, (int, float)) else _Safe(argument)
+
+
+def _caller() -> Any:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
+
+
+def _traceback(error: BaseException) -> str:
+    """As Python writes it, except that the message of each exception is one line."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        chain.append(each)
+        each = each.__cause__ if each.__cause__ is not None or each.__suppress_context__ else each.__context__
+    return "\n\n".join(map(_one_traceback, reversed(chain)))
+
+
+def _one_traceback(error: BaseException) -> str:
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    message = visible(str(error))
+    return f"Traceback (most recent call last):\n{frames}{type(error).__qualname__}{message and ': '}{message}"

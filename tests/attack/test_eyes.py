@@ -1,0 +1,161 @@
+"""Whatever a client, a colleague or a developer chose as a name: no screen, page, log or message obeys it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from attack.house import House, house, obeyed_in
+from flask_multilimit.compat.flask_limiter import Limiter as Bridge
+from flask_multilimit.engine import ConfigurationError, StorageError
+from flask_multilimit.operate.command_line import COMMANDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.servers import Server
+
+EVIL = "\nFORGED\r\x1b[2J\x1b[8m\x9b2J\x85FORGED\u2028FORGED\u202e\u2066\u200b"
+ENDPOINT = f"pay{EVIL}"
+LOG = "access.log"
+
+ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
+    "alerts": [("--own",)],
+    "allow": [(f"who:{EVIL}", "--reason", EVIL, "--author", EVIL, "--lasting", "--yes"), (EVIL, "--for", EVIL)],
+    "ban": [(f"user:{EVIL}", "--for", "1h", "--reason", EVIL, "--yes")],
+    "check": [
+        (ENDPOINT, "--subject", f"said={EVIL}", "--user", EVIL),
+        (EVIL, "--ip", EVIL),
+        (ENDPOINT, "--method", EVIL),
+    ],
+    "config": [()],
+    "deny": [(f"user:{EVIL}2", "--lasting", "--reason", EVIL, "--yes"), (EVIL, "--lasting", "--yes")],
+    "doctor": [()],
+    "entries": [()],
+    "grafana": [()],
+    "history": [()],
+    "keys": [(), ("--prefix", EVIL)],
+    "limits": [(), ("--endpoint", EVIL), ("--type", EVIL), ("--blueprint", EVIL)],
+    "reset": [
+        ("--subject", f"said={EVIL}", "--all", "--dry-run"),
+        (ENDPOINT, "--user", EVIL, "--yes"),
+        (EVIL, "--user", EVIL),
+    ],
+    "schema": [()],
+    "set": [
+        (ENDPOINT, "user-60s", "9/minute", "--for", "1h", "--reason", EVIL, "--author", EVIL, "--yes"),
+        (ENDPOINT, "--who", f"user:{EVIL}", "--rules", "9/minute", "--lasting", "--yes"),
+        (EVIL, EVIL, EVIL, "--lasting"),
+    ],
+    "simulate": [(LOG,), (LOG, "--subject", f"said={EVIL}"), (EVIL,), (LOG, "--format", EVIL)],
+    "suggest": [(LOG,), (LOG, "--type", EVIL), (LOG, "--endpoint", ENDPOINT)],
+    "top": [("--once",)],
+    "unset": [(EVIL, "--yes")],
+}
+"""What each command is given. A new command needs a line."""
+
+
+@pytest.fixture
+def hostile(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A house where every name is hostile, with traffic, bans, entries and a history."""
+    with server.client() as client:
+        client.flushall()
+    made = house(server.url, ENDPOINT)
+    monkeypatch.chdir(tmp_path)
+    line = f'203.0.113.7 - u%s [22/Nov/2026:03:15:0%d +0000] "GET /0?x=%s HTTP/1.1" 200 1 "-" "{EVIL[:1]}"\n'
+    (tmp_path / LOG).write_text("".join(line.replace("\n", "", 1) % (EVIL[1:], n, EVIL[1:]) for n in range(9)))
+    for _ in range(6):
+        made.client().get("/0", query_string={"said": EVIL, "user": EVIL}, headers={"User-Agent": EVIL.strip()[9:]})
+    for name in ("ban", "set", "deny"):
+        for arguments in ARGUMENTS[name]:
+            made.command(name, *arguments)
+    made.flush()
+    yield made
+    made.close()
+
+
+def require_safe(text: str) -> None:
+    assert not obeyed_in(text)
+    assert not [line for line in text.splitlines() if line.strip().startswith("FORGED")]
+
+
+def test_every_command_has_a_line() -> None:
+    assert ARGUMENTS.keys() == COMMANDS.keys()
+
+
+def test_no_command_obeys_or_forges(hostile: House) -> None:
+    seen = ""
+    for name, each in ARGUMENTS.items():
+        for arguments in each:
+            for more in ((), ("--json",)):
+                output = hostile.command(name, *arguments, *more)
+                assert "\x1b[8m" not in output, (name, arguments)
+                require_safe(re.sub(r"\x1b\[[\d;]*m", "", output))
+                seen += output
+
+    assert seen.count("FORGED") > 50  # hostile text was there
+
+
+def test_no_page_obeys_or_forges(hostile: House) -> None:
+    operator, seen = hostile.operator(), ""
+    query = dict.fromkeys(("who", "endpoint", "q", "sort", "kind", "done", "undone", "minutes", "rule", "lang"), EVIL)
+    for rule in hostile.app.url_map.iter_rules():
+        if not rule.endpoint.startswith("multilimit.") or "GET" not in (rule.methods or ()) or rule.arguments:
+            continue
+        for given in ({}, query, {"who": f"user:{EVIL}"}, {"endpoint": ENDPOINT}):
+            response = operator.get(rule.rule, query_string=given)
+            assert response.status_code < 500, (rule.rule, given)
+            page = response.get_data(as_text=True)
+            assert not obeyed_in(re.sub(r"<[^>]*>", "", page))  # a new line is a space there
+            seen += page
+
+    assert seen.count("FORGED") > 10
+
+
+def test_no_log_line_obeys_or_forges(hostile: House) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError(EVIL)
+
+    from flask_multilimit.signals import limits_checked
+
+    with limits_checked.connected_to(fails, hostile.app):
+        hostile.client().get("/0", query_string={"said": EVIL, "user": f"{EVIL}3"})
+    hostile.flush()
+
+    log = hostile.log.getvalue()
+    require_safe(log)
+    assert log.count("FORGED") > 3
+    assert "ValueError" in log
+
+
+def test_no_message_of_a_command_obeys_or_forges(hostile: House) -> None:
+    def fails() -> None:
+        raise click.ClickException(EVIL)
+
+    hostile.app.cli.commands["multilimit"].add_command(click.command("fails")(fails))  # type: ignore[attr-defined]
+
+    require_safe(hostile.command("fails"))
+
+
+@pytest.mark.parametrize("kind", [ConfigurationError, StorageError])
+def test_no_message_of_an_error_obeys_or_forges(kind: type[Exception]) -> None:
+    require_safe(str(kind(f"no limiter of {EVIL}")))
+
+
+def test_no_log_line_of_the_bridge_obeys_or_forges(caplog: pytest.LogCaptureFixture) -> None:
+    from flask import Flask
+
+    app = Flask("shop")
+    limiter = Bridge(lambda: EVIL, app=app)
+    app.add_url_rule("/", ENDPOINT, limiter.limit("1/minute")(lambda: "ok"))
+    caplog.set_level("DEBUG")
+
+    for _ in range(3):
+        app.test_client().get("/")
+
+    require_safe("\n".join(record.getMessage() for record in caplog.records))
+    assert "FORGED" in caplog.text
