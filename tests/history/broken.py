@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.storage.redis import scripts, shapes, storage
+from flask_multilimit.engine.storage.redis import compiled as compiling
+from flask_multilimit.engine.storage.redis import scripts, storage
 from flask_multilimit.engine.storage.redis.compiled import compiled, shape_of
 from flask_multilimit.engine.storage.redis.shapes import Shapes
 
@@ -61,8 +62,8 @@ DEFECTS = {
         "too many",
     ),
     "trims one that counts": Defect(
-        "if outside > TRIM + hit.cost",
-        "call('ZREMRANGEBYRANK', hit.key, 0, 0) if outside > TRIM + hit.cost",
+        "if seen > TRIM + hit.cost",
+        "call('ZREMRANGEBYRANK', hit.key, 0, 0) if seen > TRIM + hit.cost",
         "too many",
     ),
     "charges a repeated check again": Defect("if mode == 'repeat'", "if false", "no order"),
@@ -98,15 +99,21 @@ def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None)
     """From here on storages of this process send compiled scripts for each plain check, or only generic ones; if given,
     with a ``defect``."""
     with pytest.MonkeyPatch.context() as patch:
-        learning = Shapes(worth=0 if are_compiled else inf)
-        patch.setattr(storage, "SHAPES", learning)
+        compile_shape = compiled
         if defect is not None and defect.driver == "compiled":
-            patch.setattr(shapes, "compiled", _broken_compiler(defect))
+            compile_shape = _broken_compiler(defect)
         elif defect is not None:
             patch.setattr(scripts, "_read", _broken_reader(defect))
-        scripts.script.cache_clear()
+        learning = Shapes(0 if are_compiled else inf, compile_shape=compile_shape)
+        patch.setattr(storage, "SHAPES", learning)
+        _forget_scripts()
         yield learning
+    _forget_scripts()
+
+
+def _forget_scripts() -> None:
     scripts.script.cache_clear()
+    compiling._functions_of.cache_clear()
 
 
 def broken_by(defect: Defect, hits: tuple[Hit, ...]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flask_multilimit.engine import Decision, RedisStorage
 from flask_multilimit.engine.hits import new_id
 from flask_multilimit.engine.reply import completed
-from flask_multilimit.engine.storage.redis.compiled import CannotBeCompiled, compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import can_be_compiled, compiled, shape_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=4096)
 def compiled_of_tests(shape: Shape, *, clocked: bool) -> Compiled | None:
-    try:
-        return compiled(shape, clocked=clocked)
-    except CannotBeCompiled:
-        return None
+    return compiled(shape, clocked=clocked) if can_be_compiled(shape) else None
 
 
 class CompiledStorage(RedisStorage):

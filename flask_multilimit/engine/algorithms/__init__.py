@@ -19,6 +19,9 @@ ALGORITHMS: dict[str, Algorithm] = {
 """Every algorithm by its name. To add one, add a pair of files and a line here, or from outside the package a module
 with its ``NAME.lua`` beside it, and run ``ALGORITHMS["NAME"] = module`` before the first rule that uses it."""
 
+SHIPPED: frozenset[Algorithm] = frozenset(ALGORITHMS.values())
+"""The algorithms of this package."""
+
 BAN = "ban"
 """The name of the algorithm of bans in keys and scripts. No rule can have it."""
 
@@ -28,4 +31,4 @@ def algorithm_of(name: str) -> Algorithm:
     return cast("Algorithm", ban) if name == BAN else ALGORITHMS[name]
 
 
-__all__ = ["ALGORITHMS", "BAN", "NEVER", "UNKNOWN", "Algorithm", "Outcome", "Quota", "algorithm_of"]
+__all__ = ["ALGORITHMS", "BAN", "NEVER", "SHIPPED", "UNKNOWN", "Algorithm", "Outcome", "Quota", "algorithm_of"]

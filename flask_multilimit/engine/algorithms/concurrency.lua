@@ -26,7 +26,7 @@ algorithms.concurrency = {
     return remaining, UNKNOWN, 0, entries - used
   end,
 
-  charge = function(hit, now, dead, id)
+  charge = function(hit, now, seen, id)
     call('ZADD', hit.key, stamp, id)
     if hit.cost > 1 then
       local entries = {}
@@ -36,7 +36,7 @@ algorithms.concurrency = {
       end
       call('ZADD', hit.key, unpack(entries))
     end
-    if dead > 0 then
+    if seen > 0 then
       local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)

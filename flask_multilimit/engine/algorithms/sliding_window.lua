@@ -45,7 +45,7 @@ algorithms.sliding_window = {
     return remaining, leaves_from + hit.window - now, 0, seen
   end,
 
-  charge = function(hit, now, outside, id)
+  charge = function(hit, now, seen, id)
     call('ZADD', hit.key, stamp, id)
     for from = 2, hit.cost, 2000 do
       local entries = {}
@@ -55,7 +55,7 @@ algorithms.sliding_window = {
       end
       call('ZADD', hit.key, unpack(entries))
     end
-    if outside > TRIM + hit.cost then
+    if seen > TRIM + hit.cost then
       local future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
       if future > 0 then
         call('ZREMRANGEBYRANK', hit.key, -math.min(future, TRIM + hit.cost), -1)
@@ -65,10 +65,10 @@ algorithms.sliding_window = {
       if expired > 0 then
         call('ZREMRANGEBYRANK', hit.key, 0, math.min(expired, TRIM + hit.cost) - 1)
       end
-    elseif outside > 0 and call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window) < outside then
+    elseif seen > 0 and call('ZREMRANGEBYSCORE', hit.key, '-inf', now - hit.window) < seen then
       call('ZREMRANGEBYSCORE', hit.key, now + AHEAD + 1, '+inf')
     end
-    if outside ~= 0 then
+    if seen ~= 0 then
       call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
     end
     return hit.window
@@ -76,12 +76,12 @@ algorithms.sliding_window = {
 
   others = function()
     return {
-      reset_after = function(hit, now, outside)
-        if outside < 0 then
+      reset_after = function(hit, now, seen)
+        if seen < 0 then
           return 0
         end
         local last = -1
-        if outside > 0 then
+        if seen > 0 then
           local used = call('ZCOUNT', hit.key, now - hit.window + 1, horizon)
           if used == 0 then
             return 0
@@ -91,9 +91,9 @@ algorithms.sliding_window = {
         return call('ZRANGE', hit.key, last, last, 'WITHSCORES')[2] + hit.window - now
       end,
 
-      drop_future = function(hit, now, outside)
+      drop_future = function(hit, now, seen)
         local future = 0
-        if outside > 0 then
+        if seen > 0 then
           future = call('ZCOUNT', hit.key, now + AHEAD + 1, '+inf')
         end
         if future > 0 then

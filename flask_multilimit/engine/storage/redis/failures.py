@@ -86,11 +86,6 @@ def storage_error(error: Exception, server: str = "") -> StorageError:
     return made
 
 
-def does_not_compile(error: BaseException | None) -> bool:
-    """Whether the server says that it cannot compile a script. Then it has run nothing of it."""
-    return isinstance(error, exceptions.ResponseError) and "rror compiling script" in str(error)
-
-
 def _remedy_of(error: Exception, *, no_reply: bool) -> str:
     """The remedy for an error without a code of the server."""
     if str(error) == NONE_FREE:

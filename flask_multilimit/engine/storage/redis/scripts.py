@@ -7,16 +7,12 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from hashlib import sha1
-from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from ... import algorithms
 from ...algorithms import BAN, algorithm_of
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable  # from Python 3.11 on
 
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _SPANS_LINES = re.compile(r"\[=*\[|\\\n")
@@ -70,11 +66,11 @@ def script_for(driver: str, names: Iterable[str]) -> Script:
 
 def source(name: str) -> str:
     """The text of a driver, or of a part of one."""
-    return _read(files(__package__).joinpath(f"{name}.lua"))
+    return _read(Path(__file__).with_name(f"{name}.lua"))
 
 
 def source_of_include(name: str) -> str:
-    return _read(files(algorithms.__name__).joinpath(f"{name}.lua"))
+    return _read(Path(algorithms.__file__).with_name(f"{name}.lua"))
 
 
 def source_of_algorithm(name: str) -> str:
@@ -82,6 +78,7 @@ def source_of_algorithm(name: str) -> str:
     return _read(Path(inspect.getfile(cast("ModuleType", algorithm_of(name)))).with_name(f"{name}.lua"))
 
 
-def _read(file: Traversable) -> str:
+@cache
+def _read(file: Path) -> str:
     text = file.read_text(encoding="utf-8") + "\n"
     return text if _SPANS_LINES.search(text) else _COMMENT.sub("", text).removesuffix("\n")

@@ -11,14 +11,15 @@ another one.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
+from ...forks import tell_child
 from ...hits import Hit
-from ...text import SafeLogger
-from .compiled import CannotBeCompiled, Compiled, Shape, compiled, shape_of
+from .compiled import Compiled, Shape, can_be_compiled, compiled, shape_of
 
 WORTH = 16
 """The number of checks of a shape after which it is compiled."""
@@ -31,8 +32,6 @@ MOST_COUNTED = 512
 UNUSED = 600.0
 """A compiled shape gives its place to another one after so many seconds in which no hits of it were made."""
 
-_logger = SafeLogger()
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Learned:
@@ -42,28 +41,33 @@ class Learned:
     checks: int = 0
     script: Compiled | None = None
     """``None`` until it is compiled."""
-    stays_generic: bool = False
-    """Whether it has no compiled script that would work."""
     used: float = 0.0
     """When hits of this shape were last made, by the clock of the shapes."""
 
 
 class Shapes:
-    """Compiles a shape after ``worth`` checks. If threads collide, a count may be off by a few, which does no harm.
+    """Compiles a shape after ``worth`` checks, in one thread, while others go on with the generic script. If threads
+    collide, a count may be off by a few, which does no harm. Fork-safe.
 
     Hits keep what they send (:func:`.memoized`). So a check of compiled hits does not come here, and hits of a shape
     that has lost its place go on with its script.
     """
 
-    def __init__(self, worth: float = WORTH, clock: Callable[[], float] = monotonic) -> None:
-        self._worth, self._clock = worth, clock
+    def __init__(
+        self,
+        worth: float = WORTH,
+        clock: Callable[[], float] = monotonic,
+        compile_shape: Callable[[Shape], Compiled] = compiled,
+    ) -> None:
+        self._worth, self._clock, self._compile_shape = worth, clock, compile_shape
         self._compiled: dict[Shape, Learned] = {}
         self._counted: OrderedDict[Shape, Learned] = OrderedDict()
         self._full_until = 0.0
         """Before this, no shape gives up its place."""
         self._made: set[Shape] = set()
         """The shapes that were ever compiled: a shape that comes back has the same script again."""
-        self._reported: set[str] = set()
+        self._compiling = threading.Lock()
+        tell_child(self)
 
     @property
     def compiled(self) -> int:
@@ -81,48 +85,31 @@ class Shapes:
             return known
         known = self._counted.get(shape)
         if known is None:
+            if not can_be_compiled(shape):
+                return None
             known = self._counted[shape] = Learned(shape)
             if len(self._counted) > MOST_COUNTED:
                 self._counted.popitem(last=False)
-        return None if known.stays_generic else known
+        return known
 
     def note(self, learned: Learned) -> bool:
         """Count one more check. Return whether the shape is compiled now."""
         learned.checks += 1
-        if (
-            learned.checks > self._worth
-            and learned.script is None
-            and not learned.stays_generic
-            and self._has_room_for(learned)
-        ):
-            self._compile(learned)
+        if learned.checks > self._worth and learned.script is None and self._compiling.acquire(blocking=False):
+            try:
+                self._compile(learned)
+            finally:
+                self._compiling.release()
         return learned.script is not None
 
-    def refused(self, learned: Learned, reason: object) -> None:
-        """A server rejects the compiled script: the shape keeps to the generic one."""
-        if learned.stays_generic:
-            return
-        learned.script, learned.stays_generic = None, True
-        self._compiled.pop(learned.shape, None)
-        self._counted[learned.shape] = learned
-        names = ", ".join(sorted({each.algorithm for each in learned.shape}))
-        if names in self._reported:
-            return
-        self._reported.add(names)
-        _logger.warning(
-            "Rate limits: the server rejects the script that is compiled for a plan of %s: %s. Such plans are checked "
-            "by the generic script, which takes longer. Nothing else changes; please report this with the algorithm's "
-            "Lua.",
-            names,
-            reason,
-        )
+    def _after_fork_in_child(self) -> None:
+        """No thread of the child process would ever release the lock."""
+        self._compiling = threading.Lock()
 
     def _compile(self, learned: Learned) -> None:
-        try:
-            learned.script = compiled(learned.shape)
-        except CannotBeCompiled:
-            learned.stays_generic = True
+        if learned.script is not None or not self._has_room_for(learned):  # another thread has just compiled it
             return
+        learned.script = self._compile_shape(learned.shape)
         learned.used = self._clock()
         self._made.add(learned.shape)
         self._counted.pop(learned.shape, None)

@@ -31,7 +31,7 @@ from ..tallies import Tallies, Tally
 from ..together import Together
 from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
-from .failures import NONE_FREE, does_not_compile, storage_error
+from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script, script_for
 from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
@@ -261,7 +261,7 @@ class RedisStorage:
                 self._deadline.start()  # it has answered: the script is another question
                 learned = SHAPES.of(hits)
                 if learned is not None and learned.script is not None:
-                    return self._load(learned, learned.script, hits, check_id)
+                    return self._load(learned.script, hits, check_id)
                 memorize(hits, _prepared, _prepared(hits))  # its shape may have been compiled once
                 return self._ask(CHECK, hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
@@ -278,18 +278,10 @@ class RedisStorage:
     def _ask(self, mode: bytes, hits: tuple[Hit, ...], check_id: bytes, *, loaded: bool = True) -> Decision:
         return _decision(check_id, hits, self._run("check", hits, mode, check_id, loaded=loaded))
 
-    def _load(self, learned: Learned, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
-        """Send a compiled script whole. If the server does not take it, ask with the generic one from now on."""
+    def _load(self, script: Compiled, hits: tuple[Hit, ...], check_id: bytes) -> Decision:
+        """Send a compiled script whole."""
         keys = [hit.key.encode() for hit in hits]
-        try:
-            answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, check_id)
-        except StorageError as failure:
-            if not does_not_compile(failure.__cause__):
-                raise
-            SHAPES.refused(learned, failure.__cause__)
-            memorize(hits, _prepared, _prepared(hits))
-            self._deadline.start()  # it has answered: the other script is another question
-            return self._ask(CHECK, hits, check_id)
+        answer = self._command(self._call, b"EVAL", script.text, b"%d" % len(hits), *keys, check_id)
         return _decision(check_id, hits, answer, script.frame)
 
     def _run(

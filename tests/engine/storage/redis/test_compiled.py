@@ -1,18 +1,22 @@
-"""Compiled scripts: when a process makes one, what it is like, and what happens when a server forgets it."""
+"""Compiled scripts: which plans have one, when a process makes it, and what happens when a server forgets it."""
 
 from __future__ import annotations
 
+import re
+import threading
 from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine import Limiter, RedisStorage, Rule, hits_for
+from flask_multilimit.engine import Ban, Limiter, RedisStorage, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.engine.reply import completed, frame_of
 from flask_multilimit.engine.storage.redis import shapes, storage
-from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, compiled, shape_of
+from flask_multilimit.engine.storage.redis.compiled import MOST_HITS, WRITTEN_OUT, compiled, shape_of
+from flask_multilimit.engine.storage.redis.scripts import source_of_algorithm
 from flask_multilimit.engine.storage.redis.shapes import Shapes
+from flask_multilimit.engine.storage.redis.wire import command_of
 from support.bench import hits, rule
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     import redis
 
     from flask_multilimit.engine import Hit
+    from flask_multilimit.engine.storage.redis.compiled import Compiled, Shape
 
 
 @pytest.fixture
@@ -38,14 +43,18 @@ def learning(monkeypatch: pytest.MonkeyPatch) -> Shapes:
     return fresh
 
 
-def script_of(wanted: tuple[Hit, ...]) -> str:
+def script_of(wanted: tuple[Hit, ...]) -> Compiled:
     shape = shape_of(wanted)
     assert shape is not None
-    return compiled(shape).sha
+    return compiled(shape)
 
 
-def evalshas(client: redis.Redis) -> int:
-    return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+def is_known(client: redis.Redis, wanted: tuple[Hit, ...]) -> bool:
+    """Whether the server has the compiled script."""
+    return client.script_exists(script_of(wanted).sha) == [True]
+
+
+# When a process compiles
 
 
 def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning: Shapes) -> None:
@@ -53,60 +62,51 @@ def test_a_shape_that_is_checked_often_is_compiled(client: redis.Redis, learning
 
     for _ in range(shapes.WORTH):
         limiter.check(plan)
-    assert client.script_exists(script_of(plan)) == [False]
+    assert not is_known(client, plan)
     remaining = [limiter.check(plan).remaining for _ in range(3)]
 
-    assert client.script_exists(script_of(plan)) == [True]
+    assert is_known(client, plan)
     assert remaining == [1000 - shapes.WORTH - n for n in (1, 2, 3)]
     assert learning.compiled == 1
     client.config_resetstat()
     limiter.check(plan)
     limiter.check(hits(["1000/minute", "5000/hour"], subject="bo"))
-    assert evalshas(client) == 2, "another subject of the same shape has learned it, too"
-    assert client.info("commandstats")["cmdstat_evalsha"]["failed_calls"] == 0
+    calls = client.info("commandstats")["cmdstat_evalsha"]
+    assert calls["calls"] == 2, "another subject of the same shape has learned it, too"
+    assert calls["failed_calls"] == 0
 
 
-@pytest.mark.usefixtures("learning")
-def test_a_compiled_check_carries_keys_and_id_and_nothing_else(client: redis.Redis) -> None:
-    limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
-    for _ in range(shapes.WORTH + 1):
-        limiter.check(plan)
+def test_a_shape_is_compiled_once_however_many_threads_ask() -> None:
+    made: list[Shape] = []
+    entered, left = threading.Barrier(33, timeout=30), threading.Barrier(33, timeout=30)
 
-    start = plan.memory[storage._prepared].start  # type: ignore[attr-defined]
+    def slowly(shape: Shape) -> Compiled:
+        made.append(shape)
+        left.wait()  # until all others have asked
+        return compiled(shape)
 
-    assert start.startswith(b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n" + script_of(plan).encode() + b"\r\n$1\r\n1\r\n")
-    assert start.endswith(plan[0].key.encode() + b"\r\n$16\r\n")
+    learning = Shapes(worth=0, compile_shape=slowly)
+    learned = learning.of(hits("5/minute"))
+    assert learned is not None
+    found: list[bool] = []
 
+    def check() -> None:
+        entered.wait()
+        found.append(learning.note(learned))
+        if not found[-1]:
+            left.wait()
 
-@pytest.mark.usefixtures("learning")
-def test_a_server_that_forgets_a_compiled_script_is_sent_it_again_and_charges_once(client: redis.Redis) -> None:
-    limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
-    for _ in range(shapes.WORTH + 1):
-        limiter.check(plan)
-    client.script_flush()
+    threads = [threading.Thread(target=check) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    entered.wait()
+    left.wait()
+    for thread in threads:
+        thread.join()
 
-    decision = limiter.check(plan)
-
-    assert decision.remaining == 1000 - shapes.WORTH - 2
-    assert client.script_exists(script_of(plan)) == [True]
-    assert limiter.peek(plan).remaining == decision.remaining
-
-
-def test_no_more_shapes_are_compiled_than_the_bound(
-    client: redis.Redis, learning: Shapes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
-    monkeypatch.setattr(shapes, "MOST_COUNTED", 5)
-    learning._worth = 0
-    limiter = Limiter(RedisStorage(client))
-
-    for count in range(10, 30):
-        for _ in range(2):
-            assert limiter.check(hits(Rule(60, count), subject=str(count))).allowed
-
-    assert learning.compiled == 3
-    assert len(learning._counted) <= 5
-    assert int(client.info("memory")["number_of_cached_scripts"]) == 4, "three and the generic one"
+    assert made == [shape_of(hits("5/minute"))]
+    assert sorted(found) == [False] * 31 + [True], "the others go on without it"
+    assert learning.note(learned)
 
 
 class Years:
@@ -125,6 +125,20 @@ def compile_as(learning: Shapes, count: int) -> bool:
     return learning.note(learned)
 
 
+def test_no_more_shapes_are_compiled_than_the_bound(
+    client: redis.Redis, learning: Shapes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
+    limiter = Limiter(RedisStorage(client))
+
+    for count in range(10, 20):
+        for _ in range(shapes.WORTH + 1):
+            assert limiter.check(hits(Rule(60, 10 * count), subject=str(count))).allowed
+
+    assert learning.compiled == 3
+    assert int(client.info("memory")["number_of_cached_scripts"]) == 4, "three and the generic one"
+
+
 def test_a_shape_that_nobody_uses_any_more_gives_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
     clock = Years()
@@ -135,13 +149,12 @@ def test_a_shape_that_nobody_uses_any_more_gives_its_place(monkeypatch: pytest.M
     assert not compile_as(learning, 4)
     assert compile_as(learning, 1), "it has its place, and uses it"
     clock.now = shapes.UNUSED
+
     assert [compile_as(learning, count) for count in (4, 5, 6)] == [True, True, False]
-
     assert learning.compiled == 3
-    assert learning.of(hits(Rule(60, 1))) in learning._compiled.values(), "what is used stays"
 
 
-def test_limits_that_change_for_long_are_compiled_until_the_scripts_of_a_lifetime_are_made(
+def test_a_process_compiles_no_more_different_scripts_than_the_bound_for_its_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
@@ -159,42 +172,27 @@ def test_limits_that_change_for_long_are_compiled_until_the_scripts_of_a_lifetim
     assert compile_as(learning, 1), "its script is one that a server may have already"
 
 
-def test_whoever_looks_for_a_place_in_vain_does_not_look_again_until_one_may_be_free(
-    monkeypatch: pytest.MonkeyPatch,
+def test_hits_of_a_shape_that_has_lost_its_place_keep_their_script_until_the_server_forgets_it(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shapes, "MOST_COMPILED", 2)
-    clock = Years()
-    learning = Shapes(worth=0, clock=clock)
-    compile_as(learning, 1)
-    clock.now = 5
-    compile_as(learning, 2)
-
-    compile_as(learning, 3)
-
-    assert learning._full_until == shapes.UNUSED
-
-
-@pytest.mark.usefixtures("client")
-def test_hits_of_a_shape_that_has_lost_its_place_go_on(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "MOST_COMPILED", 1)
     clock = Years()
-    learning = Shapes(worth=1, clock=clock)
-    monkeypatch.setattr(storage, "SHAPES", learning)
+    monkeypatch.setattr(storage, "SHAPES", Shapes(worth=1, clock=clock))
     limiter, plan, other = Limiter(RedisStorage(client)), hits("9/minute"), hits("8/minute", subject="bo")
     first = [limiter.check(plan).remaining for _ in range(2)]
     clock.now = shapes.UNUSED
     assert [limiter.check(other).remaining for _ in range(2)] == [7, 6]
-    assert list(learning._compiled) == [shape_of(other)]
 
     goes_on = [limiter.check(plan).remaining]
+    assert is_known(client, plan)
     client.script_flush()
     goes_on += [limiter.check(plan).remaining for _ in range(3)]
 
     assert first + goes_on == [8, 7, 6, 5, 4, 3]
-    assert client.script_exists(script_of(plan)) == [False], "who has forgotten it is not taught it again"
+    assert not is_known(client, plan)
 
 
-def test_shapes_that_are_met_once_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_that_are_checked_once_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "MOST_COUNTED", 5)
     learning = Shapes(worth=inf)
 
@@ -204,19 +202,61 @@ def test_shapes_that_are_met_once_are_counted_in_bounded_memory(monkeypatch: pyt
     assert len(learning._counted) == 5
 
 
-def test_what_has_no_compiled_script() -> None:
+@pytest.mark.usefixtures("learning")
+def test_a_server_that_forgets_a_compiled_script_is_sent_it_again_and_charges_once(client: redis.Redis) -> None:
+    limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
+    for _ in range(shapes.WORTH + 1):
+        limiter.check(plan)
+    client.script_flush()
+
+    decision = limiter.check(plan)
+
+    assert decision.remaining == 1000 - shapes.WORTH - 2
+    assert is_known(client, plan)
+    assert limiter.peek(plan).remaining == decision.remaining
+
+
+# Which plans have a compiled script
+
+
+def test_a_plan_that_charges_nothing_or_is_too_long_has_no_compiled_script() -> None:
     assert shape_of(hits("5/minute", cost=0)) is None
+    assert shape_of(hits_for("1/minute", scope="s", ban=Ban(), cost=0)) is None
     assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 2)])) is None
     assert shape_of(hits([Rule(n, 5) for n in range(1, MOST_HITS + 1)])) is not None
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_as_many_hits_as_may_be_compiled_are_no_more_than_lua_takes(client: redis.Redis, algorithm: str) -> None:
-    plan = hits([rule(algorithm, 10 + n, 50) for n in range(MOST_HITS)])
-    shape = shape_of(plan)
-    assert shape is not None
+def test_a_ban_is_compiled_with_the_places_of_what_it_watches() -> None:
+    shape = shape_of(hits_for("1/minute", scope="s", ban=Ban()))
 
-    script = compiled(shape)
+    assert shape is not None
+    assert [each.watches for each in shape] == [(), (1,)]
+
+
+@pytest.mark.parametrize("registered_as", ["own", "fixed_window"])
+def test_an_algorithm_of_a_user_is_checked_by_the_generic_script(
+    registered_as: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own:
+        def __getattr__(self, name: str) -> object:
+            return getattr(ALGORITHMS["sliding_window"], name)
+
+    monkeypatch.setitem(ALGORITHMS, registered_as, Own())
+    own = Rule(60, 5, algorithm=registered_as)
+
+    assert Shapes().of(hits(own)) is None
+    assert Shapes().of(hits([Rule(60, 5), own])) is None
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("with_ban", [False, True])
+def test_the_longest_compiled_script_has_no_more_local_names_than_lua_takes(
+    client: redis.Redis, algorithm: str, *, with_ban: bool
+) -> None:
+    rules = [rule(algorithm, 10 + n, 50) for n in range(MOST_HITS - with_ban)]
+    plan = hits_for(rules, scope="s", ban=Ban() if with_ban else None)
+
+    script = script_of(plan)
     answer = client.eval(script.text, len(plan), *[hit.key for hit in plan], bytes(16))
 
     reply = completed(answer, len(plan), script.frame)
@@ -224,19 +264,38 @@ def test_as_many_hits_as_may_be_compiled_are_no_more_than_lua_takes(client: redi
     assert reply[1:6] == [1, 0, 49, 0, reply[5]]
 
 
+# What the script is like
+
+
+@pytest.mark.usefixtures("learning")
+def test_a_compiled_check_carries_keys_and_id_and_nothing_else(client: redis.Redis) -> None:
+    limiter, plan = Limiter(RedisStorage(client)), hits("1000/minute")
+    for _ in range(shapes.WORTH + 1):
+        limiter.check(plan)
+
+    before, between = received_bytes(client), received_bytes(client)
+    limiter.check(plan)
+    after = received_bytes(client)
+
+    command = command_of(b"EVALSHA", script_of(plan).sha.encode(), b"1", plan[0].key.encode(), bytes(16))
+    assert (after - between) - (between - before) == len(command)
+
+
+def received_bytes(client: redis.Redis) -> int:
+    return int(client.info("stats")["total_net_input_bytes"])
+
+
 def test_a_plan_of_sliding_windows_runs_no_function_of_its_algorithm() -> None:
-    shape = shape_of(hits_for(["5/minute", "9/hour"], scope="api"))
-    assert shape is not None
-    common = compiled(shape).text.partition("local id =")[2].partition("return {now")[0]
+    script = script_of(hits_for(["5/minute", "9/hour"], scope="api"))
+    common = script.text.partition("local id =")[2].partition("return {now")[0]
 
     assert "function" not in common
     assert "hit" not in common
 
 
 def test_a_reply_leaves_out_what_the_shape_determines() -> None:
-    windows, queue = hits(["5/minute", "9/hour"]), hits([Rule(60, 5), rule("leaky_bucket", 5, 60)])
-
-    fixed, varying = (compiled(shape) for plan in (windows, queue) if (shape := shape_of(plan)) is not None)
+    fixed = script_of(hits(["5/minute", "9/hour"]))
+    varying = script_of(hits([Rule(60, 5), rule("leaky_bucket", 5, 60)]))
 
     assert "return {now,r1-1,r2-1}" in fixed.text
     assert completed([7, 4, 8], 2, fixed.frame) == [7, 1, 0, 4, 0, 60_000_000, 8, 0, 3_600_000_000]
@@ -249,3 +308,35 @@ def test_an_answer_that_is_no_reply_is_told_from_one(answer: object) -> None:
     assert completed(answer, 1, frame_of([60])) is None
     assert completed([1, 1, 0, 4, 0, 6], 1, frame_of([60])) == [1, 1, 0, 4, 0, 6], "as for a refusal"
     assert completed([1, 4], 1, None) is None, "from a script that leaves nothing out"
+
+
+GIVEN = {"call", "now", "id", "stamp", "grace", "horizon", "beyond", "argument", "delay", "hits", "reply", "algorithms"}
+"""Names of a compiled script; each hit has more, such as `k1`."""
+FIELDS = {"key", "window", "count", "cost", "burst", "max_delay", "time", "factor", "most", "memory"}
+
+
+@pytest.mark.parametrize("algorithm", WRITTEN_OUT)
+@pytest.mark.parametrize("name", ["evaluate", "charge", "drop_future", "reset_after"])
+def test_lua_that_is_written_out_has_the_form_that_the_compiler_reads(algorithm: str, name: str) -> None:
+    text = source_of_algorithm(algorithm)
+    (function,) = re.finditer(rf"^( *){name} = function\(([^)]*)\)\n(.*?)^\1end,$", text, re.DOTALL | re.MULTILINE)
+    indent, parameters, body = function.groups()
+    names = {name for line in re.findall(r"(?:local|for) ([\w, ]+?) (?:=|in\b)", body) for name in line.split(", ")}
+
+    assert re.fullmatch("hit, now(, seen)?(, id)?", parameters)
+    assert set(re.findall(r"\bhit\b(?:\.(\w+)|)", body)) <= FIELDS, (
+        "it reads fields of the hit, and does no more with it"
+    )
+    assert not re.findall(r"\bfunction\b|\.\.\.", body)
+    assert not re.findall(r"\b(?:now|id|hit\.\w+) = ", body)
+    assert not names & (GIVEN | set(parameters.split(", "))), "a local would hide a name of the script"
+    assert not [each for each in names if re.fullmatch(r"[a-z]\d+|[A-Z_]{2,}", each)]
+    assert set(re.findall(r"(?<![.\w])(\w+)\(", body)) <= {"call", "argument", "unpack", "and"}, (
+        "of its file it calls none"
+    )
+    for at in re.finditer(r"^( *)return \S.*$", body, re.MULTILINE):
+        before, inside = body[: at.start()].splitlines(), at[1]
+        while len(inside) > len(indent) + 2:
+            inside = inside[:-2]
+            opened = next(line for line in reversed(before) if line.startswith(inside) and line[len(inside)] != " ")
+            assert re.match("if|else", opened.strip()), f"{at[0].strip()} would leave only {opened.strip()}"
