@@ -6,7 +6,7 @@
     curl -i http://localhost:5000/export -H 'X-Api-Key: key-of-bob'
 
 A customer who changes tier gets the new rules at the next request; earlier requests still count. If the tiers cannot be
-looked up, each customer keeps the last known rules, and the log says so once.
+looked up, each customer keeps the last known rules, others have those of the free tier, and the log says so once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ def rules_of_tier() -> str:
     return TIERS[g.customer.tier]
 
 
-by_tier: Any = {"type": customer_name, "name": "customer", "rules": rules_of_tier, "scope": "api"}
+by_tier: Any = {
+    "type": customer_name,
+    "name": "customer",
+    "rules": rules_of_tier,
+    "fallback": TIERS["free"],
+    "scope": "api",
+}
 
 
 @app.get("/")

@@ -31,9 +31,10 @@ from .engine.storage import (
 )
 from .observe.events import Observer
 from .operate.command_line import Commands
-from .plan.endpoint import Applied, hits_of
+from .plan.endpoint import ASKER, SOMEBODY, Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
+from .plan.standings import require_known_rules, standings_at, standings_given
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_in_force, gate_of
 from .serve.here import check_here, check_hits
@@ -411,15 +412,13 @@ def _standing(
         raise ConfigurationError("outside of a request, name an endpoint and a subject: ip=, user= or others")
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
+    resolve, about = (gate.subjects.given(given), SOMEBODY) if given else (gate.subjects.resolve, ASKER)
     if endpoint is None:
-        plan, resolve = plans.of_request(request), gate.subjects.given(given) if given else gate.subjects.resolve
-        return plan.apply(resolve, conditions=False) if plan else ()
-    if given:
-        from .operate.standing import standings_of  # noqa: PLC0415 - requests seldom ask about other subjects
-
-        standings = standings_of(gate, endpoint, method, given, plans=plans)
+        plan = plans.of_request(request)
+        found = [plan.apply(resolve, about)] if plan else []
+    elif given:
+        found = [standing.applied for standing in standings_given(plans, endpoint, method, given)]
     else:
-        from .plan.standings import standings_at  # noqa: PLC0415 - most apps never ask
-
-        standings = standings_at(plans, endpoint, method, gate.subjects.resolve)
-    return [applied for standing in standings for applied in standing.applied]
+        found = [standing.applied for standing in standings_at(plans, endpoint, method, resolve, about)]
+    require_known_rules(str(endpoint), found)
+    return [each for applied in found for each in applied]

@@ -25,6 +25,7 @@ from .engine.keys import hash_tag_of
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
 from .operate.listing import prefixes_of, stored_keys
 from .operate.standing import require_limiters, standings_of
+from .plan.standings import require_known_rules
 from .serve.gate import AppGate, gate_of
 
 MOST_UNITS = 1_000_000
@@ -168,6 +169,7 @@ def exhaust(
     given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects) or _of_test_client(address)
     standings = standings_of(gate, endpoint, method, given)
     require_limiters("exhaust", endpoint, standings, given, spelled=_arguments)
+    require_known_rules(endpoint, (standing.applied for standing in standings))
     refusals = [_use_up(gate, endpoint, _enforced(standing.applied.hits)) for standing in standings if standing.applied]
     return max(refusals, key=lambda refusal: refusal.retry_after)
 
@@ -198,6 +200,7 @@ def reset(
     given = given or _of_test_client(address)
     standings = standings_of(gate, endpoint, method, given)
     require_limiters("reset", endpoint, standings, given, spelled=_arguments)
+    require_known_rules(endpoint, (standing.applied for standing in standings))
     _forget(gate, [hit.key for standing in standings for hit in standing.applied.hits])
 
 

@@ -233,6 +233,8 @@ class WrittenLimiter(Written):
     rules: WrittenRules = Field(default="100/minute")
     """How much in how much time: text, a table, a list of these, or module:function, which is called at each
     request."""
+    fallback: WrittenRules | None = None
+    """The rules that apply if module:function fails for a subject for which it has not worked yet."""
     key: str | None = Field(None, pattern=f"^{PREFIX_PATTERN.pattern}$")
     """The prefix of its keys, in place of MULTILIMIT_KEY_PREFIX."""
     scope: Text | None = None
@@ -330,6 +332,8 @@ class WrittenLimiter(Written):
             options["type"] = type_of(self.type)
         if "rules" in options:
             options["rules"] = imported(str(self.rules)) if is_import_path(self.rules) else rules_of(self.rules)
+        if self.fallback is not None:
+            options["fallback"] = rules_of(self.fallback)
         for name in CALLABLES:
             if is_import_path(options.get(name)):
                 options[name] = imported(options[name])

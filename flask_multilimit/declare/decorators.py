@@ -20,9 +20,9 @@ from .checks import reject_shared_keys, warn_of_idle_rules
 from .limiter import (
     Cost,
     Declaration,
+    GiveRules,
     Message,
     Reaction,
-    RulesNow,
 )
 from .reserve import Priority
 from .subjects import LimitType, SubjectType
@@ -68,7 +68,8 @@ class RateLimiter:
 def rate_limiter(
     *,
     type: SubjectType = LimitType.DEFAULT,  # noqa: A002 - the field's word
-    rules: Rules | Callable[[], RulesNow] | None = None,
+    rules: Rules | GiveRules | None = None,
+    fallback: Rules | None = None,
     key: str | None = None,
     scope: str | None = None,
     hash_tag: HashTag = "scope",
@@ -94,9 +95,10 @@ def rate_limiter(
         that returns the subject of this request, or ``None`` if the limiter does not apply to it; or a tuple of
         these, which together are one subject.
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
-        that returns them for the current request: ``None``, ``""`` or ``[]`` for no limit now, 0 to let nothing
-        pass. Default: one ``Rule()``, which is 100 in 60 seconds. If the callable raises or returns nonsense, the last
-        good rules of that limiter and subject stay in force.
+        that returns them for the current request, or for the subject if it takes one: ``None``, ``""`` or ``[]`` for no
+        limit now, 0 to let nothing pass. Default: one ``Rule()``, which is 100 in 60 seconds.
+    :param fallback: the rules of a subject for which the callable raises or returns nonsense before it has returned
+        any good rules, which apply first. Without it, such a request fails with that error.
     :param key: the beginning of its keys; default ``MULTILIMIT_KEY_PREFIX``, which is ``rate_limit:``.
     :param scope: a name for what is limited; limiters with the same scope share their quotas. Default: the
         endpoint, or outside of views the function's own name.

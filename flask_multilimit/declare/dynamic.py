@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from threading import Lock
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from flask import Flask
 
-from ..engine import Rule
+from ..engine import ConfigurationError, Rule
+from ..engine.keys import escape_subject
 from ..engine.rules import NOTHING, Rules, rules_from
 from ..engine.text import SafeLogger
 from ..signals import notify, rules_failed
-from .limiter import RulesNow
+from .limiter import Declaration, takes_subject
+from .subjects import ANONYMOUS, EVERYONE, Subject
 
 T = TypeVar("T")
 
@@ -21,70 +25,119 @@ REMEMBERED = 1024
 """The most subjects whose last good rules are kept, for each limiter."""
 
 
-class DynamicRules:
-    """Calls ``give_rules`` for one limiter of one endpoint.
+class NoRules(Exception):  # noqa: N818 - not an error of this package: its cause is one of the app
+    """The callable failed, and nothing applies in its place. The cause is what it raised."""
 
-    If it raises, or returns nonsense or what ``check`` raises an error for, the last good rules stay in force: those of
-    the same subject, or the latest of any subject, or one ``Rule()``. A failure is logged and signalled once, until the
-    callable works again; if it fails only for some subjects, once for each of them.
+
+class DynamicRules:
+    """Calls the callable for rules of one limiter of one endpoint.
+
+    If it raises, or returns nonsense or what does not go with the limiter, the last good rules of the same subject
+    apply, else the ``fallback`` of the limiter; without one, the request fails with that error. A failure is logged and
+    signalled once, until the callable works again; if it fails only for some subjects, once for each of them.
     """
 
-    def __init__(
-        self, app: Flask, where: str, give_rules: Callable[[], RulesNow], check: Callable[[Iterable[Rule]], None]
-    ) -> None:
+    def __init__(self, app: Flask, declaration: Declaration) -> None:
         self._app = app
-        self._where = where
-        self._give_rules = give_rules
-        self._check = check
-        self._good: OrderedDict[str, tuple[Rule, ...]] = OrderedDict()
-        self._latest: tuple[Rule, ...] = (Rule(),)
+        self._declaration = declaration
+        self._give_rules = cast("Callable[..., Any]", declaration.rules)
+        self._takes_subject = takes_subject(self._give_rules)
+        self._calls = count()
+        self._good: OrderedDict[str, tuple[int, tuple[Rule, ...]]] = OrderedDict()
         self._failing = False
         self._failing_for: OrderedDict[str, None] = OrderedDict()
         self._lock = Lock()
 
-    def __call__(self, subject: str) -> tuple[Rule, ...]:
-        """The rules for ``subject``, which makes the current request."""
-        rules = self._ask(subject)
-        if rules is None:
-            return self._good.get(subject, self._latest)
-        self._keep(subject, rules)
-        return rules
-
-    def of(self, subject: str) -> tuple[Rule, ...]:
-        """The rules for any ``subject``: the last ones in this process, or what the callable returns now."""
-        rules = self._good.get(subject)
-        if rules is None:
-            rules = self._ask(subject)
-        return self._latest if rules is None else rules
-
-    def _ask(self, subject: str) -> tuple[Rule, ...] | None:
+    def now(self, subject: Subject) -> tuple[Rule, ...]:
+        """The rules for ``subject``, which makes the current request. Raises :class:`NoRules`."""
+        call, name = next(self._calls), _name_of(subject)
         try:
-            rules = _rules_from(self._give_rules())
-            self._check(rules)
+            rules = self._ask(subject)
         except Exception as error:
-            self._report(subject, error)
-            return None
+            self._report(name, error)
+            instead = self._instead(name)
+            if instead is None:
+                raise NoRules from error
+            return instead
+        self._keep(subject, name, call, rules)
         return rules
 
-    def _keep(self, subject: str, rules: tuple[Rule, ...]) -> None:
+    def known(self, subject: Subject) -> tuple[Rule, ...] | None:
+        """The rules for a ``subject`` that makes no request: those that the callable returns if it takes the subject,
+        or the last ones in this process. ``None``: they are not known here."""
+        name = _name_of(subject)
+        if self._takes_subject or subject == EVERYONE:
+            try:
+                return self._ask(subject)
+            except Exception as error:
+                self._report(name, error)
+                return self._instead(name)
+        return self._last(name)
+
+    def _ask(self, subject: Subject) -> tuple[Rule, ...]:
+        given = self._give_rules(*self._arguments(subject))
+        try:
+            rules = _rules_from(given)
+            self._declaration.check_rules(rules)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f'limiter on "{self._declaration.where}": what its callable returned: {error}'
+            ) from error
+        return rules
+
+    def _arguments(self, subject: Subject) -> tuple[Any, ...]:
+        if not self._takes_subject:
+            return ()
+        if not isinstance(self._declaration.type, tuple):
+            return (_id_of(subject),)
+        return (tuple(_id_of(Subject(*part)) for part in json.loads(subject.value)),)
+
+    def _last(self, name: str) -> tuple[Rule, ...] | None:
+        _, rules = self._good.get(name, (0, None))
+        return rules
+
+    def _instead(self, name: str) -> tuple[Rule, ...] | None:
+        rules = self._last(name)
+        return self._declaration.fallback if rules is None else rules
+
+    def _keep(self, subject: Subject, name: str, call: int, rules: tuple[Rule, ...]) -> None:
         with self._lock:
             self._failing = False
-            self._failing_for.pop(subject, None)
-            self._latest = rules
-            _remember(self._good, subject, rules)
+            self._failing_for.pop(name, None)
+            latest, _ = self._good.get(name, (-1, ()))
+            # An answer that comes late is not the last one. What frees one client of many that are one subject, such
+            # as everyone, must not free the others.
+            if call > latest and (rules or subject.value):
+                _remember(self._good, name, (call, rules))
 
-    def _report(self, subject: str, error: Exception) -> None:
+    def _report(self, name: str, error: Exception) -> None:
         with self._lock:
-            first = not self._failing and subject not in self._failing_for
+            first = not self._failing and name not in self._failing_for
             self._failing = True
-            _remember(self._failing_for, subject, None)
+            _remember(self._failing_for, name, None)
         if first:
+            where, fallback = self._declaration.where, self._declaration.fallback
             SafeLogger(self._app.logger).error(
-                'Rate limits: the rules of the limiter on "%s" failed; the last good ones stay in force: %r',
-                self._where,
+                'Rate limits: the rules of the limiter on "%s" failed; the last good ones of each subject apply, or '
+                "for a subject without any, %s: %r",
+                where,
+                "this error ends the request" if fallback is None else f"its fallback ({_listed(fallback)})",
                 error,
             )
-            notify(rules_failed, self._app, where=self._where, error=error)
+            notify(rules_failed, self._app, where=where, error=error)
+
+
+def _name_of(subject: Subject) -> str:
+    """Short, however long a text a client sends."""
+    return f"{subject.type}:{escape_subject(subject.value)}"
+
+
+def _id_of(subject: Subject) -> str | None:
+    return None if subject.type == ANONYMOUS else subject.value
+
+
+def _listed(rules: Iterable[Rule]) -> str:
+    return "; ".join(map(str, rules))
 
 
 def _rules_from(given: object) -> tuple[Rule, ...]:

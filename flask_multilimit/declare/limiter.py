@@ -34,6 +34,9 @@ Message = str | Callable[[Decision], Any]
 RulesNow = Rules | Literal[0] | None
 """What a callable returns for the current request: rules; ``None``, ``""`` or ``[]`` for no limit now; 0 to let nothing
 pass."""
+GiveRules = Callable[[], RulesNow] | Callable[[Any], RulesNow]
+"""Returns the rules for the current request, or, if it takes an argument, those of a subject: see
+:func:`takes_subject`."""
 Cost = int | Callable[[], int]
 Reaction = Callable[[Decision], Any]
 """Called with the decision of a refusal; may return a response to send instead of the 429 page."""
@@ -49,7 +52,8 @@ class Declaration:
     where: str
     """Where it was declared, for errors and listings."""
     type: SubjectType = LimitType.DEFAULT
-    rules: tuple[Rule, ...] | Callable[[], RulesNow] = (Rule(),)
+    rules: tuple[Rule, ...] | GiveRules = (Rule(),)
+    fallback: tuple[Rule, ...] | None = None
     key: str | None = None
     scope: str | None = None
     hash_tag: HashTag = "scope"
@@ -77,6 +81,8 @@ class Declaration:
             given = dict(_given(options))
             if "rules" in given and not callable(given["rules"]):
                 given["rules"] = rules_from(given["rules"])
+            if "fallback" in given:
+                given["fallback"] = rules_from(given["fallback"])
             if "methods" in given:
                 given["methods"] = _methods(given["methods"])
             declaration = cls(where=where, scope_is_given="scope" in given, **given)
@@ -142,7 +148,28 @@ OPTIONS = tuple(each.name for each in fields(Declaration) if each.name not in {"
 _DEFAULTS = {each.name: each.default for each in fields(Declaration)}
 
 
-def may_hold_slots(rules: Iterable[Rule] | Callable[[], RulesNow]) -> bool:
+def takes_subject(give_rules: Callable[..., Any]) -> bool:
+    """Whether a callable for rules takes the subject: its one parameter without a default, or one called ``subject``.
+
+    It gets the id as text, ``None`` for a client that is not logged in, and a tuple of these for a type of several.
+    """
+    try:
+        signature = _signature_of(give_rules)
+    except (TypeError, ValueError):
+        return False  # some built-in callables have no signature
+    named = signature.parameters.get("subject")
+    return (named is not None and named.kind is named.POSITIONAL_OR_KEYWORD) or not _can_bind(signature)
+
+
+def _can_bind(signature: inspect.Signature, *arguments: str) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def may_hold_slots(rules: Iterable[Rule] | GiveRules) -> bool:
     """Whether ``rules`` hold slots, or depend on the request and may hold some."""
     return callable(rules) or any(rule.holds_slots for rule in rules)
 
@@ -193,14 +220,12 @@ def _validate(declaration: Declaration) -> None:
     check_hash_tag(declaration.hash_tag)
     _check_cost(declaration)
     _check_wait(declaration.wait)
-    if callable(declaration.rules):
-        check_callable("rules", declaration.rules)
+    _check_rules(declaration)
     if declaration.exempt_when is not None:
         check_callable("exempt_when", declaration.exempt_when)
     if declaration.charge_when is not None:
         check_callable("charge_when", declaration.charge_when, "the response")
     _check_reserve(declaration)
-    declaration.check_rules(declaration.fixed_rules)
     if declaration.ban is not None:
         _check_ban(declaration)
     if declaration.on_rejected is not None:
@@ -215,6 +240,23 @@ def _validate(declaration: Declaration) -> None:
         check_callable("message", declaration.message, "the Decision")
 
 
+def _check_rules(declaration: Declaration) -> None:
+    if callable(declaration.rules):
+        check_callable("rules", declaration.rules, *(["the subject"] if takes_subject(declaration.rules) else []))
+        if takes_subject(declaration.rules) and _counts_everyone(declaration.type):
+            raise ConfigurationError(
+                f"rules={name_of(declaration.rules)}: a limiter of type DEFAULT has everyone as one subject, so its "
+                "callable takes no argument; or give it a type, such as type=LimitType.USER"
+            )
+    elif declaration.fallback is not None:
+        raise ConfigurationError("fallback: these rules apply when a callable for rules fails, and there is none")
+    declaration.check_rules(declaration.fixed_rules)
+    try:
+        declaration.check_rules(declaration.fallback or ())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"fallback: {error}") from error
+
+
 def _check_reserve(declaration: Declaration) -> None:
     if (declaration.reserve is None) != (declaration.priority is None):
         raise ConfigurationError(
@@ -223,13 +265,12 @@ def _check_reserve(declaration: Declaration) -> None:
         )
     if declaration.reserve is not None:
         check_callable("priority", declaration.priority)
-        check_reserve(declaration.reserve, declaration.fixed_rules)
+        check_reserve(declaration.reserve, declaration.fallback or declaration.fixed_rules)
 
 
 def _check_ban(declaration: Declaration) -> None:
     check_ban(declaration.ban)
-    parts = declaration.type if isinstance(declaration.type, tuple) else (declaration.type,)
-    if all(part is LimitType.DEFAULT for part in parts):
+    if _counts_everyone(declaration.type):
         raise ConfigurationError(
             "ban: a limiter of type DEFAULT has everyone as one subject, so a few refusals would shut everyone out; "
             "give it a type, such as type=LimitType.IP"
@@ -238,6 +279,10 @@ def _check_ban(declaration: Declaration) -> None:
         raise ConfigurationError(
             "ban and wait: a request that waits has been refused before, so waiting would be a strike; leave one out"
         )
+
+
+def _counts_everyone(type_: SubjectType) -> bool:
+    return all(part is LimitType.DEFAULT for part in (type_ if isinstance(type_, tuple) else (type_,)))
 
 
 def _check_scope(scope: object) -> None:
@@ -249,9 +294,10 @@ def _check_cost(declaration: Declaration) -> None:
     if callable(declaration.cost):
         check_callable("cost", declaration.cost)
         return
-    for rule in declaration.fixed_rules or (Rule(),):
+    known = declaration.fallback or declaration.fixed_rules
+    for rule in known or (Rule(),):
         check_cost(declaration.cost, rule)
-        if declaration.fixed_rules and declaration.cost > rule.quota.burst:
+        if known and declaration.cost > rule.quota.burst:
             raise ConfigurationError(f"cost={declaration.cost}: {rule} could never admit it")
 
 

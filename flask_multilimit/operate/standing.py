@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
-
-from flask import has_request_context
 
 from ..declare.subjects import LimitType, Subject
 from ..engine import ConfigurationError
-from ..plan.standings import Standing, methods_for, standings_given
+from ..plan.standings import Standing, standings_given
 from ..serve.gate import AppGate
 
 if TYPE_CHECKING:
-    from ..plan.plans import Plans
     from ..serve.access import Listed
 
 
-def standings_of(
-    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str], *, plans: Plans | None = None
-) -> list[Standing]:
-    """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods;
-    without ``plans``, by those in force.
+def standings_of(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
+    """What a request of the ``given`` subjects asks at ``endpoint``; without a ``method``, for each of its methods.
 
-    Outside of a request, a callable for rules is called within a made-up request from the given address, which contains
-    nothing else. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not take the method.
+    Raises :class:`ConfigurationError` if there is no such endpoint, or it does not take the method.
     """
-    with _made_up_request(gate, endpoint, method, given):
-        return standings_given(plans or gate.plans, endpoint, method, given)
+    return standings_given(gate.plans, endpoint, method, given)
 
 
 def listed_of(gate: AppGate, given: Mapping[str, str]) -> Listed | None:
@@ -66,13 +57,3 @@ def require_limiters(
     raise ConfigurationError(
         f'{what}: no limit at "{endpoint}" counts {" and ".join(given)}; it is limited by {limited_by}'
     )
-
-
-def _made_up_request(
-    gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]
-) -> AbstractContextManager[object]:
-    methods = methods_for(gate.plans, endpoint, method)
-    plans = (gate.plans.of_endpoint(endpoint, each) for each in methods)
-    if has_request_context() or all(limiter.dynamic is None for plan in plans for limiter in plan.limiters):
-        return nullcontext()
-    return gate.app.test_request_context(method=methods[0], environ_base={"REMOTE_ADDR": given.get("ip", "127.0.0.1")})

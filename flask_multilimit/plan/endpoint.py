@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +11,7 @@ from flask import Flask
 
 from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys
-from ..declare.dynamic import DynamicRules
+from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
@@ -22,15 +22,52 @@ from ..engine.records import record
 
 if TYPE_CHECKING:
     from ..control.controls import Override
-    from .overrides import Overrides, SpecialRules
+    from .overrides import NamedRule, Overrides, SpecialRules
 
 HITS_REMEMBERED = 1024
 """The most subjects whose hits are remembered, over all limiters."""
-Ask = Callable[[Callable[[], Any], Any], Any]
-"""Asks a callable of a limiter about the request; the second argument is the answer if that is not asked, or fails."""
 LONGEST_REMEMBERED = 256
 """Characters of the longest subject that is remembered, because clients can invent subjects and must not fill the
 memory."""
+
+
+def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
+    return condition()
+
+
+def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
+    try:
+        return condition()
+    except Exception:
+        return otherwise
+
+
+def _assume(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
+    return otherwise
+
+
+RulesOf = Callable[[DynamicRules, Subject], tuple[Rule, ...] | None]
+
+
+class About(NamedTuple):
+    """Whom a plan is applied for, and so which callables of its limiters are asked."""
+
+    ask: Callable[[Callable[[], Any], Any], Any]
+    """Asks an ``exempt_when``, a cost or a priority; the second argument is the answer if that is not asked, or
+    fails."""
+    rules_of: RulesOf
+    """The rules of a limiter whose rules depend on the request."""
+
+
+REQUEST = About(_ask, DynamicRules.now)
+"""The current request."""
+ENDED_REQUEST = About(_ask_if_possible, DynamicRules.now)
+"""A request that ends early, perhaps before what a callable needs was known: one that raises exempts nobody."""
+ASKER = About(_assume, DynamicRules.now)
+"""The client of the current request, whatever else it asks for: limiters that are exempt now apply as well, and a cost
+that depends on the request is 1."""
+SOMEBODY = About(_assume, DynamicRules.known)
+"""A subject that need not make any request, as for :data:`ASKER`."""
 
 
 @record()
@@ -62,23 +99,26 @@ class PlannedLimiter:
         rules = tuple([rule for _, rule in self.rules])
         return rules if self.declaration.ban is None else (*rules, self.declaration.ban.rule)
 
-    def hits(self, subject: Subject, cost: int, *, priority: str | None = None, asking: bool = True) -> tuple[Hit, ...]:
-        """The hits of ``subject``. Without ``asking``, rules that depend on the request are those of its last
-        request."""
+    def hits(
+        self, subject: Subject, cost: int, *, priority: str | None = None, rules_of: RulesOf = DynamicRules.now
+    ) -> tuple[Hit, ...] | None:
+        """The hits of ``subject``; ``None`` if they are not known. Raises :class:`.NoRules`."""
         escaped = escape_subject(subject.value)
         special = None if self.special is None else self.special.find(subject)
         if self.dynamic is None and special is None:
             return _remembered_hits(self, subject.type, escaped, cost, priority)
-        rules = self.rules if self.dynamic is None else self._asked(self.dynamic, subject, escaped, asking=asking)
+        rules: Sequence[NamedRule] | None = self.rules
+        if self.dynamic is not None and (special is None or special.times is not None):
+            rules = self._by_request(rules_of(self.dynamic, subject))
+        if rules is None:
+            return None
         if self.special is not None and special is not None:
             rules = self.special.of(special, rules)
         return self.make_hits(rules, subject.type, escaped, cost, priority)
 
-    def _asked(
-        self, dynamic: DynamicRules, subject: Subject, escaped: str, *, asking: bool
-    ) -> tuple[tuple[str, Rule], ...]:
-        known = f"{subject.type}:{escaped}"
-        rules = dynamic(known) if asking else dynamic.of(known)
+    def _by_request(self, rules: Iterable[Rule] | None) -> Sequence[NamedRule] | None:
+        if rules is None:
+            return None
         named = tuple((self.declaration.name_of(rule), rule) for rule in rules)
         if not self.by_name:
             return named
@@ -121,6 +161,8 @@ class Applied(NamedTuple):
     declaration: Declaration
     subject: Subject
     hits: tuple[Hit, ...]
+    known: bool = True
+    """Whether its rules are known: not if they depend on a request that this subject does not make now."""
 
 
 _ELSEWHERE = Declaration.of("check_hits", {})
@@ -144,6 +186,8 @@ class AppliedLimits(tuple[Applied, ...]):
     """Whether any of them has a message or a reaction of its own."""
     has_bans: bool
     """Whether any of them may ban a subject."""
+    failure: BaseException | None = None
+    """What a callable for rules raised, if nothing applies in their place: to be raised after the check."""
 
     def __new__(cls, applied: Iterable[Applied], scope: str = "") -> AppliedLimits:
         applied = tuple(applied)
@@ -158,6 +202,11 @@ class AppliedLimits(tuple[Applied, ...]):
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
         return made
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of the limiters whose rules are not known."""
+        return tuple(each.declaration.name or each.declaration.type_name for each in self if not each.known)
 
     @classmethod
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
@@ -279,20 +328,16 @@ class Plan:
         declarations = [limiter.declaration for limiter in self.limiters]
         return tuple({(id(each.type), each.name): (each.type, each.name) for each in declarations}.values())
 
-    def apply(self, resolve: Resolve, *, conditions: bool = True, ended: bool = False) -> AppliedLimits:
-        """The limiters that apply to the current request. Each type is resolved once.
-
-        Without ``conditions``, limiters that are exempt now apply as well, and a cost that depends on the request is 1.
-        The same is true if the request has ``ended`` early and the callable that would say otherwise raises.
-        """
+    def apply(self, resolve: Resolve, about: About = REQUEST) -> AppliedLimits:
+        """The limiters that apply to the current request, or as ``about`` says. Each type is resolved once."""
         if not self.is_steady:
-            return AppliedLimits(self._apply(resolve, conditions=conditions, ended=ended), self.scope)
+            return self._apply(resolve, about)
         types = self._types
         # Nearly always there is one type, and making a list of it would take longer than resolving it.
         subjects = (resolve(*types[0]),) if len(types) == 1 else tuple([resolve(*each) for each in types])
         for subject in subjects:
             if subject is not None and len(subject.value) > LONGEST_REMEMBERED:
-                return AppliedLimits(self.apply_to(subjects), self.scope)
+                return self.apply_to(subjects)
         return _remembered_limits(self, subjects)
 
     @cached_property
@@ -300,49 +345,42 @@ class Plan:
         """The limiters that apply to every request, if nothing depends on the request; otherwise ``None``."""
         if not self.is_steady or any(type_ is not LimitType.DEFAULT for type_, _ in self._types):
             return None
-        return AppliedLimits(self.apply_to((EVERYONE,) * len(self._types)), self.scope)
+        return self.apply_to((EVERYONE,) * len(self._types))
 
-    def apply_to(self, subjects: tuple[Subject | None, ...]) -> list[Applied]:
+    def apply_to(self, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
         """The limiters of a steady plan for ``subjects``: one per type, in the order of the types."""
         waiting = iter(subjects)
-        return self._apply(lambda type_, name: next(waiting), conditions=True)  # noqa: ARG005
+        return self._apply(lambda type_, name: next(waiting), REQUEST)  # noqa: ARG005
 
-    def _apply(self, resolve: Resolve, *, conditions: bool, ended: bool = False) -> list[Applied]:
+    def _apply(self, resolve: Resolve, about: About) -> AppliedLimits:
         resolved: dict[Any, Subject | None] = {}
-        applied = []
-        ask: Ask = _ask_if_possible if ended else _ask
+        applied, failure = [], None
+        ask = about.ask
         for limiter in self.limiters:
             declared = limiter.declaration
-            if conditions and declared.exempt_when is not None and ask(declared.exempt_when, False):
+            if declared.exempt_when is not None and ask(declared.exempt_when, False):
                 continue
             who = (id(declared.type), declared.name)
             if who not in resolved:
                 resolved[who] = resolve(declared.type, declared.name)
             subject = resolved[who]
             if subject is not None:
-                cost = declared.cost if not callable(declared.cost) else ask(declared.cost, 1) if conditions else 1
-                priority = ask(declared.priority, None) if conditions and declared.priority is not None else None
-                hits = limiter.hits(subject, cost, priority=priority, asking=conditions)
-                applied.append(Applied(declared, subject, hits))
-        return applied
+                cost = declared.cost if not callable(declared.cost) else ask(declared.cost, 1)
+                priority = ask(declared.priority, None) if declared.priority is not None else None
+                try:
+                    hits = limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)
+                except NoRules as error:
+                    failure = failure or error.__cause__
+                else:
+                    applied.append(Applied(declared, subject, hits or (), hits is not None))
+        made = AppliedLimits(applied, self.scope)
+        made.failure = failure
+        return made
 
 
 @lru_cache(maxsize=HITS_REMEMBERED)
 def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
-    return AppliedLimits(plan.apply_to(subjects), plan.scope)
-
-
-def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for both
-    return condition()
-
-
-def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
-    """What ``condition`` returns; ``otherwise`` if it raises, because this request may have ended before something that
-    it needs was known."""
-    try:
-        return condition()
-    except Exception:
-        return otherwise
+    return plan.apply_to(subjects)
 
 
 def _hits_at(scope: str, hits: tuple[Hit, ...]) -> Hits:
@@ -384,9 +422,9 @@ def _planned(
     stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
     ban_name = "" if declaration.ban is None else _unique(declaration.name_of(declaration.ban.rule), taken)
     if callable(declaration.rules):
-        rules_by_request = DynamicRules(app, declaration.where, declaration.rules, declaration.check_rules)
         identity = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
-        return PlannedLimiter(declaration, stem, (), dynamic.setdefault(identity, rules_by_request), ban_name=ban_name)
+        rules_by_request = dynamic.setdefault(identity, DynamicRules(app, declaration))
+        return PlannedLimiter(declaration, stem, (), rules_by_request, ban_name=ban_name)
     rules = tuple((_unique(declaration.name_of(rule), taken), rule) for rule in declaration.rules)
     return PlannedLimiter(declaration, stem, rules, None, ban_name=ban_name)
 

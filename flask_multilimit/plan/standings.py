@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ..declare.decorators import Level
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve
-from ..engine import ConfigurationError, Hit
+from ..engine import ConfigurationError
 from ..engine.errors import brief
-from .endpoint import AppliedLimits
+from .endpoint import SOMEBODY, About, AppliedLimits
 from .plans import Plans
 from .views import view_exemptions
 
@@ -26,26 +26,39 @@ class Standing(NamedTuple):
     """The names of all types that limit there, given or not, with the names of their parts."""
 
 
-def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve) -> list[Standing]:
+def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve, about: About) -> list[Standing]:
     """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
     costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
-    found: dict[tuple[Hit, ...], Standing] = {}
+    found: dict[tuple[object, ...], Standing] = {}
     for method_ in methods_for(plans, endpoint, method):
         plan = plans.of_endpoint(endpoint, method_)
-        applied = plan.apply(resolve, conditions=False)
-        same = found.get(applied.hits, Standing((), applied, {}))
-        found[applied.hits] = Standing((*same.methods, method_), same.applied, {**same.types, **plan.types})
+        applied = plan.apply(resolve, about)
+        alike = (applied.hits, applied.unknown)
+        same = found.get(alike, Standing((), applied, {}))
+        found[alike] = Standing((*same.methods, method_), same.applied, {**same.types, **plan.types})
     return list(found.values())
 
 
 def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
     """As :func:`standings_at`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
     limits no endpoint of the app."""
-    found = standings_at(plans, endpoint, method, plans.subjects.given(given))
+    found = standings_at(plans, endpoint, method, plans.subjects.given(given), SOMEBODY)
     unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
     if unknown:
         _require_types(plans, unknown)
     return found
+
+
+def require_known_rules(endpoint: str, found: Iterable[AppliedLimits]) -> None:
+    """Raise :class:`ConfigurationError` if the rules of a limiter depend on a request that its subject does not make
+    now."""
+    unknown = dict.fromkeys(name for applied in found for name in applied.unknown)
+    if unknown:
+        raise ConfigurationError(
+            f'the rules of {" and ".join(unknown)} at "{endpoint}" depend on the request, so those of this subject '
+            "are not known here; let their callable take the subject, as in `def rules(subject)`; reset_everywhere "
+            "needs no rules"
+        )
 
 
 def _require_types(plans: Plans, names: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..engine import ConfigurationError, Decision, StorageDenied
 from ..engine.reply import ALLOWED
-from ..plan.endpoint import AppliedLimits, Plan
+from ..plan.endpoint import ENDED_REQUEST, AppliedLimits, Plan
 from ..signals import limit_event, limits_checked, request_rejected, shadow_rejected
 from .access_check import AccessCheck
 from .audience import check_and_tell, send_signals
@@ -30,8 +30,8 @@ class Verdicts:
     def check(self, plan: Plan, record: Record | None = None) -> None:
         """Check ``plan``. Raises :exc:`RateLimitExceeded`, :exc:`AccessDenied`, :exc:`StorageUnavailable`.
 
-        ``record`` is that of the request whose ``plan`` this is. If a subject cannot be found, the request ends with
-        that error, after the limits whose subjects are known have been checked.
+        ``record`` is that of the request whose ``plan`` this is. If a subject or the rules of a limiter cannot be
+        found, the request ends with that error, after the other limits have been checked.
         """
         if record is not None:
             record.checked = True
@@ -47,6 +47,8 @@ class Verdicts:
             decision = self._decide(plan.scope, applied, record)
             if decision is not None and not decision.reply[ALLOWED]:
                 raise self.rejection(decision, applied)
+            if applied.failure is not None:
+                raise applied.failure
         if record is not None:
             record.admitted = True
         elif applied is None or not applied.hits:
@@ -58,10 +60,12 @@ class Verdicts:
         record.checked = True
         on = self._in_force
         if on.access is None or not self._lists.allows(record, ended=True):
-            applied = plan.apply(on.subjects.resolve_if_found, ended=True)
+            applied = plan.apply(on.subjects.resolve_if_found, ENDED_REQUEST)
             decision = self._decide(plan.scope, applied, record)
             if decision is not None and not decision.reply[ALLOWED]:
                 raise self.rejection(decision, applied)
+            if applied.failure is not None:
+                raise applied.failure
 
     def _applied(self, plan: Plan, record: Record | None) -> AppliedLimits | None:
         """The limits that apply to the current request; ``None`` if a list allows it."""

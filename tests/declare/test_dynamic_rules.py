@@ -1,24 +1,25 @@
-"""Rules that are asked for at each request, and what holds when whoever gives them fails."""
+"""Rules that a callable gives, and what applies when it fails."""
 
 from __future__ import annotations
 
 import logging
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Blueprint, Flask, request
 
-from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.signals import rules_failed
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.doubles import RecordingStorage
     from support.servers import Server
 
-PLANS = {"free": "1/minute", "gold": "3/minute; 100/hour"}
+PLANS = {"free": "1/minute", "gold": "3/minute; 100/hour", "staff": None, "closed": 0}
 
 
 class Tiers:
@@ -28,9 +29,17 @@ class Tiers:
         self.answer: Any = None
 
     def __call__(self) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer if self.answer is not None else PLANS[request.headers["X-Plan"]]
+        return _returned(self.answer if self.answer is not None else PLANS[request.headers["X-Plan"]])
+
+
+def _returned(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def api_key() -> str:
+    return request.headers.get("X-Key", "")
 
 
 @pytest.fixture
@@ -41,8 +50,14 @@ def tiers() -> Tiers:
 @pytest.fixture
 def limited(app: Flask, storage: RecordingStorage, tiers: Tiers) -> Flask:
     MultiLimit(app, storage=storage)
-    by_key = rate_limiter(type=lambda: request.headers.get("X-Key", ""), name="api_key", rules=tiers)
+    by_key = rate_limiter(type=api_key, name="api_key", rules=tiers)
     app.add_url_rule("/", "view", by_key(view()), methods=["GET", "POST"])
+    return production(app)
+
+
+def production(app: Flask) -> Flask:
+    """An app whose errors are answered with 500."""
+    app.testing = False
     return app
 
 
@@ -67,7 +82,7 @@ def test_each_customer_has_the_rules_of_a_plan(limited: Flask) -> None:
     assert [get(limited, "g", "gold") for _ in range(4)] == [200, 200, 200, 429]
 
 
-def test_header_fields_tell_the_rules_of_the_request(limited: Flask) -> None:
+def test_header_fields_show_the_rules_of_the_request(limited: Flask) -> None:
     response = ask(limited, headers={"X-Key": "g", "X-Plan": "gold"})
 
     assert response.headers["RateLimit-Policy"] == '"api_key-60s";q=3;w=60, "api_key-3600s";q=100;w=3600'
@@ -77,7 +92,7 @@ def test_a_change_of_plan_holds_at_once_with_the_history_that_is_there(limited: 
     assert [get(limited, "k", plan) for plan in ("free", "free", "gold", "gold", "free")] == [200, 429, 200, 200, 429]
 
 
-def test_are_one_check_with_all_else(app: Flask, storage: RecordingStorage) -> None:
+def test_rules_by_request_are_one_check_with_all_others(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: [Rule(1, 2), "5/minute"])(view()))
 
@@ -86,7 +101,7 @@ def test_are_one_check_with_all_else(app: Flask, storage: RecordingStorage) -> N
     assert storage.windows == [[86400, 1, 60]]
 
 
-def test_that_meet_a_fixed_rule_in_one_key_leave_the_stricter_in_force(app: Flask, storage: RecordingStorage) -> None:
+def test_the_stricter_decides_where_a_fixed_rule_has_the_same_key(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", rate_limiter(rules=lambda: "9/minute")(rate_limiter(rules="2/minute")(view())))
 
@@ -96,20 +111,13 @@ def test_that_meet_a_fixed_rule_in_one_key_leave_the_stricter_in_force(app: Flas
 @pytest.mark.parametrize(
     "answer",
     [
-        RuntimeError("database away"),
-        5,
-        False,
-        "  ",
-        [""],
-        "5/fortnight",
-        [Rule(1, 1), None],
-        {"rules": "5/minute"},
-        ...,
+        *(RuntimeError("database away"), 5, False, {}, b"", 0.0, "  ", [""], "5/fortnight", ...),
+        *([Rule(1, 1), None], {"rules": "5/minute"}),
     ],
     ids=repr,
 )
 class TestFailure:
-    def test_leaves_the_last_good_rules_of_the_customer_in_force(
+    def test_leaves_the_last_good_rules_of_each_customer_in_force(
         self, limited: Flask, tiers: Tiers, answer: Any
     ) -> None:
         assert [get(limited, "g", "gold"), get(limited, "f", "free")] == [200, 200]
@@ -119,7 +127,16 @@ class TestFailure:
         assert [get(limited, "g", "gold") for _ in range(3)] == [200, 200, 429]
         assert get(limited, "f", "free") == 429
 
-    def test_is_told_once_until_it_is_over(
+    def test_of_a_new_customer_is_an_error_of_the_app_and_the_view_does_not_run(
+        self, limited: Flask, tiers: Tiers, answer: Any
+    ) -> None:
+        assert [get(limited, "s", "staff"), get(limited, "g", "gold")] == [200, 200]
+
+        tiers.answer = answer
+
+        assert [get(limited, f"new-{number}") for number in range(3)] == [500] * 3
+
+    def test_is_logged_and_signalled_once_until_it_is_over(
         self,
         limited: Flask,
         tiers: Tiers,
@@ -127,36 +144,107 @@ class TestFailure:
         caplog: pytest.LogCaptureFixture,
         answer: Any,
     ) -> None:
-        get(limited, "g", "gold")
         with caplog.at_level(logging.ERROR):
-            tiers.answer = answer
-            for _ in range(3):
+            for now in (None, answer, answer, None, answer):
+                tiers.answer = now
                 get(limited, "g", "gold")
             ask(limited, method="POST", headers={"X-Key": "g"})
 
-        (record,) = caplog.records
-        assert "failed; the last good ones stay in force" in record.getMessage()
-        assert 'limiter on "support.asking:view' in record.getMessage()
-        (told,) = failures
-        assert isinstance(told["error"], Exception)
-        assert told["where"].startswith("support.asking:view")
+        assert len(failures) == len(caplog.records) == 2
+        assert all(told["where"].startswith("support.asking:view") for told in failures)
+        message = caplog.records[0].getMessage()
+        assert 'the rules of the limiter on "support.asking:view' in message
+        assert "the last good ones of each subject apply" in message
+        assert "for a subject without any, this error ends the request" in message
 
-    def test_is_over_when_good_rules_come_and_told_again_when_it_returns(
-        self, limited: Flask, tiers: Tiers, failures: list[dict[str, Any]], answer: Any
+
+def test_a_client_that_makes_the_callable_fail_never_gets_the_freedom_of_staff(
+    app: Flask, storage: RecordingStorage
+) -> None:
+    def by_plan() -> Any:
+        int(request.args.get("page", 1))
+        return PLANS[request.headers["X-Plan"]]
+
+    MultiLimit(app, storage=storage)
+    app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=by_plan)(view()))
+    production(app)
+    assert get(app, "s", "staff") == 200
+
+    bad = [ask(app, "/?page=x", headers={"X-Key": "f", "X-Plan": "free"}).status_code for _ in range(3)]
+    good = [get(app, "f", "free") for _ in range(2)]
+    afterwards = [ask(app, "/?page=x", headers={"X-Key": key, "X-Plan": "free"}).status_code for key in "fs"]
+
+    assert (bad, good, afterwards) == ([500] * 3, [200, 429], [429, 200])
+
+
+@pytest.mark.parametrize("type_", [LimitType.DEFAULT, lambda: ""], ids=["everyone", "no key"])
+def test_what_frees_one_client_of_a_shared_subject_does_not_free_the_others(
+    app: Flask, storage: RecordingStorage, type_: Any
+) -> None:
+    MultiLimit(app, storage=storage)
+    answers = iter(["1/minute", None, RuntimeError("database away")])
+    shared = rate_limiter(type=type_, name="shared", rules=lambda: _returned(next(answers)))
+    app.add_url_rule("/", "view", shared(view()))
+
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+
+
+def test_the_other_limits_are_charged_where_a_callable_fails(app: Flask, storage: RecordingStorage) -> None:
+    def fail() -> Any:
+        raise RuntimeError("database away")
+
+    MultiLimit(app, storage=storage)
+    stack = rate_limiter(type=LimitType.IP, rules="2/minute")(rate_limiter(type=api_key, name="k", rules=fail)(view()))
+    app.add_url_rule("/", "view", stack)
+
+    assert statuses(production(app), "/", "/", "/") == [500, 500, 429]
+
+
+def test_a_callable_that_fails_frees_no_request_that_ends_before_its_view(
+    app: Flask, storage: RecordingStorage, tiers: Tiers
+) -> None:
+    MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules=tiers))
+    app.add_url_rule("/", "view", view())
+    app.before_request(lambda: "cached")
+
+    assert statuses(production(app), "/", headers={"X-Plan": "none"}) == [500]
+
+
+class TestFallback:
+    def test_limits_customers_for_whom_the_callable_has_not_worked_yet(
+        self, app: Flask, storage: RecordingStorage, tiers: Tiers, caplog: pytest.LogCaptureFixture
     ) -> None:
-        for now in (None, answer, None, answer):
-            tiers.answer = now
-            get(limited, "g", "gold")
-        tiers.answer = None
+        MultiLimit(app, storage=storage)
+        by_key = rate_limiter(type=api_key, name="api_key", rules=tiers, fallback="2/minute")
+        app.add_url_rule("/", "view", by_key(view()))
+        assert [get(app, "s", "staff"), get(app, "c", "closed")] == [200, 429]
 
-        assert len(failures) == 2
-        assert [get(limited, "f", "free") for _ in range(2)] == [200, 429]
+        tiers.answer = RuntimeError("database away")
+
+        assert [get(app, "new") for _ in range(3)] == [200, 200, 429]
+        assert [get(app, "s") for _ in range(3)] == [200] * 3
+        assert get(app, "c") == 429
+        assert "for a subject without any, its fallback (2 per 60s): RuntimeError" in caplog.messages[0]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"rules": "5/minute", "fallback": "1/minute"}, "fallback: these rules apply when a callable for rules"),
+            ({"rules": view(), "fallback": "often"}, "rule 'often': write it as \"100/minute\""),
+            ({"rules": view(), "fallback": []}, "rules: none given"),
+            ({"rules": view(), "fallback": "1 at once", "charge_when": lambda _: True}, "fallback: charge_when has no"),
+            ({"rules": view(), "fallback": "1/minute", "cost": 5}, "cost=5: 1 per 60s could never admit it"),
+        ],
+    )
+    def test_is_checked_where_it_is_declared(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
+            rate_limiter(**options)(view())
 
 
 @pytest.mark.parametrize(
     "answer", [None, "", [], (), iter(())], ids=["None", "no text", "no list", "no tuple", "none left"]
 )
-def test_may_say_that_there_is_no_limit_now(
+def test_a_callable_may_return_that_there_is_no_limit_now(
     app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], answer: Any
 ) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
@@ -168,26 +256,12 @@ def test_may_say_that_there_is_no_limit_now(
     assert failures == []
 
 
-@pytest.mark.parametrize("nothing", [{}, b"", False, 0.0])
-def test_what_is_empty_but_no_list_is_nonsense_and_no_freedom(
-    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], nothing: Any
+def test_a_callable_may_return_that_nothing_passes(
+    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]
 ) -> None:
-    MultiLimit(app, storage=storage)
-    answers = iter(["1/minute", nothing])
-    app.add_url_rule("/", "view", rate_limiter(rules=lambda: next(answers))(view()))
-
-    assert statuses(app, "/", "/") == [200, 429]
-    assert len(failures) == 1
-
-
-def test_may_say_that_nothing_passes(app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]]) -> None:
     multilimit = MultiLimit(app, storage=storage)
     answers = iter([0, "1/minute", 0, RuntimeError("database away"), 0])
-
-    @app.get("/")
-    @rate_limiter(rules=lambda: _returned(next(answers)))
-    def index() -> str:
-        return "ok"
+    app.add_url_rule("/", "index", rate_limiter(rules=lambda: _returned(next(answers)))(view()))
 
     refused, admitted, *others = [ask(app) for _ in range(4)]
 
@@ -201,12 +275,6 @@ def test_may_say_that_nothing_passes(app: Flask, storage: RecordingStorage, fail
         assert decision.hits[0].rule.count == 0
 
 
-def _returned(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
 @pytest.mark.usefixtures("redis_client")  # empties the server
 def test_nothing_passes_on_a_real_server_either(app: Flask, server: Server) -> None:
     MultiLimit(app, storage=server.url)
@@ -215,112 +283,191 @@ def test_nothing_passes_on_a_real_server_either(app: Flask, server: Server) -> N
     assert statuses(app, "/", "/") == [429, 429]
 
 
-def test_of_one_callable_are_kept_for_each_limiter(app: Flask, storage: RecordingStorage) -> None:
-    multilimit = MultiLimit(app, storage=storage)
-    broken = False
+class TestLastGoodRules:
+    def test_of_one_callable_are_kept_for_each_limiter(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        broken = False
 
-    def by_endpoint() -> str:
-        if broken:
-            raise RuntimeError("database away")
-        return {"login": "1/minute", "feed": "1000/minute"}[str(request.endpoint)]
+        def by_endpoint() -> Any:
+            return _returned(RuntimeError() if broken else {"login": "1/minute", "feed": "9/minute"}[request.endpoint])
 
-    for name in ("login", "feed"):
-        app.add_url_rule(f"/{name}", name, rate_limiter(rules=by_endpoint)(view()))
-    assert statuses(app, "/login", "/feed") == [200, 200]
-
-    broken = True
-
-    assert statuses(app, "/login", "/feed") == [429, 200]
-    with app.app_context():
-        counts = {}
         for name in ("login", "feed"):
-            decision = multilimit.peek(name, everyone=True)
-            counts[name] = decision.hits[0].rule.count
-    assert counts == {"login": 1, "feed": 1000}
+            app.add_url_rule(f"/{name}", name, rate_limiter(rules=by_endpoint)(view()))
+        assert statuses(app, "/login", "/feed") == [200, 200]
+
+        broken = True
+
+        assert statuses(app, "/login", "/feed") == [429, 200]
+
+    def test_of_a_blueprint_are_kept_for_each_endpoint(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        answers: list[Any] = ["1/minute", "1000/minute"]
+        shop = rate_limiter(rules=lambda: answers.pop(0))(Blueprint("shop", "shop"))
+        for name in ("login", "feed"):
+            shop.add_url_rule(f"/{name}", name, view())
+        app.register_blueprint(shop)
+
+        assert statuses(app, "/login", "/feed", "/login", "/feed") == [200, 200, 429, 200]
+
+    @pytest.mark.parametrize("shared_by", ["the whole app", "a scope"])
+    def test_of_one_quota_apply_at_all_endpoints_that_share_it(
+        self, app: Flask, storage: RecordingStorage, tiers: Tiers, failures: list[dict[str, Any]], shared_by: str
+    ) -> None:
+        limit: Callable[..., Any] = rate_limiter(type=LimitType.IP, rules=tiers, scope="api")
+        MultiLimit(app, storage=storage, application_limits=limit if shared_by == "the whole app" else None)
+        for path in ("/a", "/b"):
+            app.add_url_rule(path, path, view() if shared_by == "the whole app" else limit(view()))
+
+        assert statuses(app, "/a", headers={"X-Plan": "gold"}) == [200]
+        tiers.answer = RuntimeError("database away")
+
+        assert statuses(app, "/b", "/a", "/b") == [200, 200, 429]
+        assert len(failures) == 1
+
+    def test_are_the_latest_that_were_asked_for_whichever_answer_comes_last(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        begun, go_on, broken = Event(), Event(), False
+
+        def slow_for_gold() -> Any:
+            if broken:
+                raise RuntimeError("database away")
+            if request.headers["X-Plan"] == "gold":
+                begun.set()
+                go_on.wait(10)
+            return PLANS[request.headers["X-Plan"]]
+
+        MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(type=api_key, name="api_key", rules=slow_for_gold)(view()))
+        late = Thread(target=get, args=(app, "k", "gold"))
+        late.start()
+        assert begun.wait(10)
+        get(app, "k", "free")
+        go_on.set()
+        late.join(10)
+
+        broken = True
+
+        assert get(app, "k") == 429
+
+    def test_that_are_forgotten_bring_nobody_other_rules(
+        self, limited: Flask, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("flask_multilimit.declare.dynamic.REMEMBERED", 2)
+        for key, plan in (("forgotten", "free"), ("a", "staff"), ("b", "staff")):
+            get(limited, key, plan)
+        tiers.answer = RuntimeError("database away")
+
+        assert [get(limited, key) for key in ("forgotten", "a", "b")] == [500, 200, 200]
 
 
-def test_of_one_callable_for_a_blueprint_are_kept_for_each_endpoint(app: Flask, storage: RecordingStorage) -> None:
-    MultiLimit(app, storage=storage)
-    answers: list[Any] = ["1/minute", "1000/minute"]
-    shop = rate_limiter(rules=lambda: answers.pop(0))(Blueprint("shop", "shop"))
-    for name in ("login", "feed"):
-        shop.add_url_rule(f"/{name}", name, view())
-    app.register_blueprint(shop)
-
-    assert statuses(app, "/login", "/feed", "/login", "/feed") == [200, 200, 429, 200]
-
-
-def test_from_the_start_is_never_unlimited(limited: Flask, tiers: Tiers, storage: RecordingStorage) -> None:
-    tiers.answer = RuntimeError("database away")
-
-    assert get(limited, "new") == 200
-    assert [hit.rule for hit in storage.checks[0]] == [Rule()]
-
-
-def test_of_a_limit_of_the_whole_app_is_told_once_for_all_endpoints(
-    app: Flask, storage: RecordingStorage, failures: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> Any:
-        raise RuntimeError("database away")
-
-    MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules=fail))
-    for path in ("/a", "/b"):
-        app.add_url_rule(path, path, view(), methods=["GET", "POST"])
-
-    statuses(app, "/a", "/b")
-    statuses(app, "/a", "/b", method="POST")
-
-    assert (len(failures), len(caplog.records)) == (1, 1)
-
-
-def test_rules_last_good_on_one_endpoint_hold_on_all(app: Flask, storage: RecordingStorage, tiers: Tiers) -> None:
-    MultiLimit(app, storage=storage, application_limits=rate_limiter(type=LimitType.IP, rules=tiers))
-    for path in ("/a", "/b"):
-        app.add_url_rule(path, path, view())
-
-    assert statuses(app, "/a", headers={"X-Plan": "gold"}) == [200]
-    tiers.answer = RuntimeError("database away")
-
-    assert statuses(app, "/b", "/b", "/b") == [200, 200, 429]
-
-
-def test_failing_for_one_customer_among_many_is_told_once(
-    limited: Flask, tiers: Tiers, failures: list[dict[str, Any]]
-) -> None:
-    get(limited, "g", "gold")
+def test_a_failure_for_one_customer_among_many_is_reported_once(limited: Flask, failures: list[dict[str, Any]]) -> None:
     for _ in range(3):
-        get(limited, "broken", "no such plan")
         get(limited, "g", "gold")
+        get(limited, "broken", "no such plan")
 
-    assert len(failures) == 1
-    assert isinstance(failures[0]["error"], KeyError)
-    assert tiers.answer is None
-
-
-def test_one_callable_on_several_limiters_fails_and_holds_as_one(
-    app: Flask, storage: RecordingStorage, tiers: Tiers, failures: list[dict[str, Any]]
-) -> None:
-    MultiLimit(app, storage=storage)
-    by_address = rate_limiter(type=LimitType.IP, rules=tiers, scope="api")
-    for path in ("/a", "/b"):
-        app.add_url_rule(path, path, by_address(view()))
-
-    assert statuses(app, "/a", headers={"X-Plan": "gold"}) == [200]
-    tiers.answer = RuntimeError("database away")
-
-    assert statuses(app, "/b", "/a", "/b") == [200, 200, 429]
-    assert len(failures) == 1
+    assert [type(told["error"]) for told in failures] == [KeyError]
 
 
-def test_customers_beyond_memory_fall_back_to_rules_that_refuse(
-    app: Flask, storage: RecordingStorage, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_multilimit.declare.dynamic.REMEMBERED", 2)
-    MultiLimit(app, storage=storage)
-    by_key = rate_limiter(type=lambda: request.headers["X-Key"], name="api_key", rules=tiers)
-    app.add_url_rule("/", "view", by_key(view()))
-    for key in "abc":
-        get(app, key, "free")
-    tiers.answer = RuntimeError("database away")
+CUSTOMERS = {"key-of-ann": "free", "key-of-bob": "gold"}
 
-    assert [get(app, key) for key in "abc"] == [429] * 3
+
+class TestCallableThatTakesTheSubject:
+    @pytest.fixture
+    def multilimit(self, app: Flask, storage: RecordingStorage) -> MultiLimit:
+        """In a process that has served nothing yet."""
+        multilimit = MultiLimit(app, storage=storage)
+        by_key = rate_limiter(type=api_key, name="api_key", rules=lambda key: PLANS[CUSTOMERS[key]])
+        app.add_url_rule("/", "view", by_key(view()))
+        return multilimit
+
+    def test_gives_each_its_rules(self, app: Flask, multilimit: MultiLimit) -> None:  # noqa: ARG002 - sets the app up
+        assert statuses(app, "/", "/", headers={"X-Key": "key-of-ann"}) == [200, 429]
+        assert statuses(app, "/", "/", "/", "/", headers={"X-Key": "key-of-bob"}) == [200, 200, 200, 429]
+
+    def test_answers_a_peek_for_somebody_else_by_the_plan_of_that_customer(
+        self, app: Flask, multilimit: MultiLimit
+    ) -> None:
+        counts = {}
+        with app.test_request_context("/", headers={"X-Key": "key-of-bob"}):
+            for key in CUSTOMERS:
+                decision = multilimit.peek("view", subjects={"api_key": key})
+                counts[key] = [hit.rule.count for hit in decision.hits]
+
+        assert counts == {"key-of-ann": [1], "key-of-bob": [3, 100]}
+
+    def test_lets_a_reset_reach_all_quotas_of_that_customer(self, app: Flask, multilimit: MultiLimit) -> None:
+        statuses(app, "/", "/", "/", headers={"X-Key": "key-of-bob"})
+
+        with app.test_request_context("/", headers={"X-Key": "key-of-ann"}):
+            multilimit.reset("view", subjects={"api_key": "key-of-bob"})
+            decision = multilimit.peek("view", subjects={"api_key": "key-of-bob"})
+
+        assert [status.remaining for status in decision.statuses] == [3, 100]
+
+    @pytest.mark.parametrize(
+        ("type_", "subject"),
+        [
+            (LimitType.IP, "127.0.0.1"),
+            (LimitType.USER, "ann"),
+            ((LimitType.USER, LimitType.IP), ("ann", "127.0.0.1")),
+        ],
+    )
+    def test_gets_the_id_or_one_for_each_part(
+        self, app: Flask, storage: RecordingStorage, type_: Any, subject: Any
+    ) -> None:
+        MultiLimit(app, storage=storage, user_loader=lambda: "ann")
+        given: list[Any] = []
+        app.add_url_rule("/", "view", rate_limiter(type=type_, rules=given.append)(view()))
+
+        ask(app)
+
+        assert given == [subject]
+
+    def test_gets_none_for_a_visitor_who_is_not_logged_in(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage, user_loader=lambda: None)
+        given: list[Any] = []
+        app.add_url_rule("/", "view", rate_limiter(type=LimitType.USER, rules=given.append)(view()))
+
+        ask(app)
+
+        assert given == [None]
+
+    @pytest.mark.parametrize(
+        ("rules", "policy"),
+        [
+            (lambda n="2/minute": n, "2;w=60"),
+            (lambda *parts: f"{len(parts) + 1}/minute", "1;w=60"),
+            (lambda subject="nobody": f"{len(subject)}/minute", "9;w=60"),
+        ],
+        ids=["a default", "any number", "one called subject"],
+    )
+    def test_is_one_with_a_parameter_that_it_needs_or_one_called_subject(
+        self, app: Flask, storage: RecordingStorage, rules: Any, policy: str
+    ) -> None:
+        MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=rules)(view()))
+
+        assert ask(app).headers["RateLimit-Policy"] == f'"ip-60s";q={policy}'
+
+
+class TestCallableThatTakesNoSubject:
+    @pytest.mark.parametrize("call", ["peek", "reset"])
+    def test_says_that_the_rules_of_somebody_else_are_not_known(self, app: Flask, limited: Flask, call: str) -> None:
+        multilimit: Any = app.extensions["multilimit"]
+
+        with (
+            limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "gold"}),
+            pytest.raises(ConfigurationError, match='rules of api_key at "view" depend on the request, so those of'),
+        ):
+            getattr(multilimit, call)("view", subjects={"api_key": "f"})
+
+    def test_answers_about_the_client_of_the_request_and_subjects_that_were_served_here(self, limited: Flask) -> None:
+        multilimit: Any = limited.extensions["multilimit"]
+        get(limited, "f", "free")
+
+        with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "gold"}):
+            own, other = multilimit.peek(), multilimit.peek("view", subjects={"api_key": "f"})
+
+        assert [hit.rule.count for hit in own.hits] == [3, 100]
+        assert [hit.rule.count for hit in other.hits] == [1]

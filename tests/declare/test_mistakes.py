@@ -32,7 +32,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rules": 5}, "rules=5"),
     ({"rules": "0/minute"}, "count must be"),
     ({"rules": later}, "rules=.*async"),
-    ({"rules": lambda _user: "5/minute"}, "rules=.*which it does not take"),
+    ({"rules": lambda _user: "5/minute"}, "rules=.*type DEFAULT has everyone as one subject, so"),
+    ({"rules": with_two}, "rules=.*is called with the subject, which it does not take"),
     ({"type": "ip"}, "type='ip'"),
     ({"type": ()}, "give at least one"),
     ({"type": (LimitType.IP, "user")}, "type='user'"),
@@ -143,7 +144,7 @@ def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any
         ({"type": "user+ipp"}, r"type='user\+ipp'"),
         ({"rulse": "5/minute"}, "'rulse' is not an option of a limiter; did you mean 'rules'"),
         ({"where": "here"}, "'where' is not an option"),
-        ({"per": 60}, "'per' is not an option of a limiter; give one of type, rules, key"),
+        ({"per": 60}, "'per' is not an option of a limiter; give one of type, rules, fallback"),
         ({"after": 3}, r"'after' is not an option of a limiter; it is one of a ban: ban=Ban\(after="),
         ({"charge_when": "4xx"}, r"charge_when='4xx': give a list of statuses such as \[401, 403\]"),
         (

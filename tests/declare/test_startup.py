@@ -116,7 +116,7 @@ PLACE = r'^limiter on ".*test_startup:view": '
         ({"on_rejected": "no"}, "on_rejected='no': give a callable with the Decision"),
         ({"on_rejected": view}, "view: is called with the Decision"),
         ({"rules": asynchronous}, "asynchronous: must not be async"),
-        ({"rules": with_argument}, "with_argument: is called without arguments"),
+        ({"rules": with_argument}, "with_argument: a limiter of type DEFAULT has everyone as one subject, so its"),
         # message
         ({"message": 7}, "message=7: give text, or a callable of the Decision"),
         ({"message": b"no"}, "message=b'no': give text"),

@@ -87,8 +87,9 @@ class TestCheck:
 class TestReadme:
     def test_costs_of_a_type_of_ones_own(self, run: Run) -> None:
         app = run("README.md", "own-type")["app"]
-        assert statuses(app, "/report?full", 11, headers={"X-Api-Key": "a"}) == [200] * 10 + [429]
-        assert statuses(app, "/report", 1, headers={"X-Api-Key": "b"}) == [200]
+        assert statuses(app, "/report?full", 11, headers={"X-Api-Key": "key-of-ann"}) == [200] * 10 + [429]
+        assert statuses(app, "/report", 1, headers={"X-Api-Key": "key-of-bob"}) == [200]
+        assert statuses(app, "/report", 60, headers={"X-Api-Key": "invented"})[-12:] == [401] + [429] * 11
 
     def test_stacking(self, run: Run) -> None:
         app = run("README.md", "stacking")["app"]
@@ -273,6 +274,9 @@ class TestDynamicRules:
         assert statuses(app, "/items", 31, headers=bob) == [200] * 30 + [429]
         namespace["CUSTOMERS"]["key-of-ann"] = "gold"
         assert statuses(app, "/items", 28, headers=ann) == [200] * 27 + [429]
+        with app.app_context():
+            decision = app.extensions["multilimit"].peek("items", subjects={"api_key": "key-of-bob"})
+        assert [hit.rule.count for hit in decision.hits] == [30, 5000]
 
 
 class TestShadow:

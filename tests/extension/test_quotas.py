@@ -127,20 +127,6 @@ class TestPeek:
 
         assert [decision.remaining for decision in stands if decision] == [1, 99]
 
-    def test_outside_of_a_request_asks_a_callable_for_rules_in_a_made_up_one(
-        self, app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def tier() -> str:
-            return "100/hour" if "X-Pays" in request.headers else "2/minute"
-
-        app.add_url_rule("/", "view", rate_limiter(type=LimitType.IP, rules=tier)(view()))
-
-        with app.app_context():
-            decision = multilimit.peek("view", ip="203.0.113.7")
-
-        assert decision.remaining == 2
-        assert not [each for each in caplog.records if each.levelname == "ERROR"]
-
     def test_is_one_command(self, app: Flask, multilimit: MultiLimit, redis_client: redis.Redis) -> None:
         statuses(app, "/login", method="POST", headers={"X-User": "ann"})
         multilimit_peeks = isinstance(gate_of(app).limiter.storage, RedisStorage)

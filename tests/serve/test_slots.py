@@ -764,10 +764,10 @@ def test_charge_when_is_an_error() -> None:
             return "ok"
 
 
-def test_charge_when_with_slots_by_request_is_logged_and_the_last_good_rules_stay(
+def test_charge_when_with_slots_by_request_is_logged_and_the_fallback_applies(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter = rate_limiter(rules=lambda: "1 at once", charge_when=lambda _: True)
+    limiter = rate_limiter(rules=lambda: "1 at once", fallback="100/minute", charge_when=lambda _: True)
     app.add_url_rule("/", "index", limiter(lambda: "ok"))
 
     with answer(app) as first, answer(app) as second:

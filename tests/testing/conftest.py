@@ -57,7 +57,7 @@ def make_app(**settings: Any) -> Flask:
         return "ok"
 
     @app.get("/key")
-    @rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules=lambda: "2/minute")
+    @rate_limiter(type=lambda: request.headers.get("X-Key"), name="api_key", rules=lambda _: "2/minute")
     def by_key() -> str:
         return "ok"
 

@@ -11,8 +11,8 @@ from ...plan.endpoint import Applied
 
 
 def by_request_of(applied: Iterable[Applied]) -> list[str]:
-    """The names of limiters whose rules depend on the request."""
-    declarations = [each.declaration for each in applied if callable(each.declaration.rules)]
+    """The names of limiters whose rules depend on the request, so that those of the subject are not known here."""
+    declarations = [each.declaration for each in applied if not each.known]
     return [declared.name or declared.type_name for declared in declarations]
 
 

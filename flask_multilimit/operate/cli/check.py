@@ -141,8 +141,8 @@ _WAITS_FOR_SLOT = "Nobody knows when: a slot is free as soon as a request that h
 
 
 _BY_REQUEST = (
-    "The rules of {names} depend on the request. This command makes no request, so it shows what the callable returns "
-    "without one; a real request may have other rules."
+    "Not checked, because they depend on the request: the rules of {names}. If their callable takes the subject, they "
+    "are known here."
 )
 
 

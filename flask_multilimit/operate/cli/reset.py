@@ -124,8 +124,8 @@ class _Reset:
         by_request = ", ".join(dict.fromkeys(by_request_of(applied)))
         if not hits:
             raise ConfigurationError(
-                f'reset: the rules of {by_request} at "{endpoint}" depend on the request, and without one there are '
-                "none, so nothing was reset; --all in place of the endpoint resets whatever is used"
+                f'reset: the rules of {by_request} at "{endpoint}" depend on the request and are not known '
+                "here, so nothing was reset; --all in place of the endpoint resets whatever is used"
             )
         rows = [(hit.name, subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
         self._ask(console.columns(rows, indent=2), len(hits))
@@ -188,8 +188,8 @@ class _Reset:
 
 
 _OTHER_RULES = (
-    "The rules of {names} depend on the request. This command makes no request, so it looks at the rules that the "
-    "callable returns without one. With --all in place of the endpoint, quotas of other rules are reset, too."
+    "Not reset, because they depend on the request: the rules of {names}. With --all in place of the endpoint, their "
+    "quotas are reset, too."
 )
 
 

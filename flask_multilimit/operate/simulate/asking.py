@@ -279,7 +279,7 @@ class _Limiter:
     def applied_to(self, subject: Subject) -> Applied:
         if not self.is_special_for(subject):
             return Applied(self.declaration, subject, self.hits_of(subject))
-        hits = self.planned.hits(subject, self._cost, priority=self._priority, asking=False)
+        hits = self.planned.hits(subject, self._cost, priority=self._priority) or ()
         return Applied(self.declaration, subject, hits)
 
 

@@ -1,0 +1,86 @@
+"""Whatever a client sends and however callables fail: nobody has more than the loosest rules declared for it.
+
+A model knows the plan of each subject, and notes what the callable has answered for it. Each request that reaches the
+view was checked by the last good rules of its own subject, or else by the fallback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask, request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flask_multilimit import LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit.engine.rules import NOTHING
+from fuzz.effort import tries
+from support.clock import Clock
+from support.doubles import RecordingStorage
+
+PLANS: dict[str, list[Any]] = {
+    "": ["1/minute"],
+    "ann": ["2/minute", 0],
+    "bob": ["9/minute; 20/hour", "3/minute"],
+    "staff": [None, "9/minute"],
+}
+NONSENSE: list[Any] = [5, -1, True, "often", [None], {"count": 1}, b"", object()]
+KEYS = ["", "ann", "bob", "staff", "ann\n", "bob:staff", "x" * 300, "\x00"]
+FALLBACK = (Rule(60, 2),)
+
+
+def rules_of(plan: Any) -> tuple[Rule, ...]:
+    if plan is None:
+        return ()
+    return (NOTHING,) if plan == 0 else tuple(map(Rule.parse, plan.split("; ")))
+
+
+class Shop:
+    """An app, the model of its customers, and what it asks of its storage."""
+
+    def __init__(self, type_: str, fallback: Any) -> None:
+        self.answer: Any = None
+        self.fallback = fallback
+        self.last_good: dict[str, tuple[Rule, ...]] = {}
+        self.storage = RecordingStorage(Clock())
+        app = Flask(__name__)
+        app.config |= {"MULTILIMIT_ANONYMOUS_USER": "shared", "MULTILIMIT_DENY_CACHE": 0}
+        app.logger.disabled = True
+        MultiLimit(app, storage=self.storage, user_loader=lambda: request.args["key"])
+        type_of: Any = {"key": lambda: request.args["key"], "user": LimitType.USER}[type_]
+        limiter = rate_limiter(type=type_of, name="key", rules=self._rules, fallback=fallback)
+        app.add_url_rule("/", "view", limiter(lambda: "ok"))
+        self.client = app.test_client()
+
+    def _rules(self) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def get(self, key: str, answer: Any, *, fails: bool) -> None:
+        self.answer = answer
+        self.storage.checks.clear()
+        status = self.client.get("/", query_string={"key": key}).status_code
+        if not fails and (rules_of(answer) or key):
+            self.last_good[key] = rules_of(answer)
+        expected = self.last_good.get(key, self.fallback) if fails else rules_of(answer)
+        checked = tuple(hit.rule for hit in self.storage.checks[0]) if self.storage.checks else ()
+
+        assert checked == (expected or ())
+        assert status == 500 if expected is None else status in {200, 429}
+
+
+@pytest.mark.parametrize("fallback", [None, FALLBACK], ids=["no fallback", "fallback"])
+@pytest.mark.parametrize("type_", ["key", "user"])
+@tries()
+@given(data=st.data())
+def test_nobody_ever_has_more_than_the_loosest_rules_declared_for_it(type_: str, fallback: Any, data: Any) -> None:
+    shop = Shop(type_, fallback)
+    for _ in range(data.draw(st.integers(1, 12))):
+        key = data.draw(st.sampled_from(KEYS))
+        if data.draw(st.booleans()):
+            answer = data.draw(st.sampled_from([*NONSENSE, RuntimeError("away"), KeyError("page")]))
+            shop.get(key, answer, fails=True)
+        else:
+            shop.get(key, data.draw(st.sampled_from(PLANS.get(key, ["1/minute"]))), fails=False)
