@@ -31,10 +31,10 @@ from .engine.storage import (
 )
 from .observe.events import Observer
 from .operate.command_line import Commands
-from .plan.endpoint import ASKER, SOMEBODY, Applied, hits_of
+from .plan.endpoint import ASKER, Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
-from .plan.standings import require_known_rules, standings_at, standings_given
+from .plan.standings import about_given, require_known_rules, standings_at, standings_given
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_in_force, gate_of
 from .serve.here import check_here, check_hits
@@ -412,7 +412,7 @@ def _standing(
         raise ConfigurationError("outside of a request, name an endpoint and a subject: ip=, user= or others")
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
-    resolve, about = (gate.subjects.given(given), SOMEBODY) if given else (gate.subjects.resolve, ASKER)
+    resolve, about = (gate.subjects.given(given), about_given(plans)) if given else (gate.subjects.resolve, ASKER)
     if endpoint is None:
         plan = plans.of_request(request)
         found = [plan.apply(resolve, about)] if plan else []

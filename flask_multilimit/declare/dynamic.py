@@ -39,7 +39,7 @@ class DynamicRules:
 
     def __init__(self, app: Flask, declaration: Declaration) -> None:
         self._app = app
-        self._declaration = declaration
+        self.declaration = declaration
         self._give_rules = cast("Callable[..., Any]", declaration.rules)
         self._takes_subject = takes_subject(self._give_rules)
         self._calls = count()
@@ -78,17 +78,17 @@ class DynamicRules:
         given = self._give_rules(*self._arguments(subject))
         try:
             rules = _rules_from(given)
-            self._declaration.check_rules(rules)
+            self.declaration.check_rules(rules)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f'limiter on "{self._declaration.where}": what its callable returned: {error}'
+                f'limiter on "{self.declaration.where}": what its callable returned: {error}'
             ) from error
         return rules
 
     def _arguments(self, subject: Subject) -> tuple[Any, ...]:
         if not self._takes_subject:
             return ()
-        if not isinstance(self._declaration.type, tuple):
+        if not isinstance(self.declaration.type, tuple):
             return (_id_of(subject),)
         return (tuple(_id_of(Subject(*part)) for part in json.loads(subject.value)),)
 
@@ -98,7 +98,7 @@ class DynamicRules:
 
     def _instead(self, name: str) -> tuple[Rule, ...] | None:
         rules = self._last(name)
-        return self._declaration.fallback if rules is None else rules
+        return self.declaration.fallback if rules is None else rules
 
     def _keep(self, subject: Subject, name: str, call: int, rules: tuple[Rule, ...]) -> None:
         with self._lock:
@@ -116,7 +116,7 @@ class DynamicRules:
             self._failing = True
             _remember(self._failing_for, name, None)
         if first:
-            where, fallback = self._declaration.where, self._declaration.fallback
+            where, fallback = self.declaration.where, self.declaration.fallback
             SafeLogger(self._app.logger).error(
                 'Rate limits: the rules of the limiter on "%s" failed; the last good ones of each subject apply, or '
                 "for a subject without any, %s: %r",

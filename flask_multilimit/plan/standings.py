@@ -6,9 +6,12 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from flask import has_request_context
+
 from ..declare.decorators import Level
-from ..declare.subjects import ANONYMOUS, LimitType, Resolve
-from ..engine import ConfigurationError
+from ..declare.dynamic import DynamicRules
+from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
+from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
 from .endpoint import SOMEBODY, About, AppliedLimits
 from .plans import Plans
@@ -42,16 +45,30 @@ def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resol
 def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
     """As :func:`standings_at`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
     limits no endpoint of the app."""
-    found = standings_at(plans, endpoint, method, plans.subjects.given(given), SOMEBODY)
+    found = standings_at(plans, endpoint, method, plans.subjects.given(given), about_given(plans))
     unknown = [name for name in given if name not in _TYPES_OF_ALL | _names_in(each.types for each in found)]
     if unknown:
         _require_types(plans, unknown)
     return found
 
 
+def about_given(plans: Plans) -> About:
+    """For subjects that are given by name. The one that makes the current request has the rules of that request."""
+
+    def rules_of(dynamic: DynamicRules, subject: Subject) -> tuple[Rule, ...] | None:
+        own = plans.subjects.resolve_if_found(dynamic.declaration.type, dynamic.declaration.name)
+        return dynamic.now(subject) if subject == own else dynamic.known(subject)
+
+    return About(SOMEBODY.ask, rules_of) if has_request_context() else SOMEBODY
+
+
 def require_known_rules(endpoint: str, found: Iterable[AppliedLimits]) -> None:
     """Raise :class:`ConfigurationError` if the rules of a limiter depend on a request that its subject does not make
-    now."""
+    now, and what a callable for rules has raised."""
+    found = list(found)
+    for applied in found:
+        if applied.failure is not None:
+            raise applied.failure
     unknown = dict.fromkeys(name for applied in found for name in applied.unknown)
     if unknown:
         raise ConfigurationError(

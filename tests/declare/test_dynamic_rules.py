@@ -467,7 +467,14 @@ class TestCallableThatTakesNoSubject:
         get(limited, "f", "free")
 
         with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "gold"}):
-            own, other = multilimit.peek(), multilimit.peek("view", subjects={"api_key": "f"})
+            own, named = multilimit.peek(), multilimit.peek("view", subjects={"api_key": "g"})
+            other = multilimit.peek("view", subjects={"api_key": "f"})
 
-        assert [hit.rule.count for hit in own.hits] == [3, 100]
-        assert [hit.rule.count for hit in other.hits] == [1]
+        for decision, counts in ((own, [3, 100]), (named, [3, 100]), (other, [1])):
+            assert [hit.rule.count for hit in decision.hits] == counts
+
+    def test_raises_the_error_of_the_callable_for_the_client_of_the_request(self, limited: Flask) -> None:
+        multilimit: Any = limited.extensions["multilimit"]
+
+        with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "none"}), pytest.raises(KeyError):
+            multilimit.peek()
