@@ -334,7 +334,7 @@ class MultiLimit:
         for app in list(self._apps):
             gate = gate_of(app)
             steering_of(app).watcher.close()
-            gate.audience.watched.beat.close()
+            gate.audience.watched.background.close()
             gate.limiter.close()
 
     def validate(self, app: Flask | None = None) -> None:

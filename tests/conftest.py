@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, settings
 from flask_multilimit import MultiLimit
 from flask_multilimit.control.watch import Watcher
 from flask_multilimit.declare.holding import changes
-from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri
+from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri, threads
 from flask_multilimit.engine.storage.redis.shapes import Shapes
-from flask_multilimit.observe import beat
 from support.clock import Clock
 from support.cluster import Cluster
 from support.doubles import RecordingStorage
@@ -120,8 +119,8 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 def _no_traffic_of_earlier_tests() -> Iterator[None]:
     """What an app has counted is not flushed into the server of another test."""
     yield
-    for each in list(beat._beats):
-        each._tasks.clear()
+    for each in list(threads._with_last):
+        each.close()
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,10 @@ background thread a second later. Slots that were not released are released agai
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -24,7 +22,7 @@ from .records import from_fields
 from .reply import ALLOWED
 from .storage import Confirms, KeepsSlots, Slot, Storage, layers_of
 from .text import SafeLogger
-from .threads import MadeLate
+from .threads import Beat
 
 RENEWALS = 3
 """How often a slot is renewed within its timeout: two renewals may fail."""
@@ -95,6 +93,8 @@ class Keeper:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
+        self.beat: Beat = Beat(self._work, name="multilimit-slots", logger=_logger, clock=clock)
+        """Wake it before slots are due."""
         self._begin()
         tell_child(self)
 
@@ -105,10 +105,8 @@ class Keeper:
         self._unconfirmed: dict[int, KeepsSlots] = {}
         self._renewing: int | None = None  # id() of a storage
         self._late: deque[Callable[[], None]] = deque()
-        self._wake = MadeLate(lambda: threading.Condition())  # noqa: PLW0108 - what it is may be patched until then
-        self._wakes_at = 0.0
         self._silent_until = 0.0
-        self._thread: threading.Thread | None = None
+        self._lingers = False
 
     def _after_fork_in_child(self) -> None:
         self._begin()
@@ -128,8 +126,8 @@ class Keeper:
         due = self._clock() + pause
         self._held[check_id] = held = _Held()
         held.keeper, held.storage, held.slots, held.timeout, held.due = self, storage, slots, timeout, due
-        if self._thread is None or due < self._wakes_at:  # saves a call in nearly every request
-            self._wake_by(due)
+        if due < self.beat.wakes_at:  # saves a call in nearly every request
+            self.beat.wake(due)
 
     def release(self, decision: Decision) -> bool:
         """Give back what ``decision`` has taken; whether this process held it."""
@@ -178,7 +176,7 @@ class Keeper:
             self._held.pop(decision.check_id, None)
         if now >= held.due:  # a renewal may have taken them again since the refund
             self._release_once_more(held, [slot for slot in slots if slot.hit.key in keys], now)
-            self._wake_by(now)
+            self.beat.wake(now)
 
     def forget_all(self, storage: Storage) -> None:
         """``storage`` is no longer used."""
@@ -194,7 +192,7 @@ class Keeper:
     def later(self, release: Callable[[], None]) -> None:
         """Call ``release`` soon, in the thread of the keeper. What it raises is logged."""
         self._late.append(release)
-        self._wake_by(self._clock())
+        self.beat.wake(self._clock())
 
     def __len__(self) -> int:
         """Checks whose slots are held, or could not be released yet."""
@@ -202,14 +200,14 @@ class Keeper:
 
     def _confirm_soon(self, storage: KeepsSlots) -> None:
         self._unconfirmed[id(storage)] = storage
-        self._wake_by(self._clock() + CONFIRM_SECONDS)
+        self.beat.wake(self._clock() + CONFIRM_SECONDS)
 
     def release_later(self, held: _Held, error: StorageError) -> None:
         """Try again at once, in the thread, because ``error`` may have kept the slots from being released."""
         now = self._clock()
         self._warn(held, error, now)
         self._release_once_more(held, held.slots, now)
-        self._wake_by(now)
+        self.beat.wake(now)
 
     def _release_once_more(self, held: _Held, slots: Iterable[Slot], now: float) -> None:
         before = self._lost.get(held.check_id)
@@ -232,54 +230,15 @@ class Keeper:
 
     # The thread
 
-    def _wake_by(self, due: float) -> None:
-        """Let the thread run at ``due`` or before; start it if there is none."""
-        if self._thread is not None and due >= self._wakes_at:
-            return
-        with self._wake():
-            if self._thread is None:
-                self._wakes_at = due
-                thread = threading.Thread(target=self._run, name="flask_multilimit slots", daemon=True)
-                self._thread = thread
-                try:
-                    thread.start()
-                except RuntimeError as error:  # the interpreter is shutting down, or there are too many threads
-                    self._thread = None
-                    _logger.warning("Rate limits: could not start the thread that renews slots: %s", error)
-            elif due < self._wakes_at:
-                self._wakes_at = due
-                self._wake().notify()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        finally:  # gevent may have killed it: the next slot starts another thread
-            if self._thread is threading.current_thread():
-                self._thread = None
-
-    def _work(self) -> None:
-        idle = False
-        while True:
-            with self._wake():
-                while (left := self._wakes_at - self._clock()) > 0:
-                    self._wake().wait(left)
-                was_idle, idle = idle, self._is_idle()
-                if was_idle and idle:
-                    self._thread = None
-                    if self._is_idle():  # the next slot starts another thread
-                        return
-                    self._thread = threading.current_thread()
-                self._wakes_at = inf  # a slot that is added now waits for the lock
-                self._wakes_at = min(self._dues(), default=self._clock() + LINGER_SECONDS)
-            self.renew_due()
-
-    def _is_idle(self) -> bool:
-        return not (self._held or self._lost or self._late or self._unconfirmed)
-
-    def _dues(self) -> list[float]:
-        return [self._due_of(held) for held in list(self._held.values())] + [
-            lost.due for lost in list(self._lost.values())
-        ]
+    def _work(self) -> float | None:
+        """The task of the beat. Without slots, its thread lingers for a while."""
+        self.renew_due()
+        dues = [self._due_of(held) for held in list(self._held.values())]
+        dues += [lost.due for lost in list(self._lost.values())]
+        self._lingers = not dues and not self._lingers
+        if self._lingers:
+            return LINGER_SECONDS
+        return max(min(dues) - self._clock(), 0.0) if dues else None
 
     def _due_of(self, held: _Held) -> float:
         renewed = self._renewed.get(held.check_id)

@@ -1,12 +1,194 @@
-"""Threads under servers that forbid them, or replace what they are made of."""
+"""Threads of ours beside requests, also under servers that forbid threads or replace what they are made of."""
 
 from __future__ import annotations
 
+import atexit
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Generic, TypeVar
 
+from .forks import tell_child
+from .text import SafeLogger
+
 T = TypeVar("T")
+
+NEVER = inf
+"""An instant that does not come."""
+RETRY_SECONDS = 1.0
+"""A task that raises runs again after this time."""
+
+
+class Lazy(Generic[T]):
+    """Returns what ``make`` has made at the first call. Thread-safe.
+
+    For locks and conditions that would otherwise be made at the import: with ``--preload``, gunicorn's gevent worker
+    patches ``threading`` later than that, and after the fork.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: dict[str, T] = {}
+
+    def __call__(self) -> T:
+        made = self._made.get("it")
+        return made if made is not None else self._made.setdefault("it", self._make())
+
+
+class Beat:
+    """Runs ``task`` off the request path, repeatedly, in a daemon thread that lives while there is something to do.
+
+    ``task`` returns the seconds after which it runs again, or ``None`` if nothing is left to do: then the thread ends,
+    and the next :meth:`wake` starts another. If it raises, that is logged, and it runs again after a second. ``last``
+    is called when the process ends, if the thread runs then. The thread keeps nothing alive: it ends when the beat is
+    garbage. A forked child starts without a thread. Each task that waits for a server has a beat of its own, so that
+    none waits for another's. ``clock`` returns seconds.
+    """
+
+    def __init__(
+        self,
+        task: Callable[[], float | None],
+        *,
+        name: str,
+        logger: SafeLogger,
+        last: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.wakes_at: float = NEVER
+        """When the task runs next; :data:`NEVER` while it runs and while there is no thread. Whoever leaves something
+        to do may skip a :meth:`wake` that is not sooner."""
+        self._task = task
+        self._name = name
+        self._logger = logger
+        self._last = last
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._turn: object | None = None
+        """The mark of the thread that runs; any other thread ends."""
+        self._condition = _new_condition()
+        tell_child(self)
+        if last is not None:
+            _with_last.add(self)
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a thread."""
+        return self._turn is not None
+
+    def wake(self, at: float = 0.0) -> None:
+        """Run the task when it is ``at`` by the clock, or sooner; by default at once."""
+        if at >= self.wakes_at:
+            return
+        with self._condition():
+            if at >= self.wakes_at:
+                return
+            self.wakes_at = at
+            if self._turn is None:
+                self._start()
+            else:
+                self._condition().notify_all()
+
+    def close(self, *, wait: float = 0.0) -> None:
+        """Let the thread end, and wait for it so many seconds. A later :meth:`wake` starts another."""
+        thread = self._thread
+        with self._condition():
+            self._turn, self.wakes_at = None, NEVER
+            self._condition().notify_all()
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join(wait)
+
+    def _start(self) -> None:
+        """Under the lock of the condition."""
+        turn = self._turn = object()
+        arguments = weakref.ref(self), self._condition(), turn
+        thread = threading.Thread(target=_run, args=arguments, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread left, or the interpreter is ending: the next wake tries again
+            self._turn, self.wakes_at = None, NEVER
+            self._logger.warning("Rate limits: could not start the background thread %s: %s", self._name, error)
+        else:
+            self._thread = thread
+
+    def _run_once(self) -> None:
+        try:
+            pause = self._task()
+        except Exception:
+            self._logger.exception("Rate limits: %r raised in the background", self._task)
+            pause = RETRY_SECONDS
+        if pause is not None:
+            with self._condition():
+                self.wakes_at = min(self.wakes_at, self._clock() + pause)
+
+    def _waits(self, turn: object) -> float | None:
+        """Seconds until the task is due; ``None`` if the thread of ``turn`` must end. Under the lock."""
+        if self._turn is not turn:
+            return None
+        if self.wakes_at == NEVER:
+            self._turn = None
+            return None
+        left = self.wakes_at - self._clock()
+        if left <= 0:
+            self.wakes_at = NEVER  # whoever comes meanwhile waits for the lock, and says when
+        return left
+
+    def _end(self, turn: object) -> None:
+        with self._condition():
+            if self._turn is turn:
+                self._turn, self.wakes_at = None, NEVER
+
+    def _after_fork_in_child(self) -> None:
+        self._condition = _new_condition()
+        self._thread = self._turn = None
+        self.wakes_at = NEVER
+
+
+def _new_condition() -> Lazy[threading.Condition]:
+    return Lazy(lambda: threading.Condition())  # noqa: PLW0108 - what it is may be patched until then
+
+
+def _run(beating: weakref.ref[Beat], condition: threading.Condition, turn: object) -> None:
+    """The thread."""
+    try:
+        while _wait(beating, condition, turn):
+            beat = beating()
+            if beat is None:
+                return
+            beat._run_once()
+            del beat
+    finally:
+        if (beat := beating()) is not None:
+            beat._end(turn)  # gevent may have killed it: the next wake starts another
+
+
+def _wait(beating: weakref.ref[Beat], condition: threading.Condition, turn: object) -> bool:
+    """Wait until the task is due; ``False`` if the thread must end."""
+    with condition:
+        while (beat := beating()) is not None:
+            left = beat._waits(turn)
+            del beat
+            if left is None:
+                return False
+            if left <= 0:
+                return True
+            condition.wait(left)
+        return False
+
+
+_with_last: weakref.WeakSet[Beat] = weakref.WeakSet()
+
+
+@atexit.register
+def _last_beats() -> None:
+    for beat in list(_with_last):
+        if beat.running and beat._last is not None:
+            beat._last()
+
+
+# uWSGI
 
 _OFF = {"false", "off", "no", "0"}
 """How uWSGI spells that an option is not set."""
@@ -21,22 +203,6 @@ def threads_run() -> bool:
 def lets_threads_run(options: Mapping[str, str]) -> bool:
     """Whether uWSGI with these ``options`` runs threads: only with ``enable-threads`` or ``threads``."""
     return any(options.get(name, "no").lower() not in _OFF for name in ("enable-threads", "threads"))
-
-
-class MadeLate(Generic[T]):
-    """Returns what ``make`` has made at the first call. Thread-safe.
-
-    For locks and conditions that would otherwise be made at the import: with ``--preload``, gunicorn's gevent worker
-    patches ``threading`` later than that, and after the fork.
-    """
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: dict[str, T] = {}
-
-    def __call__(self) -> T:
-        made = self._made.get("it")
-        return made if made is not None else self._made.setdefault("it", self._make())
 
 
 def _text(given: object) -> str:

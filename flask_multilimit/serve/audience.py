@@ -14,7 +14,8 @@ from ..declare.subjects import Subject
 from ..engine import ConfigurationError, Decision, Health, Limiter, StorageError
 from ..engine.reply import ALLOWED
 from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
-from ..observe.beat import Beat
+from ..engine.threads import NEVER, Beat
+from ..observe.beat import EverySecond
 from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.flushing import Outbox
 from ..observe.traffic.log import RefusalLog
@@ -57,7 +58,8 @@ class AppAudience(Audience):
         self.only: Traffic | None = None if observers else traffic
         """The traffic, if there is no observer."""
         self._app = app
-        self._beat = watched.beat
+        self.beat: Beat = watched.background.beat
+        """Its thread does what is due in the background: :meth:`stir` wakes it."""
 
     def begin(self) -> None:
         """Let metrics show which bans are in force before this process has counted anything."""
@@ -66,8 +68,7 @@ class AppAudience(Audience):
 
     def stir(self) -> None:
         """Let metrics show what has changed without an outcome."""
-        if self._beat.idle:
-            self._beat.start()
+        self.watched.background.start()
 
     def hear(
         self,
@@ -88,8 +89,8 @@ class AppAudience(Audience):
             self.tell(event)
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)
-        if self._beat.idle:
-            self._beat.start()
+        if self.beat.wakes_at == NEVER:
+            self.stir()
 
 
 def check_and_tell(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
@@ -107,7 +108,7 @@ def check_and_tell(limiter: Limiter, scope: str, applied: AppliedLimits, audienc
         traffic.count_admitted(scope, decision, applied)
     else:
         traffic.count(scope, outcome_of(decision, 0.0), decision.decided_by, decision, applied)
-    if audience.watched.beat.idle:
+    if audience.beat.wakes_at == NEVER:
         audience.stir()
     return decision
 
@@ -158,7 +159,7 @@ class WatchedApp:
     def __init__(self, app: Flask, limiter: Limiter) -> None:
         self.name: str = app.name
         self.limiter = limiter
-        self.beat: Beat = Beat(app.logger)
+        self.background: EverySecond = EverySecond(app.logger)
         self.control_state: Callable[[], ControlState | None] = _uncontrolled
         self._bans: BanWatch | None = None
 
@@ -170,13 +171,13 @@ class WatchedApp:
 
     def watch_bans(self, watch: BanWatch) -> None:
         self._bans = watch
-        self.beat.add(watch.look)
+        self.background.add(watch.look)
 
     def bans(self) -> Mapping[tuple[str, str], int] | None:
         return None if self._bans is None else self._bans.in_force()
 
     def every_second(self, task: Callable[[], bool], /) -> None:
-        self.beat.add(lambda *, ending=False: task() and not ending)
+        self.background.add(lambda *, ending=False: task() and not ending)
 
     def leases(self) -> int:
         return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, HoldsUnits))
@@ -197,7 +198,7 @@ def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:
             is_away=lambda: watched.health().state == "failed",
         )
     return Traffic(
-        watched.beat,
+        watched.background,
         outbox=outbox,
         log=None if settings.log == "off" else RefusalLog(app.logger, subjects=settings.log == "subjects"),
         subjects=settings.traffic_subjects,

@@ -120,7 +120,7 @@ def test_where_a_release_waits_those_that_come_meanwhile_share_one_connection(
     try:
         for thread in threads:
             thread.start()
-        until(lambda: len(storage._together._queue) == len(threads) - 1)
+        until(lambda: len(storage._releases._queue) == len(threads) - 1)
         assert len(redis_client.client_list()) == connections
     finally:
         redis_client.client_unpause()
@@ -348,21 +348,6 @@ def test_the_thread_survives_what_it_calls(caplog: pytest.LogCaptureFixture, mon
     keeper.forget_all(sound)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_was_killed_is_replaced() -> None:
-    keeper, storage = Keeper(), Renewing()
-
-    def kill() -> None:
-        raise SystemExit  # as GreenletExit, which is no Exception either
-
-    keeper.later(kill)
-    until(lambda: keeper._thread is None)
-    keeper.hold(storage, storage.check(SHORT))
-
-    until(lambda: storage.renewed)
-    keeper.forget_all(storage)
-
-
 class Slow(MemoryStorage):
     """Calls ``meanwhile`` while a renewal is on the way to it: before the renewal is made, or after it was."""
 
@@ -384,7 +369,7 @@ class Slow(MemoryStorage):
 
 def keeper_at(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Keeper:
     keeper = Keeper(clock=lambda: now[0])
-    monkeypatch.setattr(keeper, "_wake_by", lambda _: None)  # its thread would renew beside the test
+    monkeypatch.setattr(keeper.beat, "wake", lambda _: None)  # its thread would renew beside the test
     return keeper
 
 

@@ -67,7 +67,7 @@ def test_both_say_the_same(app: Flask, meters: MeterProvider, reader: InMemoryMe
             client.get(path)
     for observer in (prometheus, opentelemetry):
         observer(Event("view", "refunded", "storage", None, 0.0, 0.0, (), None))
-    gate_of(app).audience.watched.beat.once()
+    gate_of(app).audience.watched.background.once()
     opentelemetry.flush()
 
     one, other = of_prometheus(registry), of_opentelemetry(reader)

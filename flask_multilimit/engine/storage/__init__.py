@@ -22,7 +22,7 @@ from .base import (
 from .evaluate import decide, take_back
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .layers.guard.guard import GuardedStorage
-from .layers.guard.health import Health
+from .layers.guard.report import Health
 from .layers.stack import Layers, rebuilt, with_leases
 from .memory import MemoryStorage
 from .schemes import DEFAULT_TIMEOUT, SCHEMES, Scheme, storage_from, storage_from_uri

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..beat import Beat
+from ..beat import EverySecond
 from .counting import Counter
 from .counts import Counts
 from .flushing import Outbox, ShownSubjects, shown
@@ -17,7 +17,7 @@ class Traffic(Counter):
 
     def __init__(
         self,
-        beat: Beat,
+        background: EverySecond,
         *,
         outbox: Outbox | None,
         log: RefusalLog | None,
@@ -29,7 +29,7 @@ class Traffic(Counter):
         self._log = log
         self._subjects = subjects
         self._key = key
-        beat.add(self.flush)
+        background.add(self.flush)
 
     def flush(self, *, ending: bool = False) -> bool:
         """Pass on what was counted since the last call. Return whether some is left."""

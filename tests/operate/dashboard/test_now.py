@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def count(app: Flask) -> None:
     """Let all that has happened be seen at once."""
-    gate_of(app).audience._beat.once()
+    gate_of(app).audience.watched.background.once()
     app.extensions.pop(HOUR, None)
 
 

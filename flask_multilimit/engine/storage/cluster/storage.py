@@ -19,8 +19,8 @@ from ...hits import Hit, memoized
 from ..addresses import redacted
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage
+from ..releases import ReleaseBatcher
 from ..tallies import Tallies, Tally
-from ..together import Together
 from .all_or_nothing import AllOrNothing
 from .groups import groups_of
 from .nodes import Nodes, NodesOfClient, NodesOfUri
@@ -36,7 +36,7 @@ class ClusterStorage:
         self._servers = Servers(nodes, clock=clock)
         self._deadline = nodes.deadline
         self._all_or_nothing = AllOrNothing(self._servers)
-        self._together = Together()
+        self._releases = ReleaseBatcher()
 
     @classmethod
     def from_uri(cls, uri: str, *, timeout: float) -> ClusterStorage:
@@ -102,7 +102,7 @@ class ClusterStorage:
         if lost is None:
             self._release(slots)
         else:
-            self._together.release(slots, lost, self._release)
+            self._releases.release(slots, lost, self._release)
 
     def _release(self, slots: Sequence[Slot]) -> None:
         self._deadline.begin()

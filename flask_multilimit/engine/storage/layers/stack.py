@@ -20,7 +20,7 @@ from ..forgetting import MOST_KEYS, check_memory_keys
 from ..memory import MemoryStorage
 from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .guard.guard import GuardedStorage
-from .guard.health import Health, check_on_change
+from .guard.report import Health, check_on_change
 from .guard.workers import check_workers
 
 

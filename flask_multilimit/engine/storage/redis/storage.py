@@ -27,8 +27,8 @@ from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_
 from ...reply import completed
 from ..addresses import redacted
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
+from ..releases import ReleaseBatcher
 from ..tallies import Tallies, Tally
-from ..together import Together
 from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
@@ -94,7 +94,7 @@ class RedisStorage:
         self._deadline = deadline or Deadline(None)
         self._wire = wire_of(client, self._deadline)
         self.clock = clock
-        self._together = Together()
+        self._releases = ReleaseBatcher()
         self._owns_client = False
 
     @classmethod
@@ -170,7 +170,7 @@ class RedisStorage:
         if lost is None:
             self._release(slots)
         elif self._wire is None or self._wire.waits or len(slots) > 1:
-            self._together.release(slots, lost, self._release)
+            self._releases.release(slots, lost, self._release)
         else:  # as nearly always
             ((check_id, hit),) = slots
             command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))

@@ -17,15 +17,12 @@ from uuid import UUID, uuid4
 from ....clock import monotonic_microseconds
 from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError, check_logger
-from ....hits import PEEKED, Hit, OnStorageError
+from ....hits import PEEKED, Hit, OnStorageError, check_policy
 from ...base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
 from ...forgetting import MOST_KEYS, check_memory_keys
-from .breaker import State
-from .health import Health, check_on_change
-from .outage import Outage
-from .policy import Policy
+from .outage import Outage, State
 from .recovery import Recovery
-from .report import Report
+from .report import Health, Report, check_on_change
 from .workers import check_workers
 
 _CLOSED, _OPEN, _HALF_OPEN = State.CLOSED, State.OPEN, State.HALF_OPEN
@@ -265,3 +262,28 @@ class GuardedStorage:
             self._outage.note_single(hits, error)
         elif self._outage.begin(hits, error, failures):
             self._recovery.ensure()
+
+
+_STRICTEST_FIRST: tuple[OnStorageError, ...] = ("raise", "deny", "local", "allow")
+
+
+class Policy:
+    """The policy of a guard. A hit's own ``on_storage_error`` comes first."""
+
+    def __init__(self, default: OnStorageError) -> None:
+        check_policy(default, "on_error")
+        self.default: OnStorageError = default
+
+    def of(self, hit: Hit) -> OnStorageError:
+        """A shadow never refuses, so it cannot raise or deny either."""
+        policy = hit.on_storage_error or self.default
+        return "local" if hit.shadow and policy in {"raise", "deny"} else policy
+
+    def strictest(self, hits: tuple[Hit, ...]) -> OnStorageError:
+        policies = {self.of(hit) for hit in hits}
+        return next(policy for policy in _STRICTEST_FIRST if policy in policies)
+
+    def limited_here(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """The hits that this process limits by itself."""
+        local = tuple(hit for hit in hits if self.of(hit) == "local")
+        return hits if len(local) == len(hits) else local

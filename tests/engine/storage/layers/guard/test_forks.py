@@ -74,18 +74,6 @@ def in_the_middle_of(lock: threading.Lock) -> tuple[threading.Thread, threading.
     return thread, let_go
 
 
-def test_a_child_can_stop_its_prober_whatever_that_of_the_parent_was_doing(workers: Workers) -> None:
-    limiter = workers.limiters[0]
-    workers.break_down()
-    limiter.check(hits())
-    stopped = limiter._storage._recovery._prober._stopped  # type: ignore[attr-defined]
-    thread, let_go = in_the_middle_of(stopped._cond)
-
-    assert fork_and(limiter.close) == 0
-    let_go.set()
-    thread.join(SECONDS)
-
-
 def guard_lock(limiter: Limiter) -> threading.Lock:
     return limiter._storage._outage._lock  # type: ignore[attr-defined, no-any-return]
 

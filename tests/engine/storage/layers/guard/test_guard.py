@@ -128,7 +128,7 @@ class Workers:
         self.storage.loses_replies = False
         self.storage.takes_charges.set()
         self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
-        self.until(lambda: all(guard._recovery._prober._thread is None for guard in self._guards()))  # all is logged
+        self.until(lambda: all(not guard._recovery.running for guard in self._guards()))  # all is logged
 
     def _guards(self) -> list[GuardedStorage]:
         return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
@@ -859,7 +859,7 @@ def test_who_answers_with_an_error_is_not_asked_again(make: Callable[..., Worker
 def test_who_let_us_wait_for_long_is_not_asked_again(
     make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.breaker.PATIENCE", -1)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.PATIENCE", -1)
     workers = make()
     workers.storage.stumbles = 1
 
@@ -1061,7 +1061,7 @@ def test_what_an_outage_has_left_in_this_process_is_forgotten_when_its_windows_h
 
 
 def test_so_is_what_the_way_back_has_left(make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.breaker.RETURN_SECONDS", 60)
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.RETURN_SECONDS", 60)
     workers = make(2)
     limiter = workers.limiters[0]
     workers.break_down()

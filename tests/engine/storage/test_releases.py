@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flask_multilimit.engine import Concurrent, StorageError, hits_for
 from flask_multilimit.engine.storage import Slot
-from flask_multilimit.engine.storage.together import Together
+from flask_multilimit.engine.storage.releases import ReleaseBatcher
 from support.waiting import SECONDS, until
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Server:
     """Answers the first release when it is told to, and fails afterwards if ``away``."""
 
     def __init__(self, *, away: bool = False) -> None:
-        self.together = Together()
+        self.together = ReleaseBatcher()
         self.asked: list[list[Slot]] = []
         self.lost: list[Slot] = []
         self.away = away

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from ..errors import StorageError
 from ..forks import tell_child
-from ..threads import MadeLate
+from ..threads import Lazy
 from .base import Lost, Slot
 
 
-class Together:
+class ReleaseBatcher:
     """Gives slots back in one command: while one thread waits for the answer, others put theirs into a queue, and the
     next thread takes all of them. Thread-safe, fork-safe."""
 
@@ -22,7 +22,7 @@ class Together:
 
     def _begin(self) -> None:
         self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()
-        self._releasing = MadeLate(lambda: threading.Lock())  # noqa: PLW0108 - what it is may be patched until then
+        self._releasing = Lazy(lambda: threading.Lock())  # noqa: PLW0108 - what it is may be patched until then
 
     def _after_fork_in_child(self) -> None:
         self._begin()
