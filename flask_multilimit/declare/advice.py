@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from types import CoroutineType
+from types import CoroutineType, MethodType
 from typing import Any, NamedTuple, Protocol, cast
 
 from flask import Flask, current_app
@@ -22,7 +22,7 @@ from ..engine.errors import brief
 from ..engine.records import record
 from .holding import changes
 from .limiter import Declaration, may_hold_slots
-from .unwrap import attributes_of, functions_below, held_inside, mark_below
+from .unwrap import attributes_of, functions_below, held_inside, mark_below, wrapped_in
 
 EXTENSION = "multilimit"
 """The key of the extension in ``app.extensions``."""
@@ -36,7 +36,7 @@ app_in_force: Callable[[], Flask] = current_app._get_current_object  # type: ign
 """The app itself: each access to an attribute of the proxy would look it up again."""
 _covered: ContextVar[frozenset[Declaration]] = ContextVar("multilimit_covered", default=frozenset())
 _limited: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_below_views: weakref.WeakSet[Any] = weakref.WeakSet()
+_below_registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @record()
@@ -197,22 +197,23 @@ def limited_inside(function: object) -> list[str]:
 
 
 def limiter_above(function: object) -> str | None:
-    """Where a limiter was declared that wraps ``function``. A call of ``function`` itself bypasses it."""
-    with suppress(TypeError):
-        return _limited.get(function)
+    """Where a limiter was declared that wraps ``function``, or a function that it says to wrap, while no limiter of its
+    own does. A call of ``function`` bypasses it. ``None`` also if the limited function is registered somewhere, too."""
+    for below in wrapped_in(function):
+        with suppress(TypeError):  # it cannot be hashed or weakly referenced
+            if below in _limited and below not in _below_registered:
+                return None if below is not function and declared_on(function) else _limited[below]
+        if isinstance(below, (functools.partial, MethodType)):
+            break  # other objects may share what they call
     return None
 
 
-def note_routed(view: object) -> None:
-    """Note that ``view`` is the view of some app, so the limits of the functions below it apply there."""
-    if declared_on(view) is None:
+def note_registered(function: object) -> None:
+    """Note that something calls ``function``, in any app of this process, so the limits of the functions below it
+    apply there."""
+    if declared_on(function) is None:
         return
-    _, *below = functions_below(view)
-    for function in below:
-        with suppress(TypeError):  # it cannot be hashed or weakly referenced
-            _below_views.add(function)
-
-
-def is_routed_limited(function: object) -> bool:
-    """Whether a limited view stands above ``function``, in any app of this process."""
-    return function in _below_views
+    _, *below = functions_below(function)
+    for each in below:
+        with suppress(TypeError):  # as above
+            _below_registered.add(each)

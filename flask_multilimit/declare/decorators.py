@@ -33,6 +33,13 @@ Level = Literal["application", "blueprint", "configuration", "default"]
 LEVELS: frozenset[Level] = frozenset(get_args(Level))
 
 _EXEMPT = "__multilimit_exempt__"
+_CALLED_BY = {
+    "click": "@app.cli.command",
+    "celery": "@celery.task",
+    "huey": "@huey.task",
+    "dramatiq": "@dramatiq.actor",
+}
+"""By package, decorators that return an object, which calls the function by itself."""
 
 T = TypeVar("T", bound=Callable[..., Any] | Blueprint)
 
@@ -194,6 +201,12 @@ def _name_of(function: object) -> str:
         raise ConfigurationError(
             f"@rate_limiter on the app {function.name!r}: give it to MultiLimit(app, application_limits=...), for all "
             "endpoints together, or default_limits=..., for each by itself"
+        )
+    packages = {each.__module__.partition(".")[0] for each in type(function).__mro__}
+    if called_by := next((_CALLED_BY[each] for each in packages if each in _CALLED_BY), ""):
+        raise ConfigurationError(
+            f"@rate_limiter on {brief(function)}: it stands above {called_by}, which calls the function without it, so "
+            f"nothing would be limited; put {called_by} on top"
         )
     if isinstance(function, (type, staticmethod, classmethod)) or not callable(function):
         raise ConfigurationError(

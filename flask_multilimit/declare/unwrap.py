@@ -21,11 +21,11 @@ def functions_below(function: object) -> Iterator[object]:
     ``functools.cache`` and wrapt set), and the ``__call__`` of an object's class.
     """
     below = function
-    for below in _wrapped_in(function):
+    for below in wrapped_in(function):
         yield below
     called = _of_class(below, "__call__")
     if not isinstance(below, (type, FunctionType)) and isinstance(called, FunctionType):
-        yield from _wrapped_in(called)
+        yield from wrapped_in(called)
 
 
 def name_of(function: object) -> str:
@@ -80,7 +80,8 @@ def attributes_of(target: object) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _wrapped_in(function: object) -> Iterator[object]:
+def wrapped_in(function: object) -> Iterator[object]:
+    """``function`` and what it says to wrap, without the ``__call__`` of a class, which all its objects share."""
     seen: set[int] = set()
     below: object | None = function
     while below is not None and id(below) not in seen:
@@ -108,7 +109,7 @@ def _of_class(target: object, name: str) -> object | None:
 
 
 def _innermost(function: object) -> object:
-    *_, found = _wrapped_in(function)
+    *_, found = wrapped_in(function)
     return found
 
 

@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from ..declare.advice import is_routed_limited, limiter_above, note_routed
 from ..declare.limiter import Declaration
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
-
-
-def reject_misplaced(views: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigurationError` if a limiter stands above the decorator that registered one of ``views``, the
-    views of all endpoints."""
-    for view in views.values():
-        note_routed(view)
-    for endpoint, view in views.items():
-        where = limiter_above(view)
-        if where is not None and not is_routed_limited(view):
-            raise ConfigurationError(
-                f'limiter on "{endpoint}": @rate_limiter stands above @app.route on "{where}", so the endpoint would '
-                "not be limited; put @app.route on top"
-            )
 
 
 def reject_unserved(plans: Mapping[tuple[str, str], Plan]) -> None:

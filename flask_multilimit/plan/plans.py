@@ -17,8 +17,9 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subjects, SubjectType
 from ..engine import ConfigurationError
-from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
+from .checks import reject_accidental_sharing, reject_mixed_leases, reject_unserved
 from .endpoint import Plan
+from .placement import reject_misplaced
 from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import methods_of_handlers, view_exemptions, view_stack
 
@@ -82,8 +83,7 @@ class Plans:
         if self.entries:
             self.ensure()
             return
-        views = self.app.view_functions
-        reject_misplaced({rule.endpoint: views.get(rule.endpoint) for rule in self.app.url_map.iter_rules()})
+        reject_misplaced(self.app)
         self.ensure()
         reject_unserved(dict(self._endpoints))
         reject_accidental_sharing(dict(self._endpoints))

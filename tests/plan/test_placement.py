@@ -1,0 +1,153 @@
+"""A limiter above a decorator that registers the function is an error at start-up: it would never run."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import flask
+import pytest
+from flask import Blueprint, Flask
+from flask_login import LoginManager, user_logged_in
+from flask_socketio import SocketIO  # type: ignore[import-untyped]
+
+from flask_multilimit import ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.signals import limits_checked
+from support.asking import ask, statuses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Decorator = Callable[[Callable[..., Any]], Any]
+
+
+def of_blueprint(app: Flask, register: Callable[[Blueprint], Decorator]) -> Decorator:
+    def decorate(function: Callable[..., Any]) -> Any:
+        pages = Blueprint("pages", "pages")
+        registered = register(pages)(function)
+        app.register_blueprint(pages)
+        return registered
+
+    return decorate
+
+
+def of_login(app: Flask) -> Decorator:
+    LoginManager(app)
+    return user_logged_in.connect  # type: ignore[no-any-return]
+
+
+SIGNALS = (flask.request_started, limits_checked, user_logged_in)
+REGISTRIES: dict[str, Callable[[Flask], Decorator]] = {
+    "@app.errorhandler": lambda app: app.errorhandler(404),
+    "@app.errorhandler of a class": lambda app: app.errorhandler(KeyError),
+    "@app.errorhandler of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.errorhandler(404)),
+    "@app.before_request": lambda app: app.before_request,
+    "@app.before_request of a blueprint": lambda app: of_blueprint(app, lambda pages: pages.before_request),
+    "@app.after_request": lambda app: app.after_request,
+    "@app.teardown_request": lambda app: app.teardown_request,
+    "@app.teardown_appcontext": lambda app: app.teardown_appcontext,
+    "@app.context_processor": lambda app: app.context_processor,
+    "@app.shell_context_processor": lambda app: app.shell_context_processor,
+    "@app.url_value_preprocessor": lambda app: app.url_value_preprocessor,
+    "@app.url_defaults": lambda app: app.url_defaults,
+    "@app.template_filter": lambda app: app.template_filter(),
+    "@app.template_test": lambda app: app.template_test(),
+    "@app.template_global": lambda app: app.template_global(),
+    "the decorator of LoginManager": lambda app: LoginManager(app).user_loader,
+    "the decorator of SocketIO": lambda app: SocketIO(app, async_mode="threading").on("message"),
+    "the decorator of SocketIO for errors": lambda app: SocketIO(app, async_mode="threading").on_error(),
+    'the decorator of the signal "request-started"': lambda _: flask.request_started.connect,
+    'the decorator of the signal "request-started" for one app': flask.request_started.connect_via,
+    'the decorator of the signal "limits-checked"': lambda _: limits_checked.connect,
+    'the decorator of the signal "logged-in"': of_login,
+}
+
+
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_a_limiter_above_the_decorator_of_a_registry_is_an_error(app: Flask, registry: str) -> None:
+    multilimit = MultiLimit(app)
+
+    @rate_limiter()
+    @REGISTRIES[registry](app)
+    def misplaced(*_: Any) -> Any: ...
+
+    decorator = registry.partition(" for ")[0].partition(" of a ")[0]
+    with pytest.raises(ConfigurationError, match=rf"misplaced.*stands above {decorator}, .*put {decorator} on top"):
+        multilimit.validate(app)
+    for signal in SIGNALS:  # they outlive the app
+        signal.disconnect(misplaced.__wrapped__)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_a_limiter_below_it_is_none(app: Flask, registry: str) -> None:
+    multilimit = MultiLimit(app)
+
+    @REGISTRIES[registry](app)
+    @rate_limiter()
+    def placed(*_: Any) -> Any: ...
+
+    multilimit.validate(app)
+
+
+def test_a_function_that_is_registered_with_its_limiter_may_be_registered_without(app: Flask) -> None:
+    multilimit = MultiLimit(app)
+
+    @app.before_request
+    def free() -> Any: ...
+
+    app.after_request(lambda response: response)
+    app.get("/", endpoint="limited")(rate_limiter(rules="1/minute")(free))
+
+    multilimit.validate(app)
+
+
+def test_a_limiter_above_a_wrapper_of_the_registered_function_is_an_error(app: Flask) -> None:
+    """As flask-smorest and others do, which register a wrapper and return the function."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        app.add_url_rule("/", "answer", functools.wraps(function)(lambda: function()))  # noqa: PLW0108
+        return function
+
+    MultiLimit(app)
+    kept = rate_limiter()(register(lambda: "ok"))
+
+    with pytest.raises(ConfigurationError, match=r'"answer": @rate_limiter stands above @app\.route'):
+        ask(app)
+    del kept
+
+
+def test_methods_of_one_class_are_told_apart(app: Flask) -> None:
+    class Pages:
+        def page(self) -> str:
+            return "ok"
+
+    MultiLimit(app)
+    limited = rate_limiter(rules="1/minute")(Pages().page)
+    app.add_url_rule("/free", "free", Pages().page)
+    app.add_url_rule("/", "limited", lambda: f"{limited()}!")
+
+    assert statuses(app, "/free", "/free", "/", "/") == [200, 200, 200, 429]
+
+
+def test_a_limiter_above_a_command_is_an_error_at_once(app: Flask) -> None:
+    with pytest.raises(ConfigurationError, match=r"stands above @app\.cli\.command.*put @app\.cli\.command on top"):
+
+        @rate_limiter()
+        @app.cli.command()
+        def command() -> None: ...
+
+
+@pytest.mark.parametrize("package", ["celery.app.task", "huey.api", "dramatiq.actor"])
+def test_a_limiter_above_a_task_is_an_error_at_once(package: str) -> None:
+    task_class = type("Task", (), {"__module__": package, "__call__": print})  # as libraries make them
+
+    with pytest.raises(ConfigurationError, match="which calls the function without it"):
+        rate_limiter()(task_class())
+
+
+def test_a_before_request_function_with_a_limiter_below_is_limited(app: Flask) -> None:
+    MultiLimit(app)
+    app.before_request(rate_limiter(rules="1/minute")(lambda: None))
+    app.get("/")(lambda: "ok")
+
+    assert statuses(app, "/", "/") == [200, 429]
