@@ -101,6 +101,8 @@ class Charge(NamedTuple):
     until: int
     """The instant at which the quota is full again, by the clock of the server that keeps it. This is the clock of
     :attr:`Decision.at` unless several servers have answered."""
+    units: int = 0
+    """What the charge becomes when it is settled; 0 is a refund."""
 
 
 class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 us, a third of a decision in memory

@@ -197,7 +197,7 @@ class Limiter:
         charges = [charge for charge in decision.charges if charge.hit.key in wanted]
         before, after = self._refunds.add(decision.check_id, [charge.hit.key for charge in charges])
         if charges := [charge for charge in charges if charge.hit.key not in before]:
-            self._storage.refund(decision.id, charges)
+            self._storage.settle(decision.id, charges)
             if slots := {charge.hit.key for charge in charges if charge.hit.rule.holds_slots}:
                 self._find_keeper().forget(decision, slots)
         return decision.after_refund(after)

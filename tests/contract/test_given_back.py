@@ -63,7 +63,7 @@ def test_a_part_of_what_a_check_charged_can_be_taken_back(bench: Bench, algorith
     plan = hits(rule(algorithm), cost=5)
     (charge,) = (decision := bench.limiter.check(plan)).charges
 
-    bench.limiter.storage.refund(decision.id, [charge._replace(hit=replace(charge.hit, cost=2))])
+    bench.limiter.storage.settle(decision.id, [charge._replace(hit=replace(charge.hit, cost=2))])
 
     assert bench.limiter.peek(plan).remaining == 2
 

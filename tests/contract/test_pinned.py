@@ -131,14 +131,14 @@ def test_what_goes_over_the_wire(recorder: Recorder) -> None:
     limiter.reset(THREE)
     limiter.close()
 
-    instants = b"|".join([b"%d" % (NOW + 7)] * 3)
+    settled = b"|".join([b"%d|0" % (NOW + 7)] * 3)
     assert recorder.commands == [
         CALLED + b"|" + decision.check_id,
         CALLED + b"|" + bytes(16) + b"|peek|",
         CALLED + b"|" + UUID(int=1).bytes + b"|repeat|",
         CALLED + b"|" + many[0].check_id + b"|",
         CALLED + b"|" + many[1].check_id + b"|",
-        CALLED + b"|" + decision.check_id + b"|||" + instants,
+        CALLED + b"|" + decision.check_id + b"|||" + settled,
         b"UNLINK " + b" ".join(key.encode() for key in KEYS),
     ]
 

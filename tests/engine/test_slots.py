@@ -392,7 +392,7 @@ def test_what_is_given_back_while_its_renewal_is_on_the_way_stays_free(
             keeper.release(decision)
             return
         charges = decision.charges if end == "refunded" else decision.charges[:1]
-        storage.refund(decision.id, charges)
+        storage.settle(decision.id, charges)
         keeper.forget(decision, {charge.hit.key for charge in charges})
 
     storage.meanwhile = give_back
@@ -412,7 +412,7 @@ def test_what_is_refunded_while_it_is_renewed_and_forgotten_afterwards_stays_fre
     keeper = keeper_at(now, monkeypatch)
     decision = storage.check(THREE)
     keeper.hold(storage, decision)
-    storage.meanwhile = lambda: storage.refund(decision.id, decision.charges)
+    storage.meanwhile = lambda: storage.settle(decision.id, decision.charges)
 
     now[0] = 20
     keeper.renew_due()
@@ -487,7 +487,7 @@ def test_threads_that_give_back_while_their_slots_are_renewed_all_the_time_lose_
             decision = limiter.check(plans[turn % 2])
             keeper.hold(storage, decision)
             if (number + turn) % 3 == 0:
-                limiter.storage.refund(decision.id, decision.charges[:1])
+                limiter.storage.settle(decision.id, decision.charges[:1])
                 keeper.forget(decision, {decision.hits[0].key})
             keeper.release(decision)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """In the Lua of one driver ("check", "refund", or the "compiled" ones), ``text`` is replaced by ``by``."""
+    """In the Lua of one driver ("check", "settle", or the "compiled" ones), ``text`` is replaced by ``by``."""
 
     text: str
     by: str
@@ -73,10 +73,12 @@ DEFECTS = {
     ),
     "gives every check one id": Defect("id, mode = ARGV[2]", "id, mode = 'one of 16 bytes.'", "too many"),
     "takes the oldest in a refund": Defect(
-        "call('ZREM', hit.key, id)", "call('ZREMRANGEBYRANK', hit.key, 0, 0)", "no order", "refund"
+        "call('ZREM', hit.key, unpack(members))", "call('ZREMRANGEBYRANK', hit.key, 0, 0)", "no order", "settle"
     ),
-    "refunds nothing": Defect("call('ZREM', hit.key, id)", "", "refused for nothing", "refund"),
-    "refunds one too many of a counter": Defect("used - hit.cost)", "used - hit.cost - 1)", "no order", "refund"),
+    "refunds nothing": Defect("call('ZREM', hit.key, unpack(members))", "", "refused for nothing", "settle"),
+    "refunds one too many of a counter": Defect(
+        "used - hit.cost + units)", "used - hit.cost + units - 1)", "no order", "settle"
+    ),
 }
 
 

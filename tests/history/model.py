@@ -43,8 +43,10 @@ class SlidingWindow:
         return _window(seen, quota).reset_after(now)
 
     @staticmethod
-    def refund(state: Charges, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Charges:
-        del cost, until, now
+    def settle(
+        state: Charges | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
+    ) -> Charges:
+        del cost, units, until, now  # histories have refunds only
         return _window(state, quota).without(check_id).charges
 
     @staticmethod
@@ -100,7 +102,7 @@ class World(NamedTuple):
         for hit, until in ((charge.hit, charge.until) for charge in operation.charges):
             state = states.get(hit.key)
             if state is not None:
-                states[hit.key] = _algorithm_of(hit).refund(
-                    state, hit.rule.quota, hit.cost, until, self.now, operation.id
+                states[hit.key] = _algorithm_of(hit).settle(
+                    state, hit.rule.quota, hit.cost, 0, until, self.now, operation.id
                 )
         return World(self.now, frozenset(states.items()))

@@ -276,11 +276,11 @@ class TestRoundTrips:
 def test_a_server_that_dies_meanwhile_leaves_the_charge_and_the_response(
     app: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refund(*_: Any) -> None:
+    def settle(*_: Any) -> None:
         raise StorageError("the rate limit storage gave no answer: it is broken")
 
     MultiLimit(app, storage=storage)
-    monkeypatch.setattr(storage, "refund", refund)
+    monkeypatch.setattr(storage, "settle", settle)
     app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=failed)(view()))
 
     assert statuses(app, "/", "/") == [200, 429]

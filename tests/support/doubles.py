@@ -45,9 +45,9 @@ class RecordingStorage(MemoryStorage):
         self.other_calls.append("check_many")
         return super().check_many(many, ids)
 
-    def refund(self, *arguments: Any) -> None:
-        self.other_calls.append("refund")
-        super().refund(*arguments)
+    def settle(self, *arguments: Any) -> None:
+        self.other_calls.append("settle")
+        super().settle(*arguments)
 
     def reset(self, keys: Sequence[str]) -> None:
         self.other_calls.append("reset")

@@ -85,9 +85,16 @@ class Oracle:
     def peek(self, hits: Sequence[Hit], now: int) -> list[int]:
         return self._reply(hits, now)
 
-    def refund(self, decision: Decision) -> None:
-        for hit in decision.hits if decision.allowed else ():
-            self._charges[hit.key] = self._window(hit).without(decision.id.bytes).charges
+    def settle(self, decision: Decision, units: int, now: int) -> None:
+        """Each charge becomes ``units``: less where it was made, more now."""
+        for hit, *_ in decision.charges:
+            window, check_id = self._window(hit), decision.id.bytes
+            kept = [
+                charge._replace(cost=min(charge.cost, units)) if charge.check_id == check_id else charge
+                for charge in window.charges
+            ]
+            more = [Charge(now, units - hit.cost, check_id)] if units > hit.cost else []
+            self._charges[hit.key] = tuple(charge for charge in [*kept, *more] if charge.cost)
 
     def reset(self, hits: Sequence[Hit]) -> None:
         for hit in hits:

@@ -134,8 +134,10 @@ def drop_future(state: State | None, quota: BanQuota, now: int) -> State | None:
     return None if state is not None and _is_future(state, now) else state
 
 
-def refund(state: State, quota: BanQuota, cost: int, until: int, now: int, check_id: bytes) -> State:
-    """Do nothing: a ban charges nothing."""
+def settle(
+    state: State | None, quota: BanQuota, cost: int, units: int, until: int, now: int, check_id: bytes
+) -> State | None:
+    """Does nothing: a ban charges nothing."""
     return state
 
 

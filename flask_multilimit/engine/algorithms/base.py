@@ -66,6 +66,10 @@ NO_PARAMETERS: frozenset[str] = frozenset()
 COUNTED = 10**9
 """The largest cost if units are a number rather than entries."""
 
+MOST_USED = 10**10
+"""The most units that a counter holds, whatever was settled. The arithmetic of the Lua twins is exact up to more
+(``span.lua``)."""
+
 
 def recognise_nothing(state: Any, quota: Quota, now: int, check_id: bytes) -> bool:
     """Return ``False``, for algorithms that keep no ids."""
@@ -97,7 +101,7 @@ class Algorithm(Protocol):
     """The Python twin: a module with these names. ``NAME.lua`` beside it defines the same functions.
 
     ``state`` is whatever the algorithm keeps for one key, ``None`` before the first charge and after its
-    ``reset_after`` has passed. Only :meth:`charge`, :meth:`refund` and
+    ``reset_after`` has passed. Only :meth:`charge`, :meth:`settle` and
     :meth:`drop_future` may change it.
     """
 
@@ -134,22 +138,23 @@ class Algorithm(Protocol):
         time comes; return the new state. Called when a check does not charge this key; :meth:`charge` drops it by
         itself."""
 
-    def refund(self, state: Any, quota: Quota, cost: int, until: int, now: int, check_id: bytes, /) -> Any:
-        """Refund ``cost`` units, charged by ``check_id`` to a quota that is full again at ``until``; return the new
-        state."""
+    def settle(self, state: Any, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes, /) -> Any:
+        """Make what ``check_id`` was charged, ``cost`` units of a quota that was full again at ``until``, ``units``;
+        return the new state. What is too much is given back where it was charged, as far as it still counts; what is
+        missing is charged at ``now``, even beyond the count. ``state`` is ``None`` if nothing counts any more."""
 
     def recognise(self, state: Any, quota: Quota, now: int, check_id: bytes, /) -> bool:
         """Whether ``check_id`` was charged here, and still counts. Asked only where ``REMEMBERS_IDS``."""
 
 
 class HoldsSlots(Algorithm, Protocol):
-    """An algorithm whose units are slots, in use until they are refunded. Having :meth:`renew` marks it."""
+    """An algorithm whose units are slots, in use until they are settled at 0. Having :meth:`renew` marks it."""
 
     def renew(self, state: Any, quota: Quota, cost: int, now: int, check_id: bytes, /) -> Any:
         """Let the slots of ``check_id`` count from ``now`` on, even if they are gone; return the new state."""
 
     def release_command(self, key: bytes, cost: int, check_id: bytes, /) -> tuple[bytes, ...]:
-        """The plain command of Redis that does what :meth:`refund` does."""
+        """The plain command of Redis that settles ``cost`` slots at 0."""
 
 
 class NotesStrikes(Protocol):

@@ -79,8 +79,11 @@ algorithms.concurrency = {
 
       recognise = recognise_in_log,
 
-      refund = function(hit, until_, now, id)
-        call('ZREM', hit.key, unpack(members(hit, id)))
+      -- Takes slots out, and never adds any.
+      settle = function(hit, units, until_, now, id)
+        if units < hit.cost then
+          call('ZREM', hit.key, unpack(members(hit, id), units + 1))
+        end
       end,
 
       -- However many others there are. Those that are gone count again.

@@ -1,6 +1,6 @@
 """Concurrency: at most ``count`` units *in progress*. O(units in progress) memory.
 
-A unit is a slot. It is taken when the check passes, given back (:func:`refund`) when the work is done, and renewed
+A unit is a slot. It is taken when the check passes, given back (:func:`settle`) when the work is done, and renewed
 (:func:`renew`) while the work goes on. Otherwise its worker has died, and it expires ``window`` after it was taken or
 renewed. So the state is the log of a sliding window whose entries leave early. Nobody knows when they will leave, and
 a refusal says so. Twin of ``concurrency.lua``.
@@ -32,10 +32,10 @@ __all__ = [
     "evaluate",
     "quota",
     "recognise",
-    "refund",
     "release_command",
     "renew",
     "reset_after",
+    "settle",
 ]
 
 
@@ -45,9 +45,10 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
     return remaining, UNKNOWN if retry_after > 0 else retry_after, delay, seen
 
 
-def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
-    """Take the slots out, wherever a renewal has moved them."""
-    log.remove(check_id, cost, log.head, log.end)
+def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
+    """Takes slots out, wherever a renewal has moved them, and never adds any."""
+    if log is not None and units < cost:
+        log.remove(check_id, cost - units, log.head, log.end)
     return log
 
 

@@ -36,14 +36,19 @@ algorithms.fixed_window = {
 
       drop_future = drop_future_numbers,
 
-      -- Exact within the window of the charge; nothing once that is over.
-      refund = function(hit, until_, now)
+      -- Gives back within the window of the charge, and nothing once that is over.
+      settle = function(hit, units, until_, now)
+        if units > hit.cost then
+          local start, used = in_force(hit, now)
+          store_numbers(hit.key, start + hit.window - now, start, math.min(used + units - hit.cost, MOST_USED))
+          return
+        end
         local start, used = load_numbers(hit.key)
         if not start or until_ <= now or until_ ~= start + hit.window then
           return
         end
-        if used > hit.cost then
-          store_numbers(hit.key, until_ - now, start, used - hit.cost)
+        if used > hit.cost - units then
+          store_numbers(hit.key, until_ - now, start, used - hit.cost + units)
         else
           call('DEL', hit.key)
         end

@@ -6,7 +6,7 @@ window that begins more than ``AHEAD`` in the future (the clock stepped back) is
 
 from __future__ import annotations
 
-from .base import AHEAD, COUNTED, NEVER, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, COUNTED, MOST_USED, NEVER, Outcome, Quota, plain_quota, recognise_nothing
 
 PARAMETERS = frozenset({"lease"})
 MAX_COST = COUNTED
@@ -22,7 +22,7 @@ recognise = recognise_nothing
 
 def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
     """Seen is the window in force at ``now``, a new one if necessary."""
-    start, used = state if state and state[0] - AHEAD <= now < state[0] + quota.window else (now, 0)
+    start, used = _in_force(state, quota, now)
     remaining = max(quota.count - used, 0)
     if cost <= remaining:
         return remaining, 0, 0, (start, used)
@@ -45,9 +45,18 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
     return None if state is not None and state[0] > now + AHEAD else state
 
 
-def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State | None:
-    """Exact within the window of the charge. After that, nothing is refunded."""
-    start, used = state
-    if until <= now or until != start + quota.window:
+def settle(
+    state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
+) -> State | None:
+    """Gives back within the window of the charge, and nothing once that is over."""
+    if units > cost:
+        start, used = _in_force(state, quota, now)
+        return start, min(used + units - cost, MOST_USED)
+    if state is None or until <= now or until != state[0] + quota.window:
         return state
-    return (start, used - cost) if used > cost else None
+    start, used = state
+    return (start, used - cost + units) if used > cost - units else None
+
+
+def _in_force(state: State | None, quota: Quota, now: int) -> State:
+    return state if state and state[0] - AHEAD <= now < state[0] + quota.window else (now, 0)

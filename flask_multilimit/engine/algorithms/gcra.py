@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from .base import COUNTED, Quota, recognise_nothing
-from .rate import charge, drop_future, evaluate, refund, reset_after
+from .rate import charge, drop_future, evaluate, reset_after, settle
 
 PARAMETERS = frozenset({"burst"})
 MAX_COST = COUNTED
@@ -26,8 +26,8 @@ __all__ = [
     "evaluate",
     "quota",
     "recognise",
-    "refund",
     "reset_after",
+    "settle",
 ]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from . import rate
 from .base import COUNTED, NEVER, Outcome, Quota, recognise_nothing
-from .rate import charge, drop_future, refund, reset_after
+from .rate import charge, drop_future, reset_after, settle
 
 PARAMETERS = frozenset({"burst", "max_delay"})
 MAX_COST = COUNTED
@@ -38,8 +38,8 @@ __all__ = [
     "evaluate",
     "quota",
     "recognise",
-    "refund",
     "reset_after",
+    "settle",
 ]
 
 

@@ -7,6 +7,8 @@ local function load_numbers(key)
   end
 end
 
+local MOST_USED = 10000000000 -- the most units that a counter holds, whatever was settled
+
 -- For states whose first number is an instant: it lies far ahead only if the clock has stepped back.
 local function drop_future_numbers(hit, now)
   local first = load_numbers(hit.key)

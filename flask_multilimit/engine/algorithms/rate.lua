@@ -1,5 +1,6 @@
 -- What token bucket, leaky bucket and GCRA share: "<whole microseconds> <rest>" under one key, the instant when
--- all units will have come back; the rest is counted in 1 / count of a microsecond. Twin of rate.py.
+-- all units will have come back; the rest is counted in 1 / count of a microsecond. A debt has a third number, the
+-- microsecond at which it was settled. Twin of rate.py.
 --
 -- Here a duration is a pair (whole, rest), because its product with count may exceed 2^53.
 local function minus(hit, whole, rest, other_whole, other_rest)
@@ -20,16 +21,16 @@ local function up(whole, rest)
   return rest > 0 and whole + 1 or whole
 end
 
--- How far away the instant is: zero when it has passed, or is further away than burst intervals and AHEAD.
+-- How far away the instant is: zero when it has passed, or is no debt and further away than burst intervals and AHEAD.
 local function behind(hit, now)
-  local whole, rest = load_numbers(hit.key)
+  local whole, rest, settled = load_numbers(hit.key)
   if not whole or whole < now then
     return 0, 0
   end
   whole, rest = whole - now, math.min(rest, hit.count - 1)
   local most, most_rest = span(hit.burst, hit.window, hit.count)
   most = most + AHEAD
-  if whole > most or (whole == most and rest > most_rest) then
+  if (whole > most or (whole == most and rest > most_rest)) and not (settled and settled <= now + AHEAD) then
     return 0, 0
   end
   return whole, rest
@@ -40,6 +41,8 @@ local function units(hit, whole, rest)
   local many, left = span(hit.count, whole, hit.window)
   return many + math.floor((left + rest) / hit.window)
 end
+
+local LONGEST_DEBT = 34560000000000 -- microseconds until the instant, at most: 400 days
 
 local rate = {
   -- Seen: how far away the instant is.
@@ -79,20 +82,29 @@ local rate = {
         end
       end,
 
-      -- Refund the part of the charge that has not come back by itself: exact without other requests in between, and
-      -- never more.
-      refund = function(hit, until_, now)
+      -- Gives back the part of the charge that has not come back by itself: exact without other requests in between,
+      -- and never more.
+      settle = function(hit, units, until_, now)
         local whole, rest = behind(hit, now)
-        local back, back_rest = span(hit.cost, hit.window, hit.count)
-        if back >= until_ - now then
-          back, back_rest = math.max(until_ - now, 0), 0
+        if units > hit.cost then
+          whole, rest = plus(hit, whole, rest, span(units - hit.cost, hit.window, hit.count))
+          if whole >= LONGEST_DEBT then
+            whole, rest = LONGEST_DEBT, 0
+          end
+        elseif units < hit.cost then
+          local back, back_rest = span(hit.cost - units, hit.window, hit.count)
+          if back >= until_ - now then
+            back, back_rest = math.max(until_ - now, 0), 0
+          end
+          whole, rest = minus(hit, whole, rest, back, back_rest)
         end
-        whole, rest = minus(hit, whole, rest, back, back_rest)
         if whole < 0 or (whole == 0 and rest == 0) then
           call('DEL', hit.key)
-        else
-          store_numbers(hit.key, up(whole, rest), now + whole, rest)
+          return
         end
+        local most, most_rest = span(hit.burst, hit.window, hit.count)
+        local is_debt = whole > most or (whole == most and rest > most_rest)
+        store_numbers(hit.key, up(whole, rest), now + whole, rest, is_debt and now or nil)
       end,
     }
   end,

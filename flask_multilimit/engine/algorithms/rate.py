@@ -8,15 +8,22 @@ interval.
 
 Nothing is ever rounded: an instant is whole microseconds and a rest counted in ``1 / count`` of one, so neither
 windows of a millisecond nor 10**9 operations drift. An instant further away than ``burst`` intervals and
-``AHEAD`` (the clock stepped back, or ``burst`` was lowered) is dropped.
+``AHEAD`` (the clock stepped back, or ``burst`` was lowered) is dropped, unless it is a debt: a settlement beyond the
+count notes when it was made, and counts unless that lies in the future.
 """
 
 from __future__ import annotations
 
 from .base import AHEAD, NEVER, Outcome, Quota
 
-Instant = tuple[int, int]
-"""Whole microseconds, and a rest in 1 / count of one."""
+Instant = tuple[int, int, int]
+"""Whole microseconds, a rest in 1 / count of one, and if it is a debt when it was settled; else 0."""
+
+NO_DEBT = 0
+"""In place of the instant of a settlement."""
+
+LONGEST_DEBT = 400 * 86_400_000_000
+"""Microseconds until the instant, at most: as long as the longest window."""
 
 
 def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcome:
@@ -33,7 +40,7 @@ def evaluate(state: Instant | None, quota: Quota, cost: int, now: int) -> Outcom
 
 def charge(state: Instant | None, quota: Quota, cost: int, now: int, seen: int, check_id: bytes) -> tuple[Instant, int]:
     whole, rest = divmod(seen + cost * quota.window, quota.count)
-    return (now + whole, rest), whole + (rest > 0)
+    return (now + whole, rest, NO_DEBT), whole + (rest > 0)
 
 
 def reset_after(state: Instant | None, quota: Quota, now: int, seen: int) -> int:
@@ -44,20 +51,27 @@ def drop_future(state: Instant | None, quota: Quota, now: int) -> Instant | None
     return state if _behind(state, quota, now) else None
 
 
-def refund(state: Instant, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Instant | None:
-    """Refund the part of the charge that has not come back by itself: exact without other requests in between, and
+def settle(
+    state: Instant | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
+) -> Instant | None:
+    """Gives back the part of the charge that has not come back by itself: exact without other requests in between, and
     never more."""
     behind = _behind(state, quota, now)
-    left = behind - min(cost * quota.window, max(until - now, 0) * quota.count)
-    if left <= 0:
+    if units > cost:
+        behind = min(behind + (units - cost) * quota.window, LONGEST_DEBT * quota.count)
+    elif units < cost:
+        behind -= min((cost - units) * quota.window, max(until - now, 0) * quota.count)
+    if behind <= 0:
         return None
-    whole, rest = divmod(left, quota.count)
-    return now + whole, rest
+    whole, rest = divmod(behind, quota.count)
+    return now + whole, rest, now if behind > quota.burst * quota.window else NO_DEBT
 
 
 def _behind(state: Instant | None, quota: Quota, now: int) -> int:
     if state is None:
         return 0
-    whole, rest = state
+    whole, rest, settled = state
     behind = (whole - now) * quota.count + min(rest, quota.count - 1)
-    return behind if 0 < behind <= quota.burst * quota.window + AHEAD * quota.count else 0
+    if behind > quota.burst * quota.window + AHEAD * quota.count and not 0 < settled <= now + AHEAD:
+        return 0
+    return max(behind, 0)

@@ -2,8 +2,8 @@
 -- A unit charged at s counts at `now` while now - window < s <= now + AHEAD. Twin of sliding_window.py.
 --
 -- The key's TTL is two windows, renewed when the key is new or an entry had expired. Between two renewals no
--- charge is later than one window after the first, so each of them outlives its own window; a refund, which
--- could take the entry that would have expired, renews it too.
+-- charge is later than one window after the first, so each of them outlives its own window; a settlement,
+-- which could take the entry that would have expired, renews it too.
 --
 -- The member of a check's first unit is its id; the others add their number to it, and are written in chunks of 2000,
 -- because Lua's stack holds only about 8000 arguments of a command.
@@ -103,14 +103,22 @@ algorithms.sliding_window = {
 
       recognise = recognise_in_log,
 
-      refund = function(hit, until_, now, id)
-        call('ZREM', hit.key, id)
-        for from = 2, hit.cost, 2000 do
+      -- By their members, units are given back and charged once, however often this runs.
+      settle = function(hit, units, until_, now, id)
+        local more, at = units > hit.cost, string.format(whole, now)
+        for from = math.min(units, hit.cost) + 1, math.max(units, hit.cost), 2000 do
           local members = {}
-          for n = from, math.min(from + 1999, hit.cost) do
-            members[#members + 1] = id .. n
+          for n = from, math.min(from + 1999, math.max(units, hit.cost)) do
+            if more then
+              members[#members + 1] = at
+            end
+            members[#members + 1] = n == 1 and id or id .. n
           end
-          call('ZREM', hit.key, unpack(members))
+          if more then
+            call('ZADD', hit.key, 'NX', unpack(members))
+          else
+            call('ZREM', hit.key, unpack(members))
+          end
         end
         call('PEXPIRE', hit.key, 2 * hit.window / 1000 + grace)
       end,

@@ -84,18 +84,22 @@ class Log:
             at = searched.find(check_id, at + 1)
         return -1 if at < 0 else start + at // (8 * _EACH)
 
-    def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> bool:
-        """Take out ``cost`` entries of ``check_id``, which are adjacent. Return whether there were any."""
+    def count(self, check_id: bytes, start: int, stop: int) -> int:
+        """How many entries of ``check_id`` there are, which are adjacent."""
         begin = self.find(check_id, start, stop)
         if begin < 0:
-            return False
-        entries, end, stop = self.entries, begin, min(stop, begin + cost)
-        numbers = entries[begin * _EACH + 1 : (begin + 1) * _EACH]
-        while end < stop and entries[end * _EACH + 1 : (end + 1) * _EACH] == numbers:
+            return 0
+        numbers, end = self.entries[begin * _EACH + 1 : (begin + 1) * _EACH], begin + 1
+        while end < stop and self.entries[end * _EACH + 1 : (end + 1) * _EACH] == numbers:
             end += 1
-        self.known_until = 0
-        self._cut(begin, end)
-        return True
+        return end - begin
+
+    def remove(self, check_id: bytes, cost: int, start: int, stop: int) -> None:
+        """Take out at most ``cost`` entries of ``check_id``, which are adjacent."""
+        begin = self.find(check_id, start, stop)
+        if begin >= 0 and cost > 0:
+            self.known_until = 0
+            self._cut(begin, begin + self.count(check_id, begin, min(stop, begin + cost)))
 
     def drop_first(self, many: int) -> None:
         self.head += many
@@ -262,11 +266,20 @@ def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
     return log
 
 
-def refund(log: Log, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> Log:
-    """Take out the entries of this check. ``until`` says where they are, unless the check was repeated."""
-    at, head = until - quota.window, log.head
-    if not log.remove(check_id, cost, log.after(at - 1, head), log.after(at, head)):
-        log.remove(check_id, cost, head, log.end)
+def settle(log: Log | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes) -> Log | None:
+    """Takes out entries of this check, or adds some at ``now``; done again, it changes nothing. ``until`` says where
+    they are, unless the check was repeated."""
+    at = until - quota.window
+    if units > cost:
+        log = Log(quota) if log is None else log
+        first, later = log.after(at - 1, log.head), log.after(at, log.head)
+        if log.count(check_id, first, later) <= cost and not log.count(check_id, later, log.end):
+            log.add(log.after(now, log.head), now, check_id, units - cost)
+    elif units < cost and log is not None:
+        first, later = log.after(at - 1, log.head), log.after(at, log.head)
+        if log.find(check_id, first, later) < 0:
+            first, later = log.head, log.end
+        log.remove(check_id, min(log.count(check_id, first, later), cost) - units, first, later)
     return log
 
 

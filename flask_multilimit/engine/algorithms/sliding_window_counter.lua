@@ -9,7 +9,7 @@ local function in_force(hit, now)
     start, current, previous = start + hit.window, 0, current
   end
   if current == 0 and previous == 0 then
-    -- After a refund nothing counts any more: the next charge begins a new window.
+    -- After a settlement at 0 nothing counts any more: the next charge begins a new window.
     return now, 0, 0
   end
   return start, current, previous
@@ -67,17 +67,23 @@ algorithms.sliding_window_counter = {
 
       drop_future = drop_future_numbers,
 
-      -- Exact while the window of the charge is the current one or the one before; nothing after that.
-      refund = function(hit, until_, now)
+      -- Gives back while the window of the charge is the current one or the one before, and nothing after that.
+      settle = function(hit, units, until_, now)
+        if units > hit.cost then
+          local start, current, previous = in_force(hit, now)
+          current = math.min(current + units - hit.cost, MOST_USED)
+          store_numbers(hit.key, start + 2 * hit.window - now, start, current, previous)
+          return
+        end
         local start, current, previous = load_numbers(hit.key)
         if not start or until_ <= now then
           return
         end
-        local stop = start + 2 * hit.window
+        local stop, back = start + 2 * hit.window, hit.cost - units
         if until_ == stop then
-          current = math.max(current - hit.cost, 0)
+          current = math.max(current - back, 0)
         elseif until_ == stop - hit.window then
-          previous = math.max(previous - hit.cost, 0)
+          previous = math.max(previous - back, 0)
         else
           return
         end

@@ -9,7 +9,7 @@ One that begins more than ``AHEAD`` in the future (the clock stepped back) is dr
 
 from __future__ import annotations
 
-from .base import AHEAD, COUNTED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
+from .base import AHEAD, COUNTED, MOST_USED, NEVER, NO_PARAMETERS, Outcome, Quota, plain_quota, recognise_nothing
 
 PARAMETERS = NO_PARAMETERS
 MAX_COST = COUNTED
@@ -60,14 +60,21 @@ def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
     return None if state is not None and state[0] > now + AHEAD else state
 
 
-def refund(state: State, quota: Quota, cost: int, until: int, now: int, check_id: bytes) -> State:
-    """Exact while the window of the charge is the current one or the one before. After that, nothing is refunded."""
+def settle(
+    state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
+) -> State | None:
+    """Gives back while the window of the charge is the current one or the one before, and nothing after that."""
+    if units > cost:
+        start, current, previous = _in_force(state, quota, now)
+        return start, min(current + units - cost, MOST_USED), previous
+    if state is None or until <= now:
+        return state
     start, current, previous = state
     end = start + 2 * quota.window
-    if until > now and until == end:
-        return start, max(current - cost, 0), previous
-    if until > now and until == end - quota.window:
-        return start, current, max(previous - cost, 0)
+    if until == end:
+        return start, max(current - cost + units, 0), previous
+    if until == end - quota.window:
+        return start, current, max(previous - cost + units, 0)
     return state
 
 
@@ -77,7 +84,7 @@ def _in_force(state: State | None, quota: Quota, now: int) -> State:
     start, current, previous = state
     if now >= start + quota.window:
         start, current, previous = start + quota.window, 0, current
-    # After a refund nothing counts any more: the next charge begins a new window.
+    # After a settlement at 0 nothing counts any more: the next charge begins a new window.
     return (start, current, previous) if current or previous else (now, 0, 0)
 
 

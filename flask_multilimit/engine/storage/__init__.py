@@ -19,7 +19,7 @@ from .base import (
     is_storage,
     layers_of,
 )
-from .evaluate import decide, take_back
+from .evaluate import decide, settle
 from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
 from .layers.guard.guard import GuardedStorage
 from .layers.guard.report import Health
@@ -66,9 +66,9 @@ __all__ = [
     "is_storage",
     "layers_of",
     "rebuilt",
+    "settle",
     "storage_from",
     "storage_from_uri",
-    "take_back",
     "with_leases",
 ]
 

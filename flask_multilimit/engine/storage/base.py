@@ -60,8 +60,10 @@ class Storage(Protocol):
         ``ids``, one per check, are given if the checks may have been charged already, as for :meth:`check`.
         """
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """Refund ``charges``, at least one, of the check ``check_id``. Charges that no longer count are ignored."""
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        """Make each of ``charges``, at least one, of the check ``check_id`` its ``units``. What is too much is given
+        back where it was charged, unless it no longer counts; what is missing is charged now, even beyond the count.
+        The caller settles a charge once."""
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys``: their quotas are full again."""
@@ -150,7 +152,7 @@ def layers_of(storage: Storage) -> Iterator[Storage]:
         layer = getattr(layer, "wrapped", None)
 
 
-_MEMBERS = ("check", "peek", "check_many", "refund", "reset", "close", "shared")
+_MEMBERS = ("check", "peek", "check_many", "settle", "reset", "close", "shared")
 
 
 def is_storage(given: object) -> bool:

@@ -51,14 +51,13 @@ def decide(
     return decision_of((new, hits, reply, decided_by, NOTHING, None))
 
 
-def take_back(states: States, check_id: UUID, charges: Iterable[Charge], now: int) -> None:
-    """Refund ``charges`` of the check ``check_id``, as :meth:`.Storage.refund`."""
-    for charge in charges:
-        hit = charge.hit
-        state = states.get(hit.key)
-        if state is not None:
-            refund = hit.rule.implementation.refund
-            states[hit.key] = refund(state, hit.rule.quota, hit.cost, charge.until, now, check_id.bytes)
+def settle(states: States, check_id: UUID, charges: Iterable[Charge], now: int) -> None:
+    """Settle ``charges`` of the check ``check_id`` in ``states``, as :meth:`.Storage.settle`."""
+    for hit, until, units in charges:
+        state, rule = states.get(hit.key), hit.rule
+        settled = rule.implementation.settle(state, rule.quota, hit.cost, units, until, now, check_id.bytes)
+        if settled is not state or state is not None:
+            states[hit.key] = settled
 
 
 def evaluated(

@@ -18,7 +18,7 @@ from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
 from .base import Lost, Slot, StoredKey, check_clock
-from .evaluate import decide, evaluated, take_back
+from .evaluate import decide, evaluated, settle
 from .forgetting import MOST_KEYS, Forgetting
 from .tallies import Tallies, TalliesInMemory, Tally
 
@@ -98,9 +98,14 @@ class MemoryStorage:
             return [self.check(hits) for hits in many]
         return [self.check(hits, id_) for hits, id_ in zip(many, ids, strict=True)]
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         with self._lock:
-            take_back(self._states, check_id, charges, self._now())
+            now = self._now()
+            settle(self._states, check_id, charges, now)
+            for hit, _, units in charges:
+                if units > hit.cost:  # its key may be new
+                    self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
+                    self._latest = max(self._latest, now)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:  # noqa: ARG002 - nothing is lost
         with self._lock:
@@ -108,7 +113,8 @@ class MemoryStorage:
             for check_id, hit in slots:
                 state, rule = self._states.get(hit.key), hit.rule
                 if state is not None:
-                    self._states[hit.key] = rule.implementation.refund(state, rule.quota, hit.cost, now, now, check_id)
+                    by = rule.implementation
+                    self._states[hit.key] = by.settle(state, rule.quota, hit.cost, 0, now, now, check_id)
 
     def renew(self, slots: Sequence[Slot]) -> None:
         with self._lock:

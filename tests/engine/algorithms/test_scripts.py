@@ -41,7 +41,7 @@ def client(redis_client: redis.Redis) -> Iterator[redis.Redis]:
     redis_client.script_flush()
 
 
-@pytest.mark.parametrize("driver", ["check", "refund"])
+@pytest.mark.parametrize("driver", ["check", "settle"])
 def test_a_script_holds_the_algorithms_of_its_plan_and_no_others(driver: str) -> None:
     for names in SUBSETS:
         text = scripts.script(driver, names).text

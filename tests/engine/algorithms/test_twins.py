@@ -63,10 +63,11 @@ class Ask(NamedTuple):
 
 
 class Again(NamedTuple):
-    """Something about an earlier check: "refund" it, "repeat" it with its id, "reset" what it charged."""
+    """Something about an earlier check: "settle" it at ``units``, "repeat" it with its id, "reset" what it charged."""
 
     how: str
     which: int
+    units: int
 
 
 def windows() -> st.SearchStrategy[float]:
@@ -123,7 +124,8 @@ def steps(*, back: bool) -> st.SearchStrategy[Advance | Ask | Again]:
         st.sampled_from([6, 6, 1, 2]),
         st.sampled_from([False, False, False, True]),
     )
-    again = st.builds(Again, st.sampled_from(["refund", "repeat", "repeat", "reset"]), st.integers(0, 5))
+    units = st.sampled_from([0, 0, 1, 2, 3, 10, 300, 2500])
+    again = st.builds(Again, st.sampled_from(["settle", "settle", "repeat", "reset"]), st.integers(0, 5), units)
     return advance | asks | asks | again
 
 
@@ -148,6 +150,7 @@ class History:
     bans: tuple[Ban | None, Ban | None] = (None, None)
     """That of the plan, and of the changed one."""
     shadow: bool = False
+    settled: set[UUID] = field(default_factory=set)
 
     def play(self, steps: list[Advance | Ask | Again]) -> None:
         for step in steps:
@@ -194,11 +197,11 @@ class History:
     def _again(self, step: Again) -> None:
         decisions = self.decisions[step.which % len(self.decisions)]
         hits, check_id = decisions[0].hits, decisions[0].id
-        if step.how == "refund":
-            if self.oracle and decisions[0].charges:
-                self.oracle.refund(decisions[0])
-            for limiter, decision in zip(self.limiters, decisions, strict=True):
-                limiter.refund(decision)
+        if step.how == "settle":
+            if decisions[0].charges and check_id not in self.settled:
+                self._settle(decisions, step.units)
+        elif check_id in self.settled:
+            return
         elif step.how == "repeat":
             self._note(hits, [limiter.check(hits, check_id=check_id) for limiter in self.limiters])
         else:
@@ -206,6 +209,14 @@ class History:
                 limiter.reset(hits)
             if self.oracle:
                 self.oracle.reset(hits)
+
+    def _settle(self, decisions: list[Decision], units: int) -> None:
+        self.settled.add(decisions[0].id)
+        if self.oracle:
+            self.oracle.settle(decisions[0], units, self.clock.now)
+        for limiter, decision in zip(self.limiters, decisions, strict=True):
+            charges = [charge._replace(units=units) for charge in decision.charges]
+            limiter.storage.settle(decision.id, charges)
 
     def _note(self, hits: tuple[Hit, ...], decisions: list[Decision]) -> None:
         self._compare(hits, decisions, charged_as=decisions[0].id)

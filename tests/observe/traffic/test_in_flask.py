@@ -162,7 +162,7 @@ def test_a_storage_of_ones_own_need_not_keep_it(app: Flask, caplog: pytest.LogCa
 
         def __init__(self) -> None:
             kept = MemoryStorage()
-            for name in ("check", "peek", "check_many", "refund", "reset", "close"):
+            for name in ("check", "peek", "check_many", "settle", "reset", "close"):
                 setattr(self, name, getattr(kept, name))
 
     make(app, storage=Own())

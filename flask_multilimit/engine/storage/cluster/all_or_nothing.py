@@ -69,12 +69,12 @@ class AllOrNothing:
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
         return decision_from(hits, list(self._answers(hits, memoized(hits, groups_of), self._peek)))
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """Refund once: a second attempt might refund more than was charged."""
         self._servers.ask_each(
             charges,
             lambda charge: charge.hit.key,
-            lambda server, together: server.refund(check_id, together),
+            lambda server, together: server.settle(check_id, together),
             again=False,
         )
 
@@ -112,7 +112,7 @@ class AllOrNothing:
     def _take_back(self, charged: list[Decision]) -> None:
         while charged:
             answer = charged.pop()
-            self.refund(answer.id, answer.charges)
+            self.settle(answer.id, answer.charges)
 
     def _struck_from_elsewhere(self, hits: tuple[Hit, ...], answers: Sequence[Answer], check_id: UUID) -> list[Answer]:
         """The answers of the bans that only rules of other slots have struck, after the strike."""

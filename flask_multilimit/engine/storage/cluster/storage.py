@@ -94,9 +94,9 @@ class ClusterStorage:
         each_id: Sequence[UUID | None] = ids or [None] * len(many)
         return [self.check(hits, id_) for hits, id_ in zip(many, each_id, strict=True)]
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.begin()
-        self._all_or_nothing.refund(check_id, charges)
+        self._all_or_nothing.settle(check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         if lost is None:

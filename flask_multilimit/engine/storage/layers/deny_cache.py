@@ -129,9 +129,9 @@ class DenyCache:
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         return self.wrapped.check_many(many, ids)
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         try:
-            self.wrapped.refund(check_id, charges)
+            self.wrapped.settle(check_id, charges)
         finally:  # an error may mean that only the answer was lost
             self.forget([charge.hit.key for charge in charges])
 

@@ -210,13 +210,13 @@ class LeasingStorage:
             return self.wrapped.check_many(many, ids)
         return [self.check(hits) for hits in many]
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """Refund to the lease that paid. If there is a newer one, refund to the storage. It may not know the charge by
         this id; then the charge counts until it leaves its window."""
         with self._lock:
             late = [charge for charge in charges if not self._put_back(charge)]
         if late:
-            self.wrapped.refund(check_id, late)
+            self.wrapped.settle(check_id, late)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         cast("KeepsSlots", self.wrapped).release(slots, lost)
@@ -337,13 +337,13 @@ class LeasingStorage:
         """Refund ``rests``. If the storage fails, they count until they leave their window."""
         with suppress(StorageError):
             for check_id, charge in rests:
-                self.wrapped.refund(UUID(bytes=check_id), (charge,))
+                self.wrapped.settle(UUID(bytes=check_id), (charge,))
 
     def _undo(self, answer: Decision) -> None:
         """Refund what a guard has charged to this process's share, in place of the storage."""
         if answer.charges:
             with suppress(StorageError):
-                self.wrapped.refund(answer.id, answer.charges)
+                self.wrapped.settle(answer.id, answer.charges)
 
     def _release(self, question: _Question, *, charged: bool) -> None:
         """Under the lock."""

@@ -77,8 +77,8 @@ class LocalStorage:
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         return self._ask(self._redis.check_many, many, ids)
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._ask(self._redis.refund, check_id, charges)
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._ask(self._redis.settle, check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         self._ask(self._redis.release, slots, lost)

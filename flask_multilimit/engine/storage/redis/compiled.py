@@ -4,7 +4,7 @@ The shape of a plan is the algorithm, quota, cost and shadow of each hit, in ord
 line: no table, no loop and no function for a hit, and the quotas are numbers in its text rather than arguments. It
 serves a plain check by the server's clock when all hits charge something. When a hit refuses, it is a straight line as
 well; with shadows or bans among the hits it goes on as the generic script does, with the same ``finish.lua``. A peek, a
-repeated check and a refund always take the generic script.
+repeated check and a settlement always take the generic script.
 
 Its reply leaves out what the shape determines, if all its hits are such that a charge always ends in the same
 ``reset_after``, as a sliding window's does, and none has a delay.

@@ -29,7 +29,7 @@ class Script(NamedTuple):
 
 @cache
 def script(driver: str, names: frozenset[str]) -> Script:
-    """``driver`` ("check", "refund" or "renew") for hits of the algorithms ``names``, whatever their quotas."""
+    """``driver`` ("check", "settle" or "renew") for hits of the algorithms ``names``, whatever their quotas."""
     drivers = ("check", *strikes(names), "finish") if driver == "check" else (driver,)
     bans = [source("bans")] if BAN in names else []
     # The algorithms come first, as in a compiled script: they see no local of the script but those of the prelude.

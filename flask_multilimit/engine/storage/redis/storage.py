@@ -152,10 +152,11 @@ class RedisStorage:
         replies = self._command(ask, mode, many, id_of_each)[-len(many) :] if many else []
         return [_decision(*answer) for answer in zip(id_of_each, many, replies, strict=True)]
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._deadline.start()
         hits = tuple(charge.hit for charge in charges)
-        self._run("refund", hits, b"", check_id.bytes, *(charge.until for charge in charges))
+        numbers = [number for charge in charges for number in (charge.until, charge.units)]
+        self._run("settle", hits, b"", check_id.bytes, *numbers)
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         self._deadline.start()

@@ -77,7 +77,7 @@ def test_a_refund_is_asked_once_because_the_server_may_have_made_it_before_it_fa
     (hit,) = hits("5/minute", scope="api")
 
     with pytest.raises(StorageError, match="closed"):
-        ClusterStorage(nodes).refund(uuid4(), [Charge(hit, 0)])
+        ClusterStorage(nodes).settle(uuid4(), [Charge(hit, 0)])
 
     assert nodes.asked == [FIRST]
 

@@ -590,6 +590,6 @@ def test_a_refund_of_one_slot_goes_on_when_another_fails(cluster: Cluster, limit
     cluster.client_of(cluster.owner(key)).rpush(key, "not ours")
 
     with pytest.raises(StorageError):
-        limiter.storage.refund(decision.id, charges)
+        limiter.storage.settle(decision.id, charges)
 
     assert remaining(limiter.peek([plan[0], plan[2]])) == [5, 5]

@@ -57,8 +57,8 @@ class Asked(MemoryStorage):
         decision: Decision = self._answer_to("peek", super().peek, hits)
         return decision
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self._answer_to("refund", super().refund, check_id, charges)
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._answer_to("settle", super().settle, check_id, charges)
 
     def reset(self, keys: Sequence[str]) -> None:
         self._answer_to("reset", super().reset, keys)
@@ -377,7 +377,7 @@ def test_what_others_give_back_forgets_no_refusal_of_ones_own(bench: Bench) -> N
     assert bench.asked(lambda: bench.limiter.check(hits())) == []
 
 
-@pytest.mark.parametrize("how", ["reset", "refund"])
+@pytest.mark.parametrize("how", ["reset", "settle"])
 def test_a_refusal_asked_before_and_answered_after_is_not_believed(bench: Bench, how: str) -> None:
     wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)
@@ -394,7 +394,7 @@ def test_a_refusal_asked_before_and_answered_after_is_not_believed(bench: Bench,
     assert bench.limiter.check(wanted).allowed
 
 
-@pytest.mark.parametrize("how", ["reset", "refund"])
+@pytest.mark.parametrize("how", ["reset", "settle"])
 def test_giving_back_counts_from_when_it_is_done(bench: Bench, how: str) -> None:
     """A refusal that is answered before the storage comes to it, and remembered before it is done."""
     wanted = hits("1/minute")
@@ -413,7 +413,7 @@ def test_giving_back_counts_from_when_it_is_done(bench: Bench, how: str) -> None
     assert bench.limiter.check(wanted).allowed
 
 
-@pytest.mark.parametrize("how", ["reset", "refund"])
+@pytest.mark.parametrize("how", ["reset", "settle"])
 def test_giving_back_may_have_been_done_though_its_answer_was_lost(bench: Bench, how: str) -> None:
     wanted = hits("1/minute")
     taken = bench.limiter.check(wanted)

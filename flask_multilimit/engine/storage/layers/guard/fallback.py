@@ -147,7 +147,7 @@ class Fallback:
     def refund(self, local: Decision, keys: frozenset[str]) -> Decision:
         """Refund what :meth:`decide` has charged to ``keys``. Return what is left of ``local``."""
         charges = [charge for charge in local.charges if charge.hit.key in keys]
-        self._memory.refund(local.id, charges)
+        self._memory.settle(local.id, charges)
         return local.after_refund(keys)
 
     def slot_is_free(self, slot: Slot) -> None:

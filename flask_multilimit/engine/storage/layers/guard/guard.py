@@ -141,10 +141,10 @@ class GuardedStorage:
             self._remember(decision)
         return decisions
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         """While the storage is away, the refund of a charge that it made is kept for later."""
         if not self._outage.refund(check_id, charges):
-            self.wrapped.refund(check_id, charges)
+            self.wrapped.settle(check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         """While the storage is away, slots that it holds are released later."""

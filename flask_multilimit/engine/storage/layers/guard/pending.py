@@ -139,7 +139,7 @@ class PendingCharges:
         while self.refunds:
             check_id, charges = self.refunds[0]
             try:
-                self._storage.refund(check_id, charges)
+                self._storage.settle(check_id, charges)
             except StorageError as error:
                 if not error.key_specific:
                     raise

@@ -87,9 +87,9 @@ class Shared(MemoryStorage):
         self._may_fail()
         return super().peek(hits)
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._may_fail()
-        super().refund(check_id, charges)
+        super().settle(check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
         self._may_fail()

@@ -51,10 +51,10 @@ class Wire:
         self.asked += many
         return self.storage.check_many(many, ids)
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
         self._travel()
         self.refunds += 1
-        self.storage.refund(check_id, charges)
+        self.storage.settle(check_id, charges)
 
     def reset(self, keys: Sequence[str]) -> None:
         self.storage.reset(keys)
