@@ -58,5 +58,5 @@ def login() -> tuple[str, int]:
     right = check_password_hash(PASSWORDS.get(account(), NOBODY), request.form.get("password", ""))
     if not right or account() not in PASSWORDS:
         return "Wrong account or password.\n", 401
-    multilimit.reset("login", subjects={"account": account()})
+    multilimit.reset("login", f"account:{account()}")
     return f"Hello, {account()}!\n", 200

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from weakref import WeakSet
 
 from flask import Flask, has_request_context, request
@@ -17,10 +17,10 @@ from .declare.advice import EXTENSION, GATE, app_in_force
 from .declare.file import NO_FILE, FileLimits
 from .declare.holding import Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable
-from .declare.subjects import EVERYONE, LimitType, Subjects, SubjectType, UserLoader, subjects_given
+from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
 from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
-from .engine.errors import check_several
+from .engine.errors import brief, check_several
 from .engine.hits import Hits, OnStorageError
 from .engine.limiter import unasked
 from .engine.rules import Rules
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
+Reach = Literal["endpoint", "everywhere", "everything"]
+"""How far a reset reaches."""
 
 
 class MultiLimit:
@@ -257,58 +259,52 @@ class MultiLimit:
         """
         return check_hits(gate_in_force(), hits, scope, subjects)
 
-    def peek(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> Decision:
-        """Where a subject stands at ``endpoint``, without charging; by default, subject and endpoint of this request.
+    def peek(self, endpoint: str | None = None, subject: Named | None = None, *, method: str | None = None) -> Decision:
+        """Where a subject stands at an endpoint, without charging.
 
-        Give the subject as ``ip=``, ``user=``, ``everyone=True``, or ``subjects={"api_key": ...}`` by the name of a
-        type. Only limiters of the given types answer; if there are none, the decision admits and has no statuses.
-        ``method`` narrows it to one request method.
+        :param endpoint: by default, that of this request.
+        :param subject: who, by the name of a type and a value: ``"user:42"``, ``"ip:203.0.113.7"``, ``"api_key:abc"``,
+            ``"everyone"``; several in a list, for limiters that count them as one subject. By default, the subjects of
+            this request.
+        :param method: only this request method.
+
+        Only limiters of the given types answer; if there are none, the decision admits and has no statuses. Raises
+        :class:`ConfigurationError` for an unknown endpoint or type.
         """
         gate = gate_in_force()
-        hits = hits_of(_standing(gate, gate.plans, endpoint, method, subjects_given(**subject)))
+        hits = hits_of(_standing(gate, gate.plans, endpoint, method, _named(subject)))
         return gate.limiter.peek(hits) if hits else unasked(())
 
-    def reset(self, endpoint: str | None = None, *, method: str | None = None, **subject: Any) -> None:
-        """Reset the quotas of a subject at ``endpoint``, at once and for every process.
+    def reset(
+        self,
+        endpoint: str | None = None,
+        subject: Named | None = None,
+        *,
+        method: str | None = None,
+        reach: Reach = "endpoint",
+    ) -> int:
+        """Reset the quotas of a subject, at once and for every process. Returns how many were reset.
 
-        Parameters as for :meth:`peek`; quotas that everyone shares are reset only with ``everyone=True``. Quotas under
-        the declared limits are reset while overrides are in force, too. Raises :class:`ConfigurationError` if no
-        limiter there counts the given subject.
+        :param endpoint: as for :meth:`peek`, as are ``subject`` and ``method``. Quotas that everyone shares are reset
+            only for the subject ``"everyone"``.
+        :param reach: ``endpoint``; ``everywhere``, for the quotas of the subject at all endpoints, in functions and in
+            checks; or ``everything``, for all quotas of all subjects. The last two read all keys of the app, so do not
+            ask for them in requests, and reset what has been used. Changes made by :attr:`control` stay.
+
+        Quotas under the declared limits are reset while overrides are in force, too. Raises
+        :class:`ConfigurationError` if no limiter there counts the given subject.
         """
-        gate = gate_in_force()
-        given = subjects_given(**subject)
+        gate, given = gate_in_force(), _named(subject)
+        if reach != "endpoint":
+            return _reset_beyond(gate, reach, given, endpoint, method)
         several = dict.fromkeys((gate.plans, gate.plans.declared))
         applied = [each for plans in several for each in _standing(gate, plans, endpoint, method, given)]
         if given and not applied:
             where = f'at "{endpoint}"' if endpoint else "at this endpoint"
             raise ConfigurationError(f"reset: no limiter {where} counts {' and '.join(given)}, so nothing was reset")
         hits = hits_of(each for each in applied if given or each.subject != EVERYONE)
-        if hits:
-            gate.limiter.reset(hits)
-
-    def reset_everywhere(self, **subject: Any) -> int:
-        """Reset the quotas of a subject everywhere: at all endpoints, in functions, and in checks; at once, for all
-        processes.
-
-        Parameters as for :meth:`peek`. This reads all keys of the app: do not call it in requests. A subject of several
-        types is reset if each of them is given. Returns the number of quotas that were partly or wholly used.
-        """
-        from .operate.everywhere import forget, keys_of  # noqa: PLC0415 - no process that serves requests needs it
-
-        gate = gate_in_force()
-        keys = keys_of(gate, subjects_given(**subject))
-        forget(gate, keys)
-        return len(keys)
-
-    def reset_everything(self) -> int:
-        """Reset all quotas of all subjects, and return how many of them had been used. Changes made by :attr:`control`
-        stay."""
-        from .operate.everywhere import all_keys, forget  # noqa: PLC0415 - no process that serves requests needs it
-
-        gate = gate_in_force()
-        keys = all_keys(gate)
-        forget(gate, keys)
-        return len(keys)
+        gate.limiter.reset(hits)
+        return len(hits)
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """Give back what a check has charged, all of it or ``hits``: ``multilimit.refund(current_decision)``. See
@@ -403,13 +399,33 @@ def _layers(app: Flask, settings: Settings) -> Layers:
     )
 
 
+def _named(subject: Named | None) -> dict[str, str]:
+    return {} if subject is None else subjects_from(subject)
+
+
+def _reset_beyond(
+    gate: AppGate, reach: Reach, given: Mapping[str, str], endpoint: str | None, method: str | None
+) -> int:
+    from .operate.everywhere import all_keys, keys_of  # noqa: PLC0415 - no process that serves requests needs it
+
+    if reach not in get_args(Reach):
+        raise ConfigurationError(f"reach={brief(reach)}: give one of {', '.join(map(repr, get_args(Reach)))}")
+    if endpoint is not None or method is not None:
+        raise ConfigurationError(f"reset: reach={reach!r} is not for one endpoint; leave endpoint and method out")
+    if reach == "everything" and given:
+        raise ConfigurationError("reset: reach='everything' is for all subjects; for one of them, give 'everywhere'")
+    keys = all_keys(gate) if reach == "everything" else keys_of(gate, given)
+    gate.limiter.reset(keys)
+    return len(keys)
+
+
 def _standing(
     gate: AppGate, plans: Plans, endpoint: str | None, method: str | None, given: Mapping[str, str]
 ) -> Sequence[Applied]:
     """The limiters of ``plans`` at ``endpoint`` (default: that of the request) that count the ``given`` subjects
     (default: those of the request)."""
     if endpoint is None and not has_request_context():
-        raise ConfigurationError("outside of a request, name an endpoint and a subject: ip=, user= or others")
+        raise ConfigurationError('outside of a request, name an endpoint and a subject, such as "user:42"')
     if endpoint is None:
         endpoint, method = request.endpoint, method or request.method
     resolve, about = (gate.subjects.given(given), about_given(plans)) if given else (gate.subjects.resolve, ASKER)

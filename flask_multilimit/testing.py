@@ -6,24 +6,22 @@ Usable with any test framework; with pytest there is also the fixture ``multilim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from uuid import UUID
 
 from flask import Flask
 from flask.testing import FlaskClient
 
-from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, subjects_given
+from .declare.subjects import ANONYMOUS, EVERYONE, LimitType, Named, subjects_from
 from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
-from .engine.keys import hash_tag_of
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
-from .operate.listing import prefixes_of, stored_keys
+from .operate.everywhere import all_keys
 from .operate.standing import require_limiters, standings_of
 from .plan.standings import require_known_rules
 from .serve.gate import AppGate, gate_of
@@ -84,9 +82,10 @@ class _NotingLimiter(Limiter):
     def wait(self, decision: Decision, *, timeout: float) -> Decision:
         return self._noted(super().wait(decision, timeout=timeout))
 
-    def reset_keys(self, keys: Sequence[str]) -> None:
-        super().reset_keys(keys)
-        self.touched += keys
+    def reset(self, hits: Iterable[Hit | str]) -> None:
+        several = list(hits)
+        super().reset(several)
+        self.touched += (each if isinstance(each, str) else each.key for each in several)
 
     def _noted(self, decision: Decision) -> Decision:
         self.touched += (charge.hit.key for charge in decision.charges)
@@ -131,7 +130,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     finally:
         storage.clock, gate.limiter = before, limiter
         _stop_guards(frozen)
-        _forget(gate, frozen.touched)
+        limiter.reset(set(frozen.touched))
 
 
 def _stop_guards(limiter: Limiter) -> None:
@@ -143,18 +142,15 @@ def _stop_guards(limiter: Limiter) -> None:
 def exhaust(
     target: Flask | FlaskClient,
     endpoint: str,
+    subject: Named | None = None,
     *,
     method: str | None = None,
-    ip: str | IPv4Address | IPv6Address | None = None,
-    user: str | int | UUID | None = None,
-    everyone: bool = False,
-    subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> Decision:
     """Use up what is left at ``endpoint``, so that the next request of that subject is refused. The view is not called.
 
     Without a ``method``, this uses up the quotas of every method that has some. Without a subject, it uses up those of
-    the test client (``127.0.0.1``, not logged in) and of everyone. ``ip=``, ``user=``, ``everyone=True`` and
-    ``subjects={"api_key": ...}`` (by the name of the limiter) use up the quotas of these alone.
+    the test client (``127.0.0.1``, not logged in) and of everyone. ``"ip:203.0.113.7"``, ``"user:42"``, ``"everyone"``
+    and ``"api_key:abc"`` (by the name of the limiter), or a list of these, use up the quotas of these alone.
 
     Returns the refusal: after ``clock.advance(refusal.retry_after)`` the next request passes. Without :func:`freeze`
     time goes on, and an algorithm that gives units back one by one (a token bucket) may soon admit a request.
@@ -166,7 +162,7 @@ def exhaust(
             "exhaust: limits are switched off (MULTILIMIT_ENABLED=False), so the next request would pass anyway; "
             "switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
-    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects) or _of_test_client(address)
+    given = _of_test_client(address) if subject is None else subjects_from(subject)
     standings = standings_of(gate, endpoint, method, given)
     require_limiters("exhaust", endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
@@ -177,12 +173,9 @@ def exhaust(
 def reset(
     target: Flask | FlaskClient,
     endpoint: str | None = None,
+    subject: Named | None = None,
     *,
     method: str | None = None,
-    ip: str | IPv4Address | IPv6Address | None = None,
-    user: str | int | UUID | None = None,
-    everyone: bool = False,
-    subjects: Mapping[str, str | int | UUID | None] | None = None,
 ) -> None:
     """Reset all quotas of the app, or those at ``endpoint``, chosen as for :func:`exhaust`.
 
@@ -191,17 +184,16 @@ def reset(
     """
     app, address = _target(target)
     gate = gate_of(app)
-    given = subjects_given(ip=ip, user=user, everyone=everyone, subjects=subjects)
     if endpoint is None:
-        if given:
-            raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, ip=...)")
-        _forget(gate, [stored.key for stored in stored_keys(gate, prefixes_of(gate))])
+        if subject is not None:
+            raise ConfigurationError("reset: name the endpoint too: reset(app, endpoint, subject)")
+        gate.limiter.reset(all_keys(gate))
         return
-    given = given or _of_test_client(address)
+    given = _of_test_client(address) if subject is None else subjects_from(subject)
     standings = standings_of(gate, endpoint, method, given)
     require_limiters("reset", endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
-    _forget(gate, [hit.key for standing in standings for hit in standing.applied.hits])
+    gate.limiter.reset(hit for standing in standings for hit in standing.applied.hits)
 
 
 @contextmanager
@@ -235,11 +227,9 @@ def _enforced(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
 
 
 def _arguments(parts: Sequence[str]) -> str:
-    """The arguments that name a subject of these parts."""
-    known = {"ip": 'ip="..."', "user": 'user="..."', "default": "everyone=True"}
-    own = [f'"{part}": "..."' for part in parts if part not in known]
-    named = [known[part] for part in parts if part in known]
-    return ", ".join([*named, f"subjects={{{', '.join(own)}}}"] if own else named)
+    """How to name a subject of these parts."""
+    named = [f'"{EVERYONE}"' if part == EVERYONE.type else f'"{part}:..."' for part in parts]
+    return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
 
 
 def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:
@@ -256,11 +246,3 @@ def _use_up(gate: AppGate, endpoint: str, hits: tuple[Hit, ...]) -> Decision:
             )
         gate.limiter.check(replace(hit, cost=units) for hit in hits)
     return decision
-
-
-def _forget(gate: AppGate, keys: Iterable[str]) -> None:
-    by_slot: dict[str, list[str]] = {}
-    for key in dict.fromkeys(keys):
-        by_slot.setdefault(hash_tag_of(key), []).append(key)
-    for together in by_slot.values():
-        gate.limiter.reset_keys(together)

@@ -85,16 +85,20 @@ _EVERYONE = "everyone"
 _REMEDY = 'give TYPE:VALUE, such as "user:42", "ip:203.0.113.7" or "api_key:key-0", or "everyone"'
 
 
-def subjects_from(given: str | Subject | Iterable[str | Subject]) -> dict[str, str]:
-    """The values of ``given`` subjects by type: one, or several that a request has together. Raises
-    :class:`ConfigurationError`, also for two of one type."""
-    several = [given] if isinstance(given, (str, Subject)) else given
-    if not isinstance(several, Iterable):
-        raise ConfigurationError(f"subject {brief(given)}: {_REMEDY}")
+Named = str | Subject | Iterable[str | Subject]
+"""One subject, or several that a request has together, as :meth:`Subject.parse` reads them."""
+
+
+def subjects_from(given: object) -> dict[str, str]:
+    """The values of ``given`` subjects (:data:`Named`) by type. Raises :class:`ConfigurationError`, also for two of one
+    type."""
+    several = given if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Subject)) else [given]
     found: dict[str, str] = {}
     for subject in map(Subject.parse, several):
         if found.setdefault(subject.type, subject.value) != subject.value:
             raise ConfigurationError(f"subjects {brief(given)}: name one {subject.type} at a time")
+    if not found:
+        raise ConfigurationError(f"subject {brief(given)}: {_REMEDY}")
     return found
 
 

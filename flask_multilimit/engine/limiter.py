@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from math import inf, isfinite
 from threading import Lock
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .decision import NOTHING, Decision, require_decision
-from .errors import ConfigurationError, brief, check_several, check_text, is_number
+from .errors import ConfigurationError, brief, check_several, is_number
 from .forks import tell_child
 from .hits import PEEKED, Hit, Hits, several_hits
 from .reply import head
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MOST_REFUNDS = 10_000
 """The most checks whose refunds a limiter remembers. Beyond that, it forgets the oldest."""
+RESET_TOGETHER = 500
+"""The most keys that one command resets."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two attempts to get a slot, at first and later."""
 
@@ -246,16 +248,12 @@ class Limiter:
         self._keeper = KEEPER
         return KEEPER
 
-    def reset(self, hits: Iterable[Hit]) -> None:
-        """Reset the quotas of ``hits``, at once and for everyone who shares them."""
-        self.reset_keys([hit.key for hit in several_hits(hits)])
-
-    def reset_keys(self, keys: Sequence[str]) -> None:
-        """As :meth:`reset`, by the keys in the storage; on a cluster, all in one slot."""
-        check_several("keys", keys)
-        for key in keys:
-            check_text("keys", key)
-        self._storage.reset(keys)
+    def reset(self, hits: Iterable[Hit | str]) -> None:
+        """Reset the quotas of ``hits``, or of keys in the storage, at once and for everyone who shares them."""
+        check_several("hits", hits, "what hits_for(...) returns, a list of Hit, or keys")
+        keys = list(map(_key_of, hits))
+        for first in range(0, len(keys), RESET_TOGETHER):
+            self._storage.reset(keys[first : first + RESET_TOGETHER])
 
     def close(self) -> None:
         """Give back units of leases, end the thread that probes a failed storage, and close the connections that were
@@ -263,6 +261,10 @@ class Limiter:
         self._storage.close()
         if self._keeper is not None:
             self._keeper.forget_all(self._storage)
+
+
+def _key_of(hit: Hit | str) -> str:
+    return hit if isinstance(hit, str) else several_hits((hit,))[0].key
 
 
 def _check_timeout(timeout: object) -> None:

@@ -10,9 +10,6 @@ from ..engine.keys import escape_subject
 from ..serve.gate import AppGate
 from .listing import prefixes_of, stored_keys, subject_of
 
-AT_ONCE = 500
-"""The most keys that one command forgets."""
-
 
 def keys_of(gate: AppGate, given: Mapping[str, str]) -> list[str]:
     """The keys in storage that count the ``given`` subjects, found by looking at all keys.
@@ -20,7 +17,7 @@ def keys_of(gate: AppGate, given: Mapping[str, str]) -> list[str]:
     Raises :class:`ConfigurationError` if no subject is given, and :class:`StorageError`.
     """
     if not given:
-        raise ConfigurationError("reset: say whose quotas: ip=, user=, everyone=True or subjects={...}")
+        raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
     wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
     return [key for key in all_keys(gate) if subject_of(key) in wanted]
 
@@ -28,12 +25,6 @@ def keys_of(gate: AppGate, given: Mapping[str, str]) -> list[str]:
 def all_keys(gate: AppGate) -> list[str]:
     """All quotas of the app. Raises :class:`StorageError`."""
     return [stored.key for stored in stored_keys(gate, prefixes_of(gate))]
-
-
-def forget(gate: AppGate, keys: list[str]) -> None:
-    """Reset the quotas behind ``keys``, of any slots. Raises :class:`StorageError`."""
-    for first in range(0, len(keys), AT_ONCE):
-        gate.limiter.reset_keys(keys[first : first + AT_ONCE])
 
 
 def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:

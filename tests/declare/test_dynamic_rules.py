@@ -271,7 +271,7 @@ def test_a_callable_may_return_that_nothing_passes(
     assert [other.status_code for other in others] == [429, 429]
     assert len(failures) == 1
     with app.app_context():
-        decision = multilimit.peek("index", everyone=True)
+        decision = multilimit.peek("index", "everyone")
         assert decision.hits[0].rule.count == 0
 
 
@@ -391,7 +391,7 @@ class TestCallableThatTakesTheSubject:
         counts = {}
         with app.test_request_context("/", headers={"X-Key": "key-of-bob"}):
             for key in CUSTOMERS:
-                decision = multilimit.peek("view", subjects={"api_key": key})
+                decision = multilimit.peek("view", f"api_key:{key}")
                 counts[key] = [hit.rule.count for hit in decision.hits]
 
         assert counts == {"key-of-ann": [1], "key-of-bob": [3, 100]}
@@ -400,8 +400,8 @@ class TestCallableThatTakesTheSubject:
         statuses(app, "/", "/", "/", headers={"X-Key": "key-of-bob"})
 
         with app.test_request_context("/", headers={"X-Key": "key-of-ann"}):
-            multilimit.reset("view", subjects={"api_key": "key-of-bob"})
-            decision = multilimit.peek("view", subjects={"api_key": "key-of-bob"})
+            multilimit.reset("view", "api_key:key-of-bob")
+            decision = multilimit.peek("view", "api_key:key-of-bob")
 
         assert [status.remaining for status in decision.statuses] == [3, 100]
 
@@ -460,15 +460,15 @@ class TestCallableThatTakesNoSubject:
             limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "gold"}),
             pytest.raises(ConfigurationError, match='rules of api_key at "view" depend on the request, so those of'),
         ):
-            getattr(multilimit, call)("view", subjects={"api_key": "f"})
+            getattr(multilimit, call)("view", "api_key:f")
 
     def test_answers_about_the_client_of_the_request_and_subjects_that_were_served_here(self, limited: Flask) -> None:
         multilimit: Any = limited.extensions["multilimit"]
         get(limited, "f", "free")
 
         with limited.test_request_context("/", headers={"X-Key": "g", "X-Plan": "gold"}):
-            own, named = multilimit.peek(), multilimit.peek("view", subjects={"api_key": "g"})
-            other = multilimit.peek("view", subjects={"api_key": "f"})
+            own, named = multilimit.peek(), multilimit.peek("view", "api_key:g")
+            other = multilimit.peek("view", "api_key:f")
 
         for decision, counts in ((own, [3, 100]), (named, [3, 100]), (other, [1])):
             assert [hit.rule.count for hit in decision.hits] == counts

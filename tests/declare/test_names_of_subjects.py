@@ -44,7 +44,7 @@ def test_several_subjects_of_one_request_are_given_together() -> None:
     assert subjects_from(["user:42", EVERYONE, "user:42"]) == {"user": "42", "default": ""}
 
 
-@pytest.mark.parametrize("given", [42, ["42"], ["user:42", "user:43"]])
+@pytest.mark.parametrize("given", [42, [], ["42"], ["user:42", "user:43"]])
 def test_subjects_that_contradict_each_other_or_are_none_are_errors(given: object) -> None:
     with pytest.raises(ConfigurationError, match="subject"):
-        subjects_from(given)  # type: ignore[arg-type]
+        subjects_from(given)

@@ -275,7 +275,7 @@ class TestDynamicRules:
         namespace["CUSTOMERS"]["key-of-ann"] = "gold"
         assert statuses(app, "/items", 28, headers=ann) == [200] * 27 + [429]
         with app.app_context():
-            decision = app.extensions["multilimit"].peek("items", subjects={"api_key": "key-of-bob"})
+            decision = app.extensions["multilimit"].peek("items", "api_key:key-of-bob")
         assert [hit.rule.count for hit in decision.hits] == [30, 5000]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask, request
@@ -77,15 +77,15 @@ def multilimit_of(app: Flask) -> MultiLimit:
 @pytest.mark.parametrize("ip", ["203.0.113.7", "2001:db8::7"])
 def test_a_subject_is_reset_everywhere(app: Flask, user: str, ip: str) -> None:
     with app.app_context():
-        multilimit_of(app).reset_everything()
+        multilimit_of(app).reset(reach="everything")
     assert statuses(app, user, ip) == [200, 200]
     assert statuses(app, user, ip) == [429, 429]
     statuses(app, "other", "192.0.2.1")
 
     with app.app_context():
-        assert multilimit_of(app).reset_everywhere(ip=ip) == 3
+        assert multilimit_of(app).reset(subject=f"ip:{ip}", reach="everywhere") == 3
         assert statuses(app, user, ip) == [200, 429]
-        multilimit_of(app).reset_everywhere(ip=ip, user=user)
+        multilimit_of(app).reset(subject=[f"ip:{ip}", f"user:{user}"], reach="everywhere")
 
     assert statuses(app, user, ip) == [200, 200]
     assert statuses(app, "other", "192.0.2.1") == [429, 429]
@@ -94,12 +94,30 @@ def test_a_subject_is_reset_everywhere(app: Flask, user: str, ip: str) -> None:
 def test_everything_is_reset(app: Flask) -> None:
     statuses(app)
     with app.app_context():
-        assert multilimit_of(app).reset_everything() >= 5
-        assert multilimit_of(app).reset_everything() == 0
+        assert multilimit_of(app).reset(reach="everything") >= 5
+        assert multilimit_of(app).reset(reach="everything") == 0
 
     assert statuses(app) == [200, 200]
 
 
 def test_somebody_has_to_be_named(app: Flask) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match="say whose quotas"):
-        multilimit_of(app).reset_everywhere()
+        multilimit_of(app).reset(reach="everywhere")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"reach": "world"}, "reach='world': give one of 'endpoint', 'everywhere', 'everything'"),
+        ({"reach": "everywhere", "endpoint": "one", "subject": "user:42"}, "leave endpoint and method out"),
+        ({"reach": "everything", "method": "GET"}, "leave endpoint and method out"),
+        ({"reach": "everything", "subject": "user:42"}, "for one of them, give 'everywhere'"),
+    ],
+)
+def test_a_reach_that_contradicts_the_rest_resets_nothing(app: Flask, given: dict[str, Any], message: str) -> None:
+    statuses(app)
+
+    with app.app_context(), pytest.raises(ConfigurationError, match=message):
+        multilimit_of(app).reset(**given)
+
+    assert statuses(app) == [429, 429]

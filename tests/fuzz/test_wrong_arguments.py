@@ -104,7 +104,7 @@ def plan() -> Hits:
     return hits_for("5/minute", scope="mail")
 
 
-SUBJECT = {"endpoint": "index", "method": "GET", "ip": "203.0.113.7", "user": None, "everyone": False, "subjects": None}
+SUBJECT = {"endpoint": "index", "method": "GET", "subject": "ip:203.0.113.7"}
 HERE = {"rules": "5/minute", "scope": "mail", "type": DEFAULT, "subject": "ann", "cost": 1, "shadow": False}
 HERE |= {"on_storage_error": "allow", "name": "mail", "key": "mail:"}
 WHEN = {"for_": 60, "lasting": False, "reason": "", "author": ""}
@@ -136,10 +136,10 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "limit": lambda world: (entered(world.multilimit.limit), {**HERE, "wait": 0, "ban": None, "hash_tag": "scope"}),
     "check_hits": lambda world: (world.multilimit.check_hits, {"hits": plan(), "scope": "mail", "subjects": {}}),
     "peek": lambda world: (world.multilimit.peek, SUBJECT),
-    "reset": lambda world: (world.multilimit.reset, SUBJECT),
-    "reset_everywhere": lambda world: (
-        world.multilimit.reset_everywhere,
-        {name: SUBJECT[name] for name in ("ip", "user", "everyone", "subjects")},
+    "reset": lambda world: (world.multilimit.reset, {**SUBJECT, "reach": "endpoint"}),
+    "reset everywhere": lambda world: (
+        lambda subject: world.multilimit.reset(subject=subject, reach="everywhere"),
+        {"subject": "user:ann"},
     ),
     "refund": lambda world: (world.multilimit.refund, {"decision": Limiter().check(plan()), "hits": ()}),
     "release": lambda world: (world.multilimit.release, {"decision": None}),
@@ -189,7 +189,6 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "Limiter.hold": lambda _: (Limiter().hold, {"decision": None}),
     "Limiter.release": lambda _: (Limiter().release, {"decision": None}),
     "Limiter.reset": lambda _: (Limiter().reset, {"hits": ()}),
-    "Limiter.reset_keys": lambda _: (Limiter().reset_keys, {"keys": ()}),
     "follow_control": lambda _: (
         follow_control,
         {"limiter": Limiter("redis://localhost:1"), "key_prefix": "a:", "logger": None},

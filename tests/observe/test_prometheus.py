@@ -168,7 +168,7 @@ def test_a_ban_that_is_reset_stays_in_force_for_the_metric(
     for _ in range(2):
         client.get("/")
     with app.app_context():
-        app.extensions["multilimit"].reset("view", ip="127.0.0.1")
+        app.extensions["multilimit"].reset("view", "ip:127.0.0.1")
     gate_of(app).audience.watched.background.once()
 
     assert client.get("/").status_code == 200

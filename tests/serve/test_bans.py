@@ -143,7 +143,7 @@ def test_a_reset_ends_it(app: Flask, either: Any) -> None:
     banned(app)
 
     with app.app_context():
-        app.extensions["multilimit"].reset("view", ip="127.0.0.1")
+        app.extensions["multilimit"].reset("view", "ip:127.0.0.1")
 
     assert statuses(app, *["/"] * 4) == [200, 200, 429, 429]
 

@@ -91,8 +91,8 @@ def test_it_can_be_refunded_released_peeked_and_reset(app: Flask, unlimited: Mul
         refunded = unlimited.refund(current_decision)
         unlimited.release(current_decision)
         unlimited.reset()
-        unlimited.reset("index", ip="127.0.0.1")
-        return f"{refunded.allowed} {unlimited.peek().allowed} {unlimited.peek('index', ip='127.0.0.1').allowed}"
+        unlimited.reset("index", "ip:127.0.0.1")
+        return f"{refunded.allowed} {unlimited.peek().allowed} {unlimited.peek('index', 'ip:127.0.0.1').allowed}"
 
     assert ask(app, "/all").text == "True True True"
 
@@ -141,7 +141,7 @@ def test_a_reset_while_an_override_is_in_force_holds_after_it(app: Flask, storag
     ask(app)
     with app.app_context():
         off = multilimit.control.override("index", off=True, lasting=True)
-        multilimit.reset("index", ip="127.0.0.1")
+        multilimit.reset("index", "ip:127.0.0.1")
         multilimit.control.undo(off.id)
 
     assert ask(app).status_code == 200

@@ -58,7 +58,7 @@ def app() -> Flask:
 
 def in_use(app: Flask, endpoint: str) -> int:
     with app.app_context():
-        decision = app.extensions["ours"].peek(endpoint, everyone=True)
+        decision = app.extensions["ours"].peek(endpoint, "everyone")
     (status,) = decision.statuses
     return int(status.rule.count - status.remaining)
 
@@ -353,7 +353,7 @@ def test_a_refused_request_holds_nothing(app: Flask) -> None:
 
     assert [response.status_code for response in refused] == [429] * 3
     with app.app_context():
-        decision = app.extensions["ours"].peek("index", everyone=True)
+        decision = app.extensions["ours"].peek("index", "everyone")
     assert [status.remaining for status in decision.statuses] == [0, 2]
     assert len(KEEPER) == 0
 
@@ -367,7 +367,7 @@ def test_rates_and_slots_are_one_check(app: Flask) -> None:
     with answer(app) as first, answer(app) as second:
         assert (first.status_code, second.status_code) == (200, 429)
     with app.app_context():
-        decision = app.extensions["ours"].peek("index", everyone=True)
+        decision = app.extensions["ours"].peek("index", "everyone")
     assert [status.remaining for status in decision.statuses] == [99, 1]
 
 

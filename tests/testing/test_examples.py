@@ -32,7 +32,7 @@ def test_the_demo_as_a_whole_takes_fifty_calls_in_ten_seconds() -> None:
     app = app_of("demo.py")
 
     with freeze(app) as clock:
-        refusal = exhaust(app, "index", everyone=True)
+        refusal = exhaust(app, "index", "everyone")
         refused = app.test_client().get("/", headers={"X-User": "bob"})
         assert refused.status_code == 429
         assert "We are busy" in refused.text

@@ -13,7 +13,7 @@ from ...plan.endpoint import hits_of
 from ...serve.gate import AppGate
 from ...serve.steer import steering_of
 from .. import console
-from ..everywhere import all_keys, forget, keys_of
+from ..everywhere import all_keys, keys_of
 from ..standing import require_limiters, standings_of
 from ..words import rule_text
 from .applied import by_request_of, subject_of
@@ -153,7 +153,7 @@ class _Reset:
         if keys:
             self._ask([*lines, *more], len(keys))
         if not self.dry_run:
-            forget(gate, keys)
+            gate.limiter.reset(keys)
             if keys:
                 self._note(gate)
         if self.as_json:

@@ -49,7 +49,7 @@ def raises() -> str:
 
 @app.get("/in-use")
 def in_use() -> str:
-    decision = multilimit.peek("stream", everyone=True)
+    decision = multilimit.peek("stream", "everyone")
     return str(2 - decision.remaining)
 
 

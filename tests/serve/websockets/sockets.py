@@ -31,5 +31,5 @@ def raises(ws: Any) -> None:
 
 @app.get("/in-use")
 def in_use() -> str:
-    decision = multilimit.peek("echo", everyone=True)
+    decision = multilimit.peek("echo", "everyone")
     return str(1 - decision.remaining)

@@ -89,7 +89,7 @@ def test_a_refusal_tells_of_every_limit(make: Callable[..., Flask]) -> None:
 def test_quotas_are_seen_used_up_and_made_whole_on_a_cluster(make: Callable[..., Flask]) -> None:
     app = make()
     with testing.freeze(app) as clock:
-        refusal = testing.exhaust(app, "shop", ip="203.0.113.7")
+        refusal = testing.exhaust(app, "shop", "ip:203.0.113.7")
         assert get(app, "/shop").status_code == 429
         clock.advance(refusal.retry_after)
         assert get(app, "/shop").status_code == 200

@@ -142,7 +142,7 @@ def test_a_reset_takes_effect_at_once(limited: Flask) -> None:
     assert statuses(limited, "/", "/", "/", "/") == [200, 200, 429, 429]
 
     with limited.app_context():
-        MultiLimit().reset("index", everyone=True)
+        MultiLimit().reset("index", "everyone")
 
     assert statuses(limited, "/", "/", "/") == [200, 200, 429]
 

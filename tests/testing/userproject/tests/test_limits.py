@@ -48,17 +48,17 @@ def test_the_page_of_a_refusal(client: FlaskClient) -> None:
 
 
 def test_one_user_does_not_take_it_from_another(client: FlaskClient) -> None:
-    exhaust(client, "write", user="ann")
+    exhaust(client, "write", "user:ann")
 
     assert client.post("/entries", headers={"X-User": "ann"}).status_code == 429
     assert client.post("/entries", headers={"X-User": "bob"}).status_code == 201
 
-    reset(client, "write", user="ann")
+    reset(client, "write", "user:ann")
     assert client.post("/entries", headers={"X-User": "ann"}).status_code == 201
 
 
 def test_the_whole_book_is_full(client: FlaskClient) -> None:
-    exhaust(client, "write", everyone=True)
+    exhaust(client, "write", "everyone")
 
     assert client.post("/entries", headers={"X-User": "bob"}).status_code == 429
 
