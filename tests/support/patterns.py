@@ -191,7 +191,7 @@ class Used:
 
 PACKAGE = Path(flask_multilimit.__file__).parent
 TRUSTED = {
-    "engine/storage/redis/lua.py",  # reads the scripts of this package, as do the next two their files
+    "engine/storage/redis/compiled.py",  # reads the scripts of this package, as do the next two its files
     "engine/storage/redis/scripts.py",
     "observe/boards.py",
     "operate/simulate/logs/text.py",  # compiles what an operator gives as --regex and --format

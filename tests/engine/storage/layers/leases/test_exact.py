@@ -176,7 +176,7 @@ def test_the_worst_case_is_that_every_other_process_has_a_lease_and_spends_one_u
 def test_units_are_counted_longer_by_the_life_of_a_lease_or_too_many_would_pass(longer: bool) -> None:
     rule = Rule(10, 12, lease=5)
     if not longer:
-        rule.__dict__["quota"] = Rule(10, 12).quota
+        object.__setattr__(rule, "quota", Rule(10, 12).quota)
     fleet, hits = Fleet(2), hits_for(rule, scope="api")
     early, late = fleet.processes
     admitted = []
