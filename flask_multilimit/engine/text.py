@@ -21,7 +21,7 @@ __all__ = ["SafeLogger", "visible", "visible_json", "visible_page"]
 LOGGER = "flask_multilimit"
 """The logger of whatever has no app."""
 
-_TAG_OR_TEXT = re.compile(r"(<[^>]*>)|[^<]+")
+_TAG_OR_TEXT = re.compile(r"(<[^<>]*>)|[^<]+")
 
 
 def visible(text: str, keep: str = "") -> str:
