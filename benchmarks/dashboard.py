@@ -18,7 +18,7 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import hits_for
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount
-from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS, MOST_SUBJECTS_KEPT, Places, bucket_at, tallies_of
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, MOST_SUBJECTS_KEPT, Places, bucket_at, tallies_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 
 ENDPOINTS, SUBJECTS, SLICES, TIMES = 1500, 100_000, 360, 9

@@ -20,10 +20,9 @@ from flask_multilimit import IP, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import DenyCache, Hit, Limiter, MemoryStorage, RedisStorage, hits_for
 from flask_multilimit.observe.events import outcome_of
 from flask_multilimit.observe.prometheus import PrometheusMetrics
-from flask_multilimit.observe.traffic.counting import MOST_SUBJECTS
+from flask_multilimit.observe.traffic.counting import MOST_SUBJECTS, Heaviest
 from flask_multilimit.observe.traffic.counting import Counter as EventCounter
 from flask_multilimit.observe.traffic.flushing import Outbox
-from flask_multilimit.observe.traffic.heaviest import Heaviest
 from flask_multilimit.serve.gate import gate_of
 
 from .measure import Variant, cpu_of, in_turn, pinned

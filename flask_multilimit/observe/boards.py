@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from .namespace import NAMESPACE, check_namespace
+from .metrics import NAMESPACE, check_namespace
 
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH = 24
@@ -132,7 +132,7 @@ def alerts(namespace: str = NAMESPACE, endpoints: Sequence[str] = ()) -> str:
 
 def dashboard(endpoints: Sequence[str] = (), *, namespace: str = NAMESPACE, title: str = "Rate limits") -> str:
     """The dashboard, as JSON to import into Grafana. Its menu offers ``endpoints``, or if there are none, all that
-    Prometheus knows, as in ``dashboard.json`` beside this file."""
+    Prometheus knows."""
     board = {
         "title": title,
         "uid": None,

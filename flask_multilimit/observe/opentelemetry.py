@@ -14,8 +14,7 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.forks import mind_forks
 from .events import Event, Watched
-from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Measured, Reading, Values
-from .tallying import Labels, Tallying
+from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Labels, Measured, Reading, Tallying, Values
 
 try:
     from opentelemetry import metrics, trace

@@ -17,9 +17,20 @@ from ..engine import ConfigurationError
 from ..engine.errors import brief, check_several, is_number
 from ..engine.forks import mind_forks
 from .events import Event, Watched
-from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Count, Measured, Reading, Values
-from .namespace import NAMESPACE, check_namespace
-from .tallying import Labels, Tallying
+from .metrics import (
+    CHECK_TIME,
+    COUNTS,
+    NAMESPACE,
+    READINGS,
+    AppState,
+    Count,
+    Labels,
+    Measured,
+    Reading,
+    Tallying,
+    Values,
+    check_namespace,
+)
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric

@@ -14,7 +14,7 @@ from ..engine.key_parts import parts_of_key
 from ..engine.keys import hash_tag_of
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
-from ..observe.traffic.buckets import is_traffic
+from ..observe.traffic.counts import is_traffic
 from ..plan.endpoint import Plan, PlannedLimiter
 from ..plan.standings import is_exempt
 from ..serve.gate import AppGate

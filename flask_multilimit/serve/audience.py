@@ -17,14 +17,13 @@ from ..engine.storage import HoldsUnits, KeepsTallies, layers_of
 from ..engine.threads import NEVER, Beat
 from ..observe.beat import EverySecond
 from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
-from ..observe.traffic.flushing import Outbox
+from ..observe.traffic.flushing import Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
-from ..observe.traffic.observer import Traffic
 from ..plan.endpoint import AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
 
 if TYPE_CHECKING:
-    from ..observe.traffic.bans import BanWatch
+    from ..observe.traffic.reading import BanWatch
 
 
 def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
@@ -35,8 +34,7 @@ def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Seq
     if settings.traffic:
         traffic = _traffic(app, settings, watched)
         if attached and isinstance(limiter.storage, KeepsTallies):
-            from ..observe.traffic.bans import BanWatch  # noqa: PLC0415 - few apps have such an observer
-            from ..observe.traffic.reading import TrafficReader  # noqa: PLC0415 - as above
+            from ..observe.traffic.reading import BanWatch, TrafficReader  # noqa: PLC0415 - few apps have such an observer
 
             watched.watch_bans(BanWatch(TrafficReader(limiter.storage, settings.key_prefix)))
     else:

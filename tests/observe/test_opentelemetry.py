@@ -14,7 +14,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
-from flask_multilimit.observe import opentelemetry, tallying
+from flask_multilimit.observe import metrics as table
+from flask_multilimit.observe import opentelemetry
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
 from flask_multilimit.serve.gate import gate_of
 from flask_multilimit.serve.steer import steering_of
@@ -200,7 +201,7 @@ def test_without_a_span_nothing_is_traced(
 def test_names_are_bounded(
     meters: MeterProvider, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tallying, "MOST_NAMES", 3)
+    monkeypatch.setattr(table, "MOST_NAMES", 3)
     observer = OpenTelemetryObserver(meter_provider=meters)
     for number in range(10):
         observer(Event(f"mail-{number}", "unanswered", "nobody", None, 0.1, 0.0, (), None))

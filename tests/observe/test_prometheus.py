@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flask_multilimit import Ban, ConfigurationError, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.engine import MemoryStorage
-from flask_multilimit.observe import beat, tallying
+from flask_multilimit.observe import beat
+from flask_multilimit.observe import metrics as table
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
 from flask_multilimit.serve.gate import gate_of
@@ -220,7 +221,7 @@ def test_a_shadow_that_would_ban_beside_a_ban_that_begins_is_not_counted(
 def test_labels_of_bans_in_force_are_bounded(
     app: Flask, metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tallying, "MOST_NAMES", 0)
+    monkeypatch.setattr(table, "MOST_NAMES", 0)
     client_of(app, metrics)
     held = {("login", "ip-ban"): 2, ("signup", "ip-ban"): 3}
     monkeypatch.setattr(gate_of(app).audience.watched, "bans", lambda: held)
@@ -294,7 +295,7 @@ def test_no_subject_is_a_label(app: Flask, metrics: PrometheusMetrics, registry:
 def test_labels_are_bounded(
     metrics: PrometheusMetrics, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tallying, "MOST_NAMES", 3)
+    monkeypatch.setattr(table, "MOST_NAMES", 3)
     for number in range(10):
         metrics(Event(f"mail-{number}", "unanswered", "nobody", None, 0.1, 0.0, (), None))
         metrics.flush()

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import TYPE_CHECKING
 
-from flask_multilimit.observe.traffic.buckets import is_traffic
+from flask_multilimit.observe.traffic.counts import is_traffic
 from support.processes import REPLY_SECONDS, Program
 from support.servers import Server
 

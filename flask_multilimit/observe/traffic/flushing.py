@@ -1,4 +1,4 @@
-"""Sends what was counted to the storage, once a second, off the request path."""
+"""Traffic: counted by default, and sent to the storage once a second, off the request path."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ...engine.errors import with_remedy
 from ...engine.forks import mind_forks
 from ...engine.storage import KeepsTallies
 from ...engine.text import SafeLogger
+from ..beat import EverySecond
 from ..events import QUIET_SECONDS
-from .buckets import Places, bucket_at, tallies_of
-from .counting import MOST_SENT
-from .counts import MOST_BANS, Counts, Refused, encodable
+from .counting import MOST_SENT, Counter
+from .counts import MOST_BANS, Counts, Places, Refused, bucket_at, encodable, tallies_of
+from .log import RefusalLog
 
 MOST_WAITING = 30
 """The most batches that wait for a storage that is away: five minutes. After that, the oldest are joined: their amounts
@@ -139,3 +140,40 @@ def _join(counts: Counts, others: Counts) -> None:
         counts.refused = dict(heapq.nlargest(MOST_SENT, counts.refused.items(), key=lambda each: each[1]))
     if len(counts.begun) > MOST_BANS:
         counts.begun = heapq.nlargest(MOST_BANS, counts.begun, key=lambda ban: ban.until)
+
+
+class Traffic(Counter):
+    """Counts by endpoint, rule and outcome, and keeps the subjects that are refused most.
+
+    ``outbox`` sends the counts to the storage; it is ``None`` if the storage keeps none. ``log`` writes summaries.
+    """
+
+    def __init__(
+        self,
+        background: EverySecond,
+        *,
+        outbox: Outbox | None,
+        log: RefusalLog | None,
+        subjects: ShownSubjects = "plain",
+        key: bytes = b"",
+    ) -> None:
+        super().__init__(subjects=subjects != "none")
+        self._outbox = outbox
+        self._log = log
+        self._subjects = subjects
+        self._key = key
+        background.add(self.flush)
+
+    def flush(self, *, ending: bool = False) -> bool:
+        """Pass on what was counted since the last call. Return whether some is left."""
+        counts = self.take()
+        if counts:
+            self._hand_on(shown(counts, self._subjects, self._key))
+        more = self._outbox is not None and self._outbox.send()
+        return (self._log is not None and self._log.log_if_due(at_once=ending)) or more or bool(counts)
+
+    def _hand_on(self, counts: Counts) -> None:
+        if self._log is not None:
+            self._log.add(counts)
+        if self._outbox is not None:
+            self._outbox.put(counts)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ...engine import ConfigurationError, Storage
+from ...engine import ConfigurationError, Storage, StorageError
 from ...engine.storage import KeepsTallies
 from ..events import Outcome
-from .buckets import BUCKET_SECONDS, Places, bucket_at
-from .counts import Counts, Refused, RuleOutcome, read, read_bans
+from .counts import BUCKET_SECONDS, Counts, Places, Refused, RuleOutcome, bucket_at, read, read_bans
 
 PAUSE_BUCKETS = 60 // BUCKET_SECONDS
 """The longest pause in a series of refusals."""
@@ -184,3 +185,34 @@ class TrafficReader:
         self._settled |= {bucket: counts for bucket, counts in found.items() if bucket < settled}
         for bucket in [bucket for bucket in self._settled if bucket < oldest]:
             del self._settled[bucket]
+
+
+SECONDS = 5.0
+"""The time between two looks."""
+
+
+class BanWatch:
+    """Asks ``reader`` for the bans of all processes: a task of the beat. In between, those that end are left out."""
+
+    def __init__(self, reader: TrafficReader, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._known: tuple[float, BansBegun] | None = None
+        """This process's clock when the storage was asked, and the answer."""
+        self._next = -float("inf")
+
+    def look(self, *, ending: bool = False) -> bool:
+        """Ask if it is time to; return whether a ban is known to end later."""
+        now = self._clock()
+        if now >= self._next and not ending:
+            self._next = now + SECONDS
+            with suppress(StorageError):  # the guard and the outbox report it; the known bans count meanwhile
+                self._known = now, self._reader.bans()
+        return bool(self.in_force())
+
+    def in_force(self) -> Mapping[tuple[str, str], int]:
+        """How many hold now, by endpoint and name of the ban, without asking the storage."""
+        if self._known is None:
+            return {}
+        asked, bans = self._known
+        return bans.in_force(bans.at + self._clock() - asked)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from ...observe.boards import dashboard
-from ...observe.namespace import NAMESPACE
+from ...observe.metrics import NAMESPACE
 from ...serve.gate import AppGate
 from .. import console
 from ..listing import endpoints_of

@@ -14,7 +14,7 @@ from ...engine import StorageError
 from ...engine.forks import tell_child
 from ...observe.events import PASSED, TURNED_AWAY
 from ...observe.traffic import Counts, Refused, TrafficReader
-from ...observe.traffic.buckets import BUCKET_SECONDS, bucket_at
+from ...observe.traffic.counts import BUCKET_SECONDS, bucket_at
 from ...observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, TopSubject, begin_of_last_series
 
 SLICES = LONGEST_SECONDS // BUCKET_SECONDS

@@ -16,7 +16,7 @@ from ...engine import ConfigurationError
 from ...engine.errors import with_remedy
 from ...engine.storage.redis.uri import address_of
 from ...observe.traffic import TopSubject, reader_of
-from ...observe.traffic.buckets import BUCKET_SECONDS
+from ...observe.traffic.counts import BUCKET_SECONDS
 from ...serve.gate import AppGate
 from ...serve.steer import steering_of
 from .hour import ALL, CURVES, SLICES, Hour

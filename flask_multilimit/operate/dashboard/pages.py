@@ -11,7 +11,7 @@ from ...control.kinds import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...engine.text import SafeLogger
-from ...observe.traffic.buckets import BUCKET_SECONDS
+from ...observe.traffic.counts import BUCKET_SECONDS
 from ...serve.gate import gate_in_force
 from ...serve.steer import steering_of
 from . import changes, entries, limits, now, subject

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine import MemoryStorage, RedisStorage, StorageError
-from flask_multilimit.observe.traffic import Check, Counts, TrafficReader, buckets
-from flask_multilimit.observe.traffic.bans import SECONDS, BanWatch
-from flask_multilimit.observe.traffic.buckets import BANS_LAST, BUCKET_SECONDS
-from flask_multilimit.observe.traffic.counts import BanBegun
+from flask_multilimit.observe.traffic import Check, Counts, TrafficReader
+from flask_multilimit.observe.traffic import counts as table
+from flask_multilimit.observe.traffic.counts import BANS_LAST, BUCKET_SECONDS, BanBegun
 from flask_multilimit.observe.traffic.flushing import Outbox
+from flask_multilimit.observe.traffic.reading import SECONDS, BanWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +121,7 @@ def test_ends_are_by_the_clock_of_the_storage(reader: TrafficReader, keeper: Kee
 def test_beyond_the_most_those_that_end_first_are_forgotten(
     outbox: Outbox, reader: TrafficReader, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buckets, "MOST_BANS", 5)
+    monkeypatch.setattr(table, "MOST_BANS", 5)
     for length in (100, 900, 200, 800, 300, 700, 400, 600, 500):
         outbox.put(begun(keeper.now + length))
         outbox.send()

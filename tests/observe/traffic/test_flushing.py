@@ -11,8 +11,8 @@ import pytest
 from flask_multilimit.engine import MemoryStorage, StorageError
 from flask_multilimit.engine.storage import KeepsTallies
 from flask_multilimit.observe.traffic import Check, Counts, Refused, TrafficReader
-from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
 from flask_multilimit.observe.traffic.counting import MOST_SENT
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, LIVES_SECONDS, is_traffic
 from flask_multilimit.observe.traffic.flushing import MOST_WAITING, Outbox, shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flask_multilimit.observe.traffic.heaviest import Heaviest
+from flask_multilimit.observe.traffic.counting import Heaviest
 
 
 def heaviest_of(keys: list[int], capacity: int) -> Heaviest[int]:

@@ -12,7 +12,7 @@ from flask_multilimit import ConfigurationError, LimitType, MultiLimit, Rule, cu
 from flask_multilimit.engine import MemoryStorage, Storage, StorageError
 from flask_multilimit.observe import beat
 from flask_multilimit.observe.traffic import Check, RecentTraffic, RuleCount, reader_of
-from flask_multilimit.observe.traffic.observer import Traffic
+from flask_multilimit.observe.traffic.flushing import Traffic
 from flask_multilimit.serve.gate import gate_of
 from support.waiting import until
 

@@ -17,7 +17,7 @@ from flask_multilimit.observe.traffic import (
     TrafficReader,
     reader_of,
 )
-from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS
 from flask_multilimit.observe.traffic.flushing import Outbox
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.tallies import TalliesInMemory
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader
-from flask_multilimit.observe.traffic.buckets import BUCKET_SECONDS, Places, bucket_at, tallies_of
+from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places, bucket_at, tallies_of
 from flask_multilimit.operate.dashboard.hour import ALL, SLICES, Hour
 
 if TYPE_CHECKING:
