@@ -6,17 +6,16 @@ import gc
 import logging
 import random
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, Thread
+from threading import Lock
 from typing import NamedTuple
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
 from ..engine.forks import tell_child
 from ..engine.text import SafeLogger
-from ..engine.threads import threads_run
+from ..engine.threads import Beat, threads_run
 from .document import Document
 from .store import NEVER_WRITTEN, Store
 
@@ -78,16 +77,15 @@ class Watcher:
         self._take = take
         self._report = report
         self._logger = SafeLogger(logger)
-        self._running = False
-        self._closed = False
+        self._beat = Beat(self._look_again, name="multilimit-control", logger=self._logger)
         self._lock = Lock()
         tell_child(self)
 
     def start(self) -> None:
         """Apply the current document, and follow it from now on."""
         self.look()
-        if self.store.shared or self.in_force.document.next_end is not None:
-            self._run()
+        if not self._beat.running and (self.store.shared or self.in_force.document.next_end is not None):
+            self._follow()
 
     def look(self) -> None:
         """Ask the store once, unless no process uses it: then it is empty, and asking would start it."""
@@ -114,7 +112,7 @@ class Watcher:
         return int(self.in_force.stamp.partition("-")[0] or 0)
 
     def close(self) -> None:
-        self._closed = True
+        self._beat.close()
 
     def _look(self) -> None:
         known = self.in_force
@@ -162,23 +160,20 @@ class Watcher:
         )
         self._report(error)
 
-    def _run(self) -> None:
-        if self._running:
-            return
-        self._running = True
+    def _follow(self) -> None:
         if not threads_run():
             self._logger.warning(
                 "Rate limits: uWSGI runs no threads, so changes are not noticed: set enable-threads = true"
             )
-        try:
-            Thread(target=_watch, args=(weakref.ref(self),), name="multilimit-control", daemon=True).start()
-        except RuntimeError as error:  # no more threads
-            self._running = False
-            self._logger.error("Rate limits: could not start the thread that follows changes: %s", error)
+        self._beat.wake(time.monotonic() + _dice.uniform(*SECONDS))
+
+    def _look_again(self) -> float:
+        """The task of the beat."""
+        self.ask()
+        return _dice.uniform(*SECONDS)
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
-        self._running = False
 
 
 def _read(text: str) -> Document:
@@ -199,17 +194,3 @@ def _no_collections(size: int) -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _watch(watching: weakref.ref[Watcher]) -> None:
-    """Run the thread, which does not keep the app alive."""
-    while True:
-        time.sleep(_dice.uniform(*SECONDS))
-        watcher = watching()
-        if watcher is None or watcher._closed:
-            return
-        try:
-            watcher.ask()
-        except Exception:
-            watcher._logger.exception("Rate limits: could not look for a new control document; will try again")
-        del watcher

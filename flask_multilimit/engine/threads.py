@@ -113,7 +113,7 @@ class Beat:
         else:
             self._thread = thread
 
-    def _run_once(self) -> None:
+    def _run_once(self, turn: object) -> None:
         try:
             pause = self._task()
         except Exception:
@@ -121,7 +121,8 @@ class Beat:
             pause = RETRY_SECONDS
         if pause is not None:
             with self._condition():
-                self.wakes_at = min(self.wakes_at, self._clock() + pause)
+                if self._turn is turn:
+                    self.wakes_at = min(self.wakes_at, self._clock() + pause)
 
     def _waits(self, turn: object) -> float | None:
         """Seconds until the task is due; ``None`` if the thread of ``turn`` must end. Under the lock."""
@@ -157,7 +158,7 @@ def _run(beating: weakref.ref[Beat], condition: threading.Condition, turn: objec
             beat = beating()
             if beat is None:
                 return
-            beat._run_once()
+            beat._run_once(turn)
             del beat
     finally:
         if (beat := beating()) is not None:

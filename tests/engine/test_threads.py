@@ -173,6 +173,29 @@ def test_closed_its_thread_ends_and_the_next_wake_starts_another() -> None:
     beat.close(wait=PATIENCE)
 
 
+def test_closed_while_its_task_runs_it_can_be_woken_again() -> None:
+    begun, go_on, runs = threading.Event(), threading.Event(), list[int]()
+
+    def task() -> float:
+        runs.append(1)
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return 0.0 if len(runs) == 1 else 60.0
+
+    beat = beat_of(task)
+    beat.wake()
+    assert begun.wait(PATIENCE)
+    beat.close()
+    go_on.set()
+    until(lambda: not threads())
+    assert beat.wakes_at == inf
+
+    beat.wake(time.monotonic())
+
+    until(lambda: len(runs) == 2)
+    beat.close(wait=PATIENCE)
+
+
 def test_a_system_without_threads_is_a_line_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
