@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
+from .checks import RequestLimit
 from .constants import ExemptionScope, HeaderNames
 from .declared import ApplicationLimit, Limit, MetaLimit, RouteLimit
 from .errors import RateLimitExceeded
 from .limiter import Limiter
-from .requests import RequestLimit
 from .util import get_remote_address
 
 HEADERS = HeaderNames

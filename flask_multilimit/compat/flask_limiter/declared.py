@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, TypeVar, overload
 
 from flask import Blueprint, Response, request
 
-from flask_multilimit.engine.text import SafeLogger
+from flask_multilimit import ConfigurationError
 
-from .given import check_callable, check_cost, check_several, check_texts
 from .items import RateLimitItem, parse_many
 
 if TYPE_CHECKING:
@@ -27,18 +25,17 @@ LimitText = str | Callable[[], str]
 Scope = str | Callable[[str], str]
 """A name, or a callable that returns one for the endpoint of the current request."""
 Cost = int | Callable[[], int]
+KeyFunction = Callable[[], str]
 Reaction = Callable[[Any], Response | None]
 """Called with the :class:`RequestLimit` that refuses; a response that it returns is sent."""
 
-UNTIL_IT_WORKS = "100/minute"
-"""The limit that applies while a callable has never returned a valid one."""
 TEXTS_REMEMBERED = 64
 
 
 class Binding(Protocol):
     """The Limiter that a limit belongs to, as far as the limit needs it."""
 
-    key_func: Callable[[], str]
+    key_func: KeyFunction | None
     logger: Logger
 
     @property
@@ -48,8 +45,23 @@ class Binding(Protocol):
     def decorate(self, limit: RouteLimit, target: Any) -> Any:
         """Put ``limit`` on a function or a blueprint."""
 
-    def enter(self, limit: RouteLimit, location: str, owner: str) -> None:
-        """Check ``limit`` here and now, for the ``with`` statement at ``location`` in the function ``owner``."""
+    def enter(self, limit: RouteLimit, location: str) -> None:
+        """Check ``limit`` here and now, for the ``with`` statement at ``location``."""
+
+
+class LimitOptions(TypedDict, total=False):
+    """The options of :meth:`Limiter.limit` and :meth:`Limiter.shared_limit`."""
+
+    key_func: KeyFunction | None
+    per_method: bool
+    methods: Iterable[str] | None
+    error_message: str | Callable[[], str] | None
+    exempt_when: Callable[[], bool] | None
+    override_defaults: bool | None
+    deduct_when: Callable[[Response], bool] | None
+    on_breach: Reaction | None
+    cost: Cost | None
+    meta_limits: Iterable[LimitText | MetaLimit] | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,7 +69,7 @@ class RuntimeLimit:
     """One limit of a declaration, ready to be checked."""
 
     limit: RateLimitItem
-    key_func: Callable[[], str]
+    key_func: KeyFunction
     scope: Scope | None
     per_method: bool = False
     methods: tuple[str, ...] | None = None
@@ -69,8 +81,6 @@ class RuntimeLimit:
     cost: Cost = 1
     shared: bool = False
     meta_limits: tuple[MetaLimit, ...] = ()
-    type_name: str = "limit"
-    """Distinguishes its quotas in storage from those of other limits with the same scope, window and key."""
 
     @property
     def depends_on_request(self) -> bool:
@@ -83,15 +93,15 @@ class RuntimeLimit:
 
     @property
     def deduction_amount(self) -> int:
-        return self.units()
+        """The units that this request takes."""
+        return self.cost() if callable(self.cost) else self.cost
 
     @property
     def method_exempt(self) -> bool:
-        return self.methods is not None and request.method.lower() not in self.methods
+        return not self.serves(request.method)
 
-    def units(self) -> int:
-        """The units that this request takes."""
-        return self.cost() if callable(self.cost) else self.cost
+    def serves(self, method: str) -> bool:
+        return self.methods is None or method.lower() in self.methods
 
     def scope_for(self, endpoint: str, method: str | None) -> str:
         """The scope: the endpoint, or the name of a shared limit, and with ``per_method`` also the method."""
@@ -105,6 +115,12 @@ class RuntimeLimit:
         return str((given() if callable(given) else given) or self.limit)
 
 
+_COPIED = (
+    *("scope", "per_method", "error_message", "exempt_when", "override_defaults", "deduct_when", "on_breach", "shared"),
+)
+"""What a single limit has from its declaration as it is."""
+
+
 @dataclass(eq=True, unsafe_hash=True)
 class Limit:
     """A default limit with options of its own: ``Limiter(default_limits=[Limit("10/second", key_function=...)])``.
@@ -114,7 +130,7 @@ class Limit:
     """
 
     limit_provider: LimitText
-    key_function: Callable[[], str] | None = None
+    key_function: KeyFunction | None = None
     scope: Scope | None = None
     cost: Cost | None = None
     shared: bool = False
@@ -125,48 +141,47 @@ class Limit:
     exempt_when: Callable[[], bool] | None = None
     deduct_when: Callable[[Response], bool] | None = None
     on_breach: Reaction | None = None
-    role: ClassVar[str] = "defaults"
-    """Keeps quotas of different kinds of limits apart: a request that two limits count is counted in each."""
+    is_meta: ClassVar[bool] = False
     override_defaults: bool | None = field(default=False, init=False)
     limiter: Binding = field(init=False, repr=False, compare=False)
     finalized: bool = field(default=True, compare=False)
     _made: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _good: tuple[RuntimeLimit, ...] | None = field(init=False, repr=False, compare=False, default=None)
-    _failing: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
         for name in ("key_function", "exempt_when", "deduct_when", "on_breach"):
-            check_callable(name, getattr(self, name))
-        if not callable(self.error_message):
-            check_texts(error_message=self.error_message)
-        check_cost(self.cost)
+            check(name, getattr(self, name), callable, "a callable")
+        check("error_message", self.error_message, lambda given: callable(given) or is_text(given), "text")
+        check("cost", self.cost, _is_cost, "a whole number, or a callable that returns one")
+        check("methods", self.methods, is_list, "a list")
+        check("meta_limits", self.meta_limits, is_list, "a list")
         if self.methods is not None:
-            check_several("methods", self.methods)
             self.methods = tuple(self.methods)
             for method in self.methods:
-                check_texts(methods=method)
+                check("methods", method, is_text, "text")
             self.methods = tuple(method.lower() for method in self.methods)
-        if self.meta_limits is not None:
-            check_several("meta_limits", self.meta_limits)
-            # Meta limits that are given as text use the key of this limit.
-            self.meta_limits = tuple(
-                each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
-                for each in self.meta_limits
-            )
+        # Meta limits that are given as text use the key of this limit.
+        self.meta_limits = tuple(
+            each if isinstance(each, MetaLimit) else MetaLimit(each, key_function=self.key_function)
+            for each in self.meta_limits or ()
+        )
         if not callable(self.limit_provider):
             self._items(self.limit_provider)
 
     def bind(self: T, limiter: Binding) -> T:
-        """Make it a limit of ``limiter``."""
+        """Make it a limit of ``limiter``. Raises :class:`ConfigurationError` if neither of them has a key."""
+        if not callable(self.key_function or limiter.key_func):  # type: ignore[attr-defined]
+            raise ConfigurationError(
+                f"key_func={limiter.key_func!r}: give the Limiter a callable that returns the key of the client, "
+                "or a key_func to each limit"
+            )
         self.limiter = limiter  # type: ignore[attr-defined]
-        for each in self.meta_limits or ():  # type: ignore[attr-defined]
-            if isinstance(each, MetaLimit):
-                each.bind(limiter)
+        for each in self.meta_limits:  # type: ignore[attr-defined]
+            each.bind(limiter)
         return self
 
     @property
-    def limit_by(self) -> Callable[[], str]:
-        return self.key_function or self.limiter.key_func
+    def limit_by(self) -> KeyFunction:
+        return self.key_function or self.limiter.key_func  # type: ignore[return-value]  # bind() has checked it
 
     @property
     def is_dynamic(self) -> bool:
@@ -177,33 +192,9 @@ class Limit:
         return iter(self.limits())
 
     def limits(self) -> tuple[RuntimeLimit, ...]:
-        """The limits that apply now. If a callable raises or returns nonsense, those that it returned last."""
-        if not callable(self.limit_provider):
-            return self._of(self.limit_provider)
-        try:
-            found = self._of(self.limit_provider())
-        except Exception as error:  # whatever it is, limits must stay in force
-            return self._good_ones(error)
-        self._good, self._failing = found, False
-        return found
-
-    def _good_ones(self, error: Exception) -> tuple[RuntimeLimit, ...]:
-        if self._good is None:
-            self._good = self._until_it_works()
-        good = self._good
-        if not self._failing:
-            self._failing = True
-            SafeLogger(self.limiter.logger).error(
-                "failed to load ratelimit from %s: %s; %s applies until it works again",
-                name_of(self.limit_provider),
-                error,
-                ", ".join(str(each.limit) for each in good) or "no limit",
-            )
-        return good
-
-    def _until_it_works(self) -> tuple[RuntimeLimit, ...]:
-        """The limit for that time. The default limits apply as well, because they may be stricter."""
-        return tuple(replace(each, override_defaults=False) for each in self._of(UNTIL_IT_WORKS))
+        """The limits that apply now. Whatever a callable raises is the app's; text that is no limit raises
+        :class:`ConfigurationError`."""
+        return self._of(self.limit_provider() if callable(self.limit_provider) else self.limit_provider)
 
     def _of(self, text: str) -> tuple[RuntimeLimit, ...]:
         if not text:
@@ -217,40 +208,21 @@ class Limit:
         return found
 
     def _items(self, text: str) -> tuple[RateLimitItem, ...]:
-        """Raises :class:`ConfigurationError` unless ``text`` is a limit, or empty."""
-        items = parse_many(text) if text != "" else ()
+        """Raises :class:`ConfigurationError` unless ``text`` is a limit that this kind can have, or empty."""
+        items = parse_many(text, is_meta=self.is_meta) if text != "" else ()
         for item in items:
-            self._check(item)
+            item.ban(1) if self.is_meta else item.rule("fixed_window")
         return items
-
-    def _check(self, item: RateLimitItem) -> None:
-        """Raises :class:`ConfigurationError` for an item that this kind of limit cannot have."""
-        item.rule("fixed_window")
 
     def _runtime(self, item: RateLimitItem) -> RuntimeLimit:
         return RuntimeLimit(
             limit=item,
             key_func=self.limit_by,
-            scope=self.scope,
-            per_method=self.per_method,
             methods=tuple(self.methods) if self.methods else None,
-            error_message=self.error_message,
-            exempt_when=self.exempt_when,
-            override_defaults=self.override_defaults,
-            deduct_when=self.deduct_when,
-            on_breach=self.on_breach,
             cost=self.cost or 1,
-            shared=self.shared,
-            meta_limits=tuple(each for each in self.meta_limits or () if isinstance(each, MetaLimit)),
-            type_name=self._type_name(item),
+            meta_limits=tuple(self.meta_limits),  # type: ignore[arg-type]  # no text, after __post_init__
+            **{name: getattr(self, name) for name in _COPIED},
         )
-
-    def _type_name(self, item: RateLimitItem) -> str:
-        key = None if self.limit_by is self.limiter.key_func else self.limit_by
-        if self.shared:  # its name is enough: each place that uses it says which requests count
-            return type_name_of("shared", item.amount, key)
-        cost = None if self.cost == 1 else self.cost
-        return type_name_of(self.role, item.amount, key, cost, self.methods, self.exempt_when, self.deduct_when)
 
 
 @dataclass(kw_only=True, unsafe_hash=True)
@@ -258,7 +230,6 @@ class RouteLimit(Limit):
     """A limit for a view, any function, a blueprint, or the body of a ``with`` statement:
     ``@RouteLimit("2/second", limiter=limiter)``. :meth:`Limiter.limit` returns one."""
 
-    role: ClassVar[str] = "limit"
     override_defaults: bool | None = False
     limiter: Binding = field(repr=False, compare=False)
 
@@ -275,8 +246,7 @@ class RouteLimit(Limit):
 
     def __enter__(self) -> None:
         caller = sys._getframe(1)
-        name = caller.f_code.co_name
-        self.limiter.enter(self, f"{caller.f_code.co_filename}:{name}:{caller.f_lineno}", name)
+        self.limiter.enter(self, f"{caller.f_code.co_filename}:{caller.f_code.co_name}:{caller.f_lineno}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -299,39 +269,34 @@ class MetaLimit(Limit):
     It counts by the key of the Limiter, unless ``key_function`` is given.
     """
 
+    is_meta: ClassVar[bool] = True
     scope: Scope | None = "meta"
     meta_limits: Iterable[LimitText | MetaLimit] | None = field(init=False, default=None)
     shared: bool = field(init=False, default=True)
     deduct_when: Callable[[Response], bool] | None = field(init=False, default=None)
-    key_function: Callable[[], str] | None = None
-
-    def _type_name(self, item: RateLimitItem) -> str:
-        """Strikes against one meta limit do not count for another."""
-        return f"meta-{item.amount}"
-
-    def _check(self, item: RateLimitItem) -> None:
-        item.ban(1)
+    key_function: KeyFunction | None = None
 
 
-def type_name_of(role: str, amount: int, *parts: object) -> str:
-    """The type in keys. Two limits of one scope, window and key share a quota if they have the same ``role`` and count
-    the same requests, as ``parts`` (functions, methods, units) say. The count is not part of it.
-
-    There is one exception: if functions have no name by which a restarted app would know them (lambdas, closures),
-    limits with different counts are different, as in Flask-Limiter.
-    """
-    names = [name_of(part) for part in parts]
-    if not any(names):
-        return role
-    if any("<" in name for name in names):
-        names.append(str(amount))
-    return f"{role}-{blake2b(repr(names).encode(), digest_size=4).hexdigest()}"
+def check(name: str, given: object, is_valid: Callable[[Any], bool], remedy: str) -> None:
+    """Raises :class:`ConfigurationError` unless ``given`` is valid, or ``None``. Flask-Limiter would fail later."""
+    if given is not None and not is_valid(given):
+        raise ConfigurationError(f"{name}={given!r:.80}: give {remedy}")
 
 
-def name_of(part: object) -> str:
-    """A name that stays the same when the app restarts. The name of a function contains ``<`` if others may share
-    it."""
-    if part is None or isinstance(part, (int, str, tuple)):
-        return str(part or "")
-    name = getattr(part, "__qualname__", None)
-    return f"{getattr(part, '__module__', '')}.{name}" if name else f"<{type(part).__qualname__}>"
+def is_text(given: object) -> bool:
+    return isinstance(given, str)
+
+
+def is_list(given: object) -> bool:
+    """Whether it is a list, and not text, whose characters would be items."""
+    return isinstance(given, Iterable) and not isinstance(given, (str, bytes, dict))
+
+
+def _is_cost(given: object) -> bool:
+    return callable(given) or type(given) is int
+
+
+def name_of(function: object) -> str:
+    """The module and the name of a function, for people."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}.{name}"

@@ -22,4 +22,4 @@ class RateLimitExceeded(TooManyRequests):
         self.response: Response | None = response
         """The response that ``on_breach`` returned, which the client gets."""
         self.decision = decision
-        """The answer of the storage; ``None`` if it was not asked: for a limit of 0, or a meta limit."""
+        """The answer of the storage."""

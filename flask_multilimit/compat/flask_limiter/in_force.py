@@ -1,32 +1,30 @@
-"""One Limiter in force in one app: its settings, its storage, and the checks worked out for each place."""
+"""One Limiter in force in one app: its settings, its storage, and the checks of requests."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
-from flask import Flask, Request, has_app_context, request
+from flask import Flask, Request, Response, has_app_context, request
+from werkzeug.http import http_date, parse_date
 
 from flask_multilimit import ConfigurationError, Decision, MultiLimit
 from flask_multilimit.engine import Hit, StorageError
 from flask_multilimit.engine import Limiter as Engine
 from flask_multilimit.engine.text import SafeLogger
 
-from .constants import ExemptionScope
-from .declared import Binding
-from .differences import PAGE, Known, touching
-from .registry import Applicable, Destination, Registry
-from .requests import LONGEST_REMEMBERED, Answer, Asked, Meta, Progress, Question, Terms, question_for
-from .settings import Options, Settings, unknown_settings
-from .stops import Stop
-from .storage import storage_from
+from .checks import Answer, Progress, Question, RequestLimit, key_of_client, limits_asked
+from .constants import HeaderNames
+from .declared import Binding, KeyFunction, RuntimeLimit
+from .differences import warn
+from .errors import RateLimitExceeded
+from .registry import Destination, Place, Registry, Resolved
+from .settings import Options, Settings
+from .storage import StorageOfApp, Strategy, Terms, storage_from
 from .util import get_qualified_name
 
-_logger = SafeLogger(logging.getLogger("flask_multilimit.compat"))
-"""Our own, not that of Flask-Limiter, whose lines apps may process."""
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
 DEFAULT_PREFIX = "rate_limit:"
@@ -34,30 +32,40 @@ LONGEST_PREFIX = 29
 """Characters, so that there is room for the number of a Limiter."""
 MOST_REMEMBERED = 4096
 QUESTIONS_REMEMBERED = 1024
+LONGEST_REMEMBERED = 256
+"""The most characters of a key that is remembered: clients can invent keys, and must not fill the memory."""
+
+
+class Declaring(Binding, Protocol):
+    """The Limiter, as far as an app needs it."""
+
+    enabled: bool
+    registry: Registry
+    filters: list[Callable[[], bool]]
 
 
 class InForce:
     """What a Limiter knows about one app."""
 
-    def __init__(self, app: Flask, registry: Registry, settings: Settings, multilimit: MultiLimit) -> None:
+    def __init__(self, app: Flask, limiter: Declaring, settings: Settings, multilimit: MultiLimit) -> None:
         self.app = app
+        self.limiter = limiter
         self.settings = settings
-        self.prefix: str = _prefix_of(app, settings)
-        self._registry = registry
+        self.registry: Registry = limiter.registry
+        self._log = SafeLogger(limiter.logger)
         self._multilimit = multilimit
-        self._terms = Terms(settings.algorithm, self.prefix, settings.on_storage_error)
+        self.terms: Terms = Terms(settings.algorithm, _prefix_of(app, settings), settings.on_storage_error)
         self._memory = Engine() if settings.in_memory_fallback else None
         self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
-        self._stops: dict[tuple[str, str | None, str, str | None], Stop] = {}
-        self._views: dict[tuple[str, str], tuple[int, bool]] = {}
+        self._places: dict[tuple[str, str | None, str, str | None], Place] = {}
         self._question_at = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
-        self.started: bool = False
-        """Whether a request has come."""
+        self._question_now = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
+        self._started = False
 
     @classmethod
-    def make(cls, app: Flask, limiter: Binding, registry: Registry, options: Options) -> InForce:
+    def make(cls, app: Flask, limiter: Declaring, options: Options) -> InForce:
         """Put ``limiter`` into force in ``app``. Raises :class:`ConfigurationError` for settings that make no sense."""
-        settings = Settings.of(app.config, options, limiter.key_func)
+        settings = Settings.of(app.config, options)
         for each in (
             *settings.default_limits,
             *settings.application_limits,
@@ -65,30 +73,21 @@ class InForce:
             *settings.in_memory_fallback,
         ):
             each.bind(limiter)
-        made = cls(app, registry, settings, _multilimit_of(app, settings))
+        made = cls(app, limiter, settings, _multilimit_of(app, settings))
         app.extensions.setdefault(EXTENSION, {})[limiter] = made
         return made
 
     @classmethod
-    def of(cls, app: Flask, limiter: Binding) -> InForce | None:
-        known: dict[Binding, InForce] = app.extensions.get(EXTENSION, {})
+    def of(cls, app: Flask, limiter: Any) -> InForce | None:
+        known: dict[Any, InForce] = app.extensions.get(EXTENSION, {})
         return known.get(limiter)
 
-    def start(self) -> None:
-        """Log at the first request what differs from Flask-Limiter in this app."""
-        self.started = True
-        for text in unknown_settings(self.app.config):
-            _logger.warning("%s", text)
-        if found := touching(Known(self.app, self.settings, self._registry)):
-            _logger.warning(
-                "flask_multilimit checks the limits of %r in place of Flask-Limiter. It may see differences in: %s; "
-                'see "%s" in the documentation',
-                self.app.name,
-                ", ".join(each.name for each in found),
-                PAGE,
-            )
+    @classmethod
+    def all_of(cls, app: Flask) -> list[InForce]:
+        """Those of all Limiters of ``app``, in the order in which it got them."""
+        return list(app.extensions.get(EXTENSION, {}).values())
 
-    # Storage
+    # By hand
 
     @property
     def engine(self) -> Engine:
@@ -97,35 +96,230 @@ class InForce:
         with self.app.app_context():
             return self._multilimit.limiter
 
-    def question(self, asked: tuple[Asked, ...], metas: tuple[Meta, ...] = (), spared: bool = False) -> Question:
-        return question_for(asked, metas, spared, self._terms)
+    @property
+    def storage(self) -> StorageOfApp:
+        return StorageOfApp(self.engine, self.terms, self.reset)
 
-    def question_at(self, stop: Stop, keys: tuple[str, ...]) -> Question:
-        """The question if nothing but ``keys`` depends on the request: one key for each ``key_func`` of ``stop``."""
+    @property
+    def strategy(self) -> Strategy:
+        return Strategy(self.engine, self.terms, self.storage)
+
+    def reset(self) -> None:
+        """Reset all quotas of the app."""
+        with self.app.app_context():
+            self._multilimit.reset(reach="everything")
+
+    def endpoint(self) -> str:
+        identify = self.settings.request_identifier
+        return (request.endpoint or "") if identify is None else identify()
+
+    # Places
+
+    def before(self, asked: Request) -> Place:
+        """The place before the view is called."""
+        return self._place(asked, None)
+
+    def at(self, asked: Request, name: str) -> Place:
+        """The place where the decorated function ``name`` is called."""
+        return self._place(asked, name)
+
+    def entered(self, asked: Request, location: str) -> Place:
+        """The place of a ``with`` statement, whose limit may differ each time."""
+        return self.place_at(Destination(self.endpoint(), asked.blueprint, asked.method), location, is_inside=True)
+
+    def _place(self, asked: Request, name: str | None) -> Place:
+        route, identify = asked.url_rule, self.settings.request_identifier
+        endpoint = None if route is None else route.endpoint
+        where = (endpoint or "" if identify is None else identify(), endpoint, asked.method, name)
+        known = self._places.get(where)
+        if known is None or known.version != self.registry.version:
+            at = Destination(where[0], asked.blueprint, asked.method)
+            known = self.place_before(at) if name is None else self._made_at(at, name)
+            if len(self._places) >= MOST_REMEMBERED:  # clients may invent methods, and request_identifier names
+                self._places.clear()
+            self._places[where] = known
+        return known
+
+    def place_before(self, at: Destination) -> Place:
+        application, default = self.settings.application_limits, self.settings.default_limits
+        return self.registry.before_view(self.app, at, application, default, meta_limits=self.settings.meta_limits)
+
+    def _made_at(self, at: Destination, name: str) -> Place:
+        view = self.app.view_functions.get(at.endpoint)
+        is_inside = view is not None and get_qualified_name(view) != name
+        if is_inside:
+            self.registry.learn(at.endpoint, name)
+        return self.place_at(at, name, is_inside=is_inside)
+
+    def place_at(self, at: Destination, name: str, *, is_inside: bool = False) -> Place:
+        default, metas = self.settings.default_limits, self.settings.meta_limits
+        return self.registry.at_function(self.app, at, name, default, meta_limits=metas, is_inside=is_inside)
+
+    # Checks
+
+    def start(self) -> None:
+        """At the first request, log what differs from Flask-Limiter in this app."""
+        if not self._started:
+            self._started = True
+            warn(self.app, self.settings, self.registry)
+
+    def progress(self, asked: Request) -> Progress:
+        """The progress of a request. It is kept in the request object, because an environment may run twice."""
+        known = self.progress_if_any(asked)
+        if known is None:
+            known = asked.__dict__[self._name_of_progress] = Progress(self.limiter)
+        return known
+
+    def progress_if_any(self, asked: Request) -> Progress | None:
+        return asked.__dict__.get(self._name_of_progress)
+
+    def check(self, asked: Request, place: Place) -> None:
+        """Check the limits at ``place``. Raises :exc:`RateLimitExceeded`."""
+        filters, progress = self.limiter.filters, self.progress(asked)
+        try:
+            if not filters or not any(fn() for fn in filters):
+                self._check(place, progress)
+        except RateLimitExceeded:
+            raise
+        except Exception:
+            if not self.settings.swallow_errors:
+                raise
+            self._log.exception("Failed to rate limit. Swallowing error")
+
+    def _check(self, place: Place, progress: Progress) -> None:
+        resolved = place.resolve()
+        question = self._question(place, resolved, progress)
+        if resolved.once:
+            progress.once |= resolved.once
+        if question.hits is None:
+            progress.tell(None)
+            return
+        answer = self._answer(question, place, progress)
+        if answer is None:
+            return
+        progress.tell(answer if question.asked or not answer.allowed else None)
+        if place.is_before:
+            progress.before = answer
+        if not answer.allowed:
+            raise self._refusal(answer, place, progress)
+        if question.waits_for_response:
+            progress.conditional.append(answer)
+
+    def _question(self, place: Place, resolved: Resolved, progress: Progress) -> Question:
+        once, keyed_by = progress.once, place.keyed_by
+        if keyed_by is None or (once and not once.isdisjoint(resolved.limits)):
+            return self._question_with(place, [each for each in resolved.limits if each not in once])
+        keys = tuple([self._key(each, place) for each in keyed_by])
         if max(map(len, keys), default=0) > LONGEST_REMEMBERED:
-            return self._question_of(stop, keys)
-        return self._question_at(stop, keys)
+            return self._question_of(place, keys)
+        return self._question_at(place, keys)
 
-    def _question_of(self, stop: Stop, keys: tuple[str, ...]) -> Question:
-        resolved = stop.applicable.resolve()
-        asked, metas = stop.asked(resolved, resolved.limits, dict(zip(stop.keyed_by or (), keys, strict=True)))
-        return Question.of(tuple(asked), tuple(metas), stop.spared, self._terms)
+    def _question_of(self, place: Place, keys: tuple[str, ...]) -> Question:
+        """The question if nothing but ``keys`` depends on the request."""
+        found = dict(zip(place.keyed_by or (), keys, strict=True))
+        asked, metas = limits_asked(place, place.resolve().limits, found, self.settings.key_prefix)
+        return Question.of(asked, metas, place.spared, self.terms)
 
-    def ask(self, question: Question, endpoint: str) -> Answer:
-        """Raises :class:`StorageError`."""
+    def _question_with(self, place: Place, limits: Iterable[RuntimeLimit]) -> Question:
+        """The question if more than the keys depends on the request."""
+        asked, metas = limits_asked(place, limits, _Keys(self, place), self.settings.key_prefix)
+        if any(len(part) > LONGEST_REMEMBERED for each in asked for part in each.identifiers):
+            return Question.of(asked, metas, place.spared, self.terms)
+        return self._question_now(asked, metas, place.spared, self.terms)
+
+    def _key(self, key_func: KeyFunction, place: Place) -> str:
+        given: object = key_func()
+        key = given if type(given) is str else key_of_client(given)
+        if not key:  # such clients share one quota, so that the limit is not off for them
+            self._log.warning("limits at %s: their key is empty", place.destination.endpoint)
+        return key
+
+    def _answer(self, question: Question, place: Place, progress: Progress) -> Answer | None:
         assert question.hits is not None
-        decision = self._multilimit.check_hits(question.hits, scope=endpoint, subjects=question.subjects)
+        endpoint = place.destination.endpoint
+        try:
+            decision = self._multilimit.check_hits(question.hits, scope=endpoint, subjects=question.subjects)
+        except StorageError:
+            if self._memory is None:
+                raise
+            return self._answer_of(self._memory, place, progress)
         return Answer(question, decision, time.time())
 
-    def ask_memory(self, question: Question) -> Answer:
-        """As :meth:`ask`, but in the memory of this process."""
-        assert self._memory is not None
-        return Answer(question, self._memory.check(question.hits or ()), time.time())
+    def _answer_of(self, memory: Engine, place: Place, progress: Progress) -> Answer | None:
+        """The answer of the fallback limits, in the memory of this process, once per request."""
+        declared = self.settings.in_memory_fallback
+        limits = [single for each in declared for single in each.limits() if single not in progress.once]
+        progress.once |= frozenset(limits)
+        fallback = Place(place.destination, place.version)
+        question = self._question_with(fallback, limits)
+        return None if question.hits is None else Answer(question, memory.check(question.hits), time.time())
 
-    def peek(self, asked: Asked) -> Answer:
-        """The state of one limit. Raises :class:`StorageError`."""
-        question = self.question((asked,))
-        return Answer(question, self.engine.peek(question.hits or ()), time.time())
+    # Refusals
+
+    def _refusal(self, answer: Answer, place: Place, progress: Progress) -> RateLimitExceeded:
+        before = progress.before
+        if before is not None and before is not answer and not place.is_inside:
+            before.decision = self.give_back(before.decision)
+        of_meta = answer.of_meta()
+        return self._exceeded(answer, progress) if of_meta is None else self._exceeded_meta(of_meta, progress)
+
+    def _exceeded(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
+        refusing, asked = answer.breached(), answer.question.asked
+        if self.settings.fail_on_first_breach:
+            refusing = refusing[:1]
+            answer.told = refusing[0] + 1
+        for number in refusing:
+            limit, identifiers, _ = asked[number]
+            self._log.info(
+                "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
+            )
+        response = None
+        for number in refusing:
+            reactions = (self.settings.on_breach, asked[number].limit.on_breach)
+            response = self._react(reactions, progress.view_rate_limits[number], "on_breach") or response
+        return RateLimitExceeded(asked[refusing[0]].limit, response=response, decision=answer.decision)
+
+    def _exceeded_meta(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
+        """The refusal by a meta limit. The client does not learn about other limits."""
+        ((limit, *_),) = answer.question.asked
+        progress.tell(answer)
+        reactions = (limit.on_breach or self.settings.on_meta_breach,)
+        response = self._react(reactions, progress.view_rate_limits[0], "on_meta_breach")
+        return RateLimitExceeded(limit, response=response, decision=answer.decision)
+
+    def _react(
+        self, reactions: Iterable[Callable[[RequestLimit], Response | None] | None], told: RequestLimit, name: str
+    ) -> Response | None:
+        """Call each once, and return the last response that any of them returns."""
+        response = None
+        for react in dict.fromkeys(reactions):
+            if react is None:
+                continue
+            try:
+                given = react(told)
+            except Exception as error:
+                if not self.settings.swallow_errors:
+                    raise
+                self._log.exception("%s callback failed with error %s", name, error)
+                continue
+            if isinstance(given, Response):
+                response = given
+        return response
+
+    # Responses
+
+    def finish(self, asked: Request, response: Response) -> None:
+        """Refund the charges that do not apply to ``response``, and add header fields if they are enabled."""
+        progress = self.progress_if_any(asked)
+        if progress is None:
+            return
+        for answer in progress.conditional:
+            given = (limit.deduct_when for limit, *_ in answer.question.asked)
+            unwanted = answer.unwanted(accepts is None or bool(accepts(response)) for accepts in given)
+            if unwanted:
+                answer.decision = self.give_back(answer.decision, unwanted)
+        if self.limiter.enabled and self.settings.headers_enabled and (shown := progress.view_rate_limit) is not None:
+            self._add_headers(response, shown)
 
     def give_back(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
         """Refund ``hits``, and return the decision after that."""
@@ -133,102 +327,41 @@ class InForce:
             return self._multilimit.refund(decision, hits)
         except StorageError as error:
             # The verdict does not change. The charge counts until it leaves its window.
-            SafeLogger(self.app.logger).error(
-                "Rate limits: could not refund what the check %s charged: %s", decision.id, error
-            )
+            SafeLogger(self.app.logger).error("Rate limits: could not refund what the check %s charged: %s", decision.id, error)
             return decision
 
-    def reset(self) -> None:
-        """Reset all quotas of the app."""
-        from flask_multilimit.testing import reset  # noqa: PLC0415 - the test kit: others need not load it
-
-        reset(self.app)
-
-    # Stops
-
-    def endpoint(self) -> str:
-        identify = self.settings.request_identifier
-        return (request.endpoint or "") if identify is None else identify()
-
-    def progress(self, asked: Request) -> Progress:
-        """The progress of a request. It is kept in the request object, because an environment may run twice."""
-        known = self.progress_if_any(asked)
-        if known is None:
-            known = asked.__dict__[self._name_of_progress] = Progress()
-        return known
-
-    def progress_if_any(self, asked: Request) -> Progress | None:
-        return asked.__dict__.get(self._name_of_progress)
-
-    def before(self, asked: Request) -> Stop:
-        """The check before the view is called."""
-        return self._stop(asked, None)
-
-    def at(self, asked: Request, name: str) -> Stop:
-        """The check where the decorated function ``name`` is called."""
-        return self._stop(asked, name)
-
-    def entered(self, asked: Request, location: str, owner: str) -> Stop:
-        """The check at a ``with`` statement, whose limit may differ each time."""
-        destination = Destination(self.endpoint(), asked.blueprint, asked.method)
-        self._registry.learn(destination.endpoint, location)
-        return self._made(destination, self.applicable_at(destination, location), owner=f"with in {owner}")
-
-    def _stop(self, asked: Request, name: str | None) -> Stop:
-        route, identify = asked.url_rule, self.settings.request_identifier
-        endpoint = None if route is None else route.endpoint
-        where = (endpoint or "" if identify is None else identify(), endpoint, asked.method, name)
-        known = self._stops.get(where)
-        if known is None or known.version != self._registry.version:
-            destination = Destination(where[0], asked.blueprint, asked.method)
-            known = self._made_before(destination) if name is None else self._made_at(destination, name)
-            _keep(self._stops, where, known)
-        return known
-
-    def _made_before(self, destination: Destination) -> Stop:
-        return self._made(destination, self.applicable_before(destination), is_before=True)
-
-    def _made_at(self, destination: Destination, name: str) -> Stop:
-        owner = "" if self.is_view(destination.endpoint, name) else name
-        if owner:
-            self._registry.learn(destination.endpoint, name)
-        return self._made(destination, self.applicable_at(destination, name), owner=owner)
-
-    def _made(self, destination: Destination, applicable: Applicable, **more: Any) -> Stop:
-        return Stop(
-            destination,
-            applicable if _may_be_limited(destination.endpoint) else Applicable(destination.method),
-            version=self._registry.version,
-            key_prefix=self.settings.key_prefix,
-            meta_limits=self.settings.meta_limits,
-            spared=self.is_free_of_meta_limits(destination),
-            **more,
-        )
-
-    def applicable_before(self, destination: Destination) -> Applicable:
-        """The limits to check before the view is called."""
-        application, default = self.settings.application_limits, self.settings.default_limits
-        return self._registry.before_request(self.app, destination, application=application, default=default)
-
-    def applicable_at(self, destination: Destination, name: str) -> Applicable:
-        """The limits to check where the decorated function ``name`` is called."""
-        return self._registry.at_function(self.app, destination, name, default=self.settings.default_limits)
-
-    def is_view(self, endpoint: str, name: str) -> bool:
-        """Whether ``name`` is the name of the view of ``endpoint``."""
-        known = self._views.get((endpoint, name))
-        if known is None or known[0] != self._registry.version:
-            view = self.app.view_functions.get(endpoint)
-            known = (self._registry.version, view is None or get_qualified_name(view) == name)
-            _keep(self._views, (endpoint, name), known)
-        return known[1]
-
-    def is_free_of_meta_limits(self, destination: Destination) -> bool:
-        return bool(self._registry.exemption(self.app, destination) & ExemptionScope.META)
+    def _add_headers(self, response: Response, shown: RequestLimit) -> None:
+        """Add header fields about ``shown``. A ``Retry-After`` that the view has set is never made earlier."""
+        names, headers = self.settings.header_names, response.headers
+        window = shown.window
+        reset_at = int(window.reset_time + 1)
+        headers.add(names[HeaderNames.LIMIT], str(shown.limit.amount))
+        headers.add(names[HeaderNames.REMAINING], str(window.remaining))
+        headers.add(names[HeaderNames.RESET], str(reset_at))
+        now = time.time()
+        retry_at = max((reset_at, *(_retry_at(given, now) for given in headers.getlist("Retry-After"))))
+        value = http_date(retry_at) if self.settings.retry_after == "http-date" else str(int(retry_at - now))
+        headers.set(names[HeaderNames.RETRY_AFTER], value)
 
 
-def _may_be_limited(endpoint: str) -> bool:
-    return bool(endpoint) and endpoint != "static" and not endpoint.endswith(".static")
+class _Keys(dict[KeyFunction, str]):
+    """The key that each ``key_func`` returns for this request. Each is called once."""
+
+    def __init__(self, state: InForce, place: Place) -> None:
+        self._state = state
+        self._place = place
+
+    def __missing__(self, key_func: KeyFunction) -> str:
+        found = self[key_func] = self._state._key(key_func, self._place)
+        return found
+
+
+def _retry_at(given: str, now: float) -> int:
+    """The end of an existing ``Retry-After``; 0 if it makes no sense."""
+    date = parse_date(given)
+    if date is not None:
+        return int(date.timestamp())
+    return int(now + int(given)) if given.isdecimal() and len(given) < 12 else 0
 
 
 def _prefix_of(app: Flask, settings: Settings) -> str:
@@ -236,14 +369,6 @@ def _prefix_of(app: Flask, settings: Settings) -> str:
     prefix: str = app.config.get("MULTILIMIT_KEY_PREFIX") or DEFAULT_PREFIX
     others = len(app.extensions.get(EXTENSION, ()))
     return f"{prefix[:LONGEST_PREFIX]}{others}:" if others and settings.is_in_memory else prefix
-
-
-def _keep(known: dict[Any, Any], where: Any, value: Any) -> None:
-    """Remember ``value``, in bounded memory: clients may invent methods, and a ``request_identifier`` any number of
-    names."""
-    if len(known) >= MOST_REMEMBERED:
-        known.clear()
-    known[where] = value
 
 
 def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:

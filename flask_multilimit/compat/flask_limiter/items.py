@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flask_multilimit import Ban, ConfigurationError, Rule
 
+LONGEST = 1000
+"""Characters of a text."""
 _SEPARATORS = re.compile("[,;|]")
 _ITEM = re.compile(
-    r"\s*(?P<amount>[0-9]{1,18})\s*(?:/|per)\s*(?:(?P<multiples>[0-9]{1,18})\s*)?(?P<unit>[a-z]+)\s*",
+    r"(?P<amount>[0-9]{1,12})\s*(?:/|per)\s*(?:(?P<multiples>[0-9]{1,12})\s*)?(?P<unit>[a-z]+)",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -49,6 +51,15 @@ class RateLimitItem:
     multiples: int
     granularity: Granularity
     namespace: str = "LIMITER"
+    is_meta: bool = False
+    """Whether it is that of a meta limit, which counts refusals."""
+
+    @classmethod
+    def of(cls, item: Any) -> RateLimitItem:
+        """``item`` as one of these; it may be one of the package limits."""
+        if isinstance(item, cls):
+            return item
+        return cls(item.amount, item.multiples or 1, Granularity(*item.GRANULARITY))
 
     @property
     def GRANULARITY(self) -> Granularity:  # noqa: N802 - its name there
@@ -59,7 +70,8 @@ class RateLimitItem:
         return self.granularity.seconds * self.multiples
 
     def key_for(self, *identifiers: object) -> str:
-        """The key of this limit for ``identifiers`` in Flask-Limiter: for logs. Keys in storage differ."""
+        """The key of this limit for ``identifiers`` in Flask-Limiter, which :meth:`StorageOfApp.clear` understands.
+        Keys in storage differ."""
         parts = [part.decode() if isinstance(part, bytes) else str(part) for part in identifiers]
         return "/".join([self.namespace, *parts, str(self.amount), str(self.multiples), self.granularity.name])
 
@@ -84,17 +96,17 @@ class RateLimitItem:
         return self.amount, self.multiples, self.granularity.seconds
 
     @property
-    def label(self) -> str:
-        """A short name for header fields and statistics."""
-        many = str(self.multiples) if self.multiples > 1 else ""
-        return f"{self.amount}/{many}{self.granularity.name}"
+    def type_name(self) -> str:
+        """Its type in keys. As in Flask-Limiter, limits of one scope, key and text share a quota."""
+        return f"meta-{self.amount}" if self.is_meta else f"limit-{self.amount}"
 
     def rule(self, algorithm: str) -> Rule:
         """The same limit as a :class:`Rule`.
 
         Raises :class:`ConfigurationError` for a limit that no rule can have, such as a window of more than 400 days.
         """
-        return _rule(self.get_expiry(), self.amount, algorithm, self.label)
+        many = str(self.multiples) if self.multiples > 1 else ""
+        return _rule(self.get_expiry(), self.amount, algorithm, f"{self.amount}/{many}{self.granularity.name}")
 
     def ban(self, cost: int) -> Ban | None:
         """The ban that it is as a meta limit with this ``cost``; ``None`` if it lets nothing pass.
@@ -109,10 +121,9 @@ class RateLimitItem:
 
 @lru_cache(maxsize=1024)
 def _rule(time: int, count: int, algorithm: str, name: str) -> Rule:
-    if count:
-        return Rule(time=time, count=count, algorithm=algorithm, name=name)
-    Rule(time=time, algorithm=algorithm)  # raises if the time is not valid
-    return Rule.refusing(time, algorithm=algorithm, name=name)  # admits nobody
+    if not count:
+        return Rule.refusing(time, algorithm=algorithm, name=name)
+    return Rule(time=time, count=count, algorithm=algorithm, name=name)
 
 
 @lru_cache(maxsize=1024)
@@ -120,15 +131,15 @@ def _ban(strikes: int, seconds: int) -> Ban:
     return Ban(after=strikes, within=seconds, time=seconds, factor=1, most=seconds)
 
 
-def parse_many(text: str) -> tuple[RateLimitItem, ...]:
+def parse_many(text: str, *, is_meta: bool = False) -> tuple[RateLimitItem, ...]:
     """The limits in ``text``, separated by ``;``, ``,`` or ``|``. Raises :class:`ConfigurationError`, which is a
     ``ValueError``."""
-    if not isinstance(text, str):
-        raise ConfigurationError(f'limit {text!r}: write it as text, such as "10/minute"')
-    return tuple(_item(part, text) for part in _SEPARATORS.split(text))
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise ConfigurationError(f'limit {text!r:.80}: write it as text, such as "10/minute"')
+    return tuple(_item(part.strip(), text, is_meta) for part in _SEPARATORS.split(text))
 
 
-def _item(part: str, text: str) -> RateLimitItem:
+def _item(part: str, text: str, is_meta: bool) -> RateLimitItem:
     match = _ITEM.fullmatch(part)
     if match is None:
         raise ConfigurationError(f'limit {text!r}: write it as "10/minute", "10 per 2 hours" or "1/second; 100/day"')
@@ -138,4 +149,4 @@ def _item(part: str, text: str) -> RateLimitItem:
         raise ConfigurationError(
             f"limit {text!r}: unknown unit {match['unit']!r}, use one of {', '.join(GRANULARITIES)}"
         )
-    return RateLimitItem(int(match["amount"]), int(match["multiples"] or 0) or 1, granularity)
+    return RateLimitItem(int(match["amount"]), int(match["multiples"] or 0) or 1, granularity, is_meta=is_meta)

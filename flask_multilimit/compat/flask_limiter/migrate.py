@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
-from flask import Flask
+from flask import Flask, current_app
+from flask.cli import with_appcontext
 
 from flask_multilimit import MultiLimitError
 from flask_multilimit.engine.text import visible
 
+from .constants import ExemptionScope
 from .contrib.util import get_remote_address_cloudflare
-from .declared import Limit, name_of
+from .declared import ApplicationLimit, Limit, RouteLimit, name_of
 from .in_force import InForce
-from .items import MOST_STRIKES, parse_many
-from .limiter import Limiter
-from .listing import limiter_of
+from .items import DAY, MOST_STRIKES, RateLimitItem, parse_many
 from .registry import view_name
 from .util import get_remote_address
 
-FIXED_WINDOW = (
-    "The strategy fixed-window admits up to twice the count across the edge of a window. Rules as text count exactly; "
-    'to keep it as it is, write Rule(time, count, algorithm="fixed_window").'
-)
-COUNTER = 'To keep the strategy sliding-window-counter, write Rule(time, count, algorithm="sliding_window_counter").'
-STRATEGIES = {"fixed_window": FIXED_WINDOW, "sliding_window_counter": COUNTER}
+NOTES_BY_ALGORITHM = {
+    "fixed_window": "The strategy fixed-window admits up to twice the count across the edge of a window. Rules as text "
+    'count exactly; to keep it as it is, write Rule(time, count, algorithm="fixed_window").',
+    "sliding_window_counter": "To keep the strategy sliding-window-counter, write "
+    'Rule(time, count, algorithm="sliding_window_counter").',
+}
 ADDRESSES = (
     "LimitType.IP takes all addresses of an IPv6 /64 as one client: MULTILIMIT_IPV6_PREFIX = 128 keeps them apart."
 )
-DAY = 86_400
-"""The default maximum length of a ban, in seconds."""
-SAME_UNITS = frozenset(("second", "minute", "hour", "day", "month"))
+TAKEN = frozenset(("default", "global", "ip", "user", "client"))
+"""Names of types of flask_multilimit, and that of the address behind Cloudflare."""
+LONGEST_NAME = 20
 
 
 @dataclass(slots=True)
@@ -48,187 +48,244 @@ class Move:
     notes: list[str] = field(default_factory=list)
 
 
-def migrate(app: Flask) -> None:
-    """Print the declarations."""
-    found = limiter_of(app)
-    if found is None:
+@click.command("migrate", help="Print, for each limit of the app's Limiters, the declaration to write in its place.")
+@with_appcontext
+def migrate() -> None:
+    """Run ``flask multilimit migrate``."""
+    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+    states = InForce.all_of(app)
+    if not states:
         raise click.ClickException("this app has no Limiter of flask_multilimit.compat.flask_limiter")
     try:
-        lines = report(app, *found)
+        lines = [line for number, state in enumerate(states, 1) for line in _report(state, number, len(states))]
     except MultiLimitError as error:
         raise click.ClickException(visible(str(error))) from error
-    click.echo("\n".join(map(visible, lines)))
+    click.echo("from flask import request")
+    click.echo("from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter\n")
+    click.echo("\n".join(map(visible, [*lines, ADDRESSES])))
 
 
-def report(app: Flask, limiter: Limiter, state: InForce) -> list[str]:
-    lines = ["from flask_multilimit import DEFAULT, IP, Ban, MultiLimit, Rule, exempt, rate_limiter", ""]
-    for each in moves(app, limiter, state):
-        lines += [f"{each.where}", f"    - {each.before}", *(f"    + {line}" for line in each.after)]
-        lines += [f"      # {note}" for note in each.notes] + [""]
-    notes = [note for algorithm, note in STRATEGIES.items() if state.settings.algorithm == algorithm]
-    return [*lines, *notes, ADDRESSES]
+def _report(state: InForce, number: int, count: int) -> Iterator[str]:
+    if count > 1:
+        yield f"# Limiter {number} of {count}, with key_func {name_of(state.limiter.key_func)}"
+    writer = Writer(state)
+    for each in writer.moves():
+        yield from (each.where, f"    - {each.before}", *(f"    + {line}" for line in each.after))
+        yield from (*(f"      # {note}" for note in each.notes), "")
+    for name, function in writer.names.items():
+        if name != _plain(function):
+            code = getattr(function, "__code__", None)
+            where = f"{code.co_filename}:{code.co_firstlineno}" if code else name_of(function)
+            yield f"{name} is {_plain(function)} at {where}"
+    if note := NOTES_BY_ALGORITHM.get(state.settings.algorithm):
+        yield note
 
 
-def moves(app: Flask, limiter: Limiter, state: InForce) -> Iterator[Move]:
-    """Functions and blueprints first; default limits and those of the app go last."""
-    endpoints = _endpoints_by_name(app)
-    for name, limit in limiter.registry.declared():
-        yield _move(limiter, _short(name), limit, endpoints.get(name, []))
-    for name in limiter.registry.exempted():
-        yield Move(_short(name), "@limiter.exempt", ["@exempt"], ["it leaves the limits of the view itself in force"])
-    for place, limits in (
-        ("default_limits", state.settings.default_limits),
-        ("application_limits", state.settings.application_limits),
-    ):
+class Writer:
+    """Writes the declarations for one Limiter."""
+
+    def __init__(self, state: InForce) -> None:
+        self._state = state
+        self.names: dict[str, Any] = {}
+        """What the names in the declarations stand for; those of lambdas are made up."""
+        self._endpoints: dict[str, list[str]] = {}
+        for endpoint in sorted(state.app.view_functions):
+            self._endpoints.setdefault(view_name(state.app, endpoint), []).append(endpoint)
+
+    def moves(self) -> Iterator[Move]:
+        """Functions and blueprints first; default limits and those of the app go last."""
+        registry, settings = self._state.registry, self._state.settings
+        for name, limits in registry.decorated.items():
+            yield from self._moves_of_function(name, list(limits))
+        for name, limits in registry.blueprints.items():
+            yield from (self._move(f'blueprint "{name}"', each) for each in limits)
+        for name, flags in registry.exempt_names.items():
+            yield _exemption(_short(name), flags, [])
+        for name, flags in registry.exempt_blueprints.items():
+            yield _exemption(f'blueprint "{name}"', flags, ["put it on the blueprint: exempt(...)(blueprint)"])
+        for place, defaults in (
+            ("default_limits", settings.default_limits),
+            ("application_limits", settings.application_limits),
+        ):
+            for limit in defaults:
+                move = self._move(f"MultiLimit(app, {place}=[...])", limit)
+                move.after = [line.removeprefix("@") for line in move.after]
+                yield move
+        for meta in settings.meta_limits:
+            notes = ["for each limiter whose refusals count"]
+            yield Move("meta_limits", self._text(meta), list(_ban((meta,), notes)), notes)
+        for function in self._state.limiter.filters:
+            after = [f"limit = functools.partial(rate_limiter, exempt_when={self._called(function, 'FILTER')})"]
+            yield Move("request_filter", name_of(function), after, ["write limit in place of rate_limiter everywhere"])
+
+    def _moves_of_function(self, name: str, limits: list[Limit]) -> Iterator[Move]:
+        flags = self._state.registry.exempt_names.get(name)
+        endpoints = self._endpoints.get(name, [])
+        counted: set[tuple[object, ...]] = set()
         for limit in limits:
-            move = _move(limiter, f"MultiLimit(app, {place}=[...])", limit, [])
-            move.after = [line.removeprefix("@") for line in move.after]
+            if flags:
+                yield Move(_short(name), self._before(limit), [], ["exempt() has switched it off: leave it out"])
+                continue
+            move = self._move(_short(name), limit, endpoints)
+            windows = {(limit.key_function, limit.methods, limit.scope, item.get_expiry()) for item in _items(limit)}
+            if counted & windows and not limit.scope and endpoints:
+                own = f', scope="{endpoints[0]}.{len(counted)}")'
+                move.after = [f"{line.removesuffix(')')}{own}" for line in move.after]
+                move.notes.append("with a scope of its own, because another limit here has the same window")
+            counted |= windows
             yield move
-    for meta in state.settings.meta_limits:
+
+    def _move(self, where: str, limit: Limit, endpoints: Iterable[str] = ()) -> Move:
         notes: list[str] = []
-        bans = list(_ban((meta,), notes))
-        yield Move("meta_limits", _shown(meta.limit_provider), bans, ["for each limiter whose refusals count", *notes])
-    for function in limiter.filters:
-        note = (
-            f"exempt_when={_called(function)} of each limiter: limit = functools.partial(rate_limiter, exempt_when=...)"
-        )
-        yield Move("request_filter", _called(function), [], [note])
+        options = ", ".join(self._options(limit, list(endpoints), notes))
+        after = [f"@rate_limiter({options})"]
+        if re.search(r":\d+$", where):  # a with statement, by its place in the code
+            after = [f'with current_app.extensions["multilimit"].limit({options}, scope="{where.split(":")[-2]}"):']
+        if limit.per_method:
+            after = [f'@rate_limiter({options}, methods=["{each}"])' for each in self._methods(limit, endpoints)]
+            notes.append("one limiter for each method: write one for each method that the view takes")
+        return Move(where, self._before(limit), after, notes)
+
+    def _methods(self, limit: Limit, endpoints: Iterable[str]) -> list[str]:
+        routes = [route for each in endpoints for route in self._state.app.url_map.iter_rules(each)]
+        taken = {method for route in routes for method in route.methods or ()} - {"HEAD", "OPTIONS"}
+        wanted = {method.upper() for method in limit.methods or ()}
+        return sorted((taken & wanted if wanted else taken) or wanted or {"GET", "POST"})
+
+    def _options(self, limit: Limit, endpoints: list[str], notes: list[str]) -> Iterator[str]:
+        yield from self._type(limit, notes)
+        yield f"rules={self._rules(limit, notes)}"
+        if isinstance(limit.scope, str) and limit.scope and not isinstance(limit, ApplicationLimit):
+            if limit.shared or len(endpoints) == 1:
+                yield f"scope={json.dumps(limit.scope if limit.shared else f'{endpoints[0]}:{limit.scope}')}"
+            else:
+                notes.append(f'without scope="{limit.scope}": scope= would make one quota of all these endpoints')
+        elif callable(limit.scope) and limit.shared:
+            yield f'scope="{self._called(limit.scope, "SCOPE")}"'
+        if limit.methods and not limit.per_method:
+            yield f"methods={json.dumps([method.upper() for method in limit.methods])}"
+        if callable(limit.cost) or limit.cost not in {None, 1}:
+            yield f"cost={self._called(limit.cost, 'COST') if callable(limit.cost) else limit.cost}"
+        if limit.exempt_when is not None:
+            yield f"exempt_when={self._called(limit.exempt_when, 'EXEMPT_WHEN')}"
+        if limit.deduct_when is not None:
+            yield f"charge_when={self._called(limit.deduct_when, 'CHARGE_WHEN')}"
+        if callable(limit.error_message):
+            yield f"message=lambda decision: {self._called(limit.error_message, 'MESSAGE')}()"
+        elif limit.error_message:
+            yield f"message={json.dumps(limit.error_message)}"
+        if limit.on_breach is not None:
+            yield f"on_rejected={self._called(limit.on_breach, 'ON_REJECTED')}"
+            notes.append(
+                "on_rejected is called with a Decision instead of a RequestLimit, and replaces that of MultiLimit here"
+            )
+        if isinstance(limit, RouteLimit) and not limit.override_defaults:
+            yield "with_defaults=True"
+        yield from _ban(tuple(limit.meta_limits or ()), notes)
+
+    def _type(self, limit: Limit, notes: list[str]) -> Iterator[str]:
+        key_func = limit.limit_by
+        called = "IP" if key_func is get_remote_address else self._called(key_func, "KEY")
+        if called != "IP":
+            notes.append(
+                f"a {called} that returns None says that the limit does not apply; the empty text is one shared "
+                "subject; for one that returns the same for everybody, write type=DEFAULT"
+            )
+        if callable(limit.scope):
+            scope = self._called(limit.scope, "SCOPE")
+            yield f'type=({called}, lambda: {scope}(request.endpoint or "")), name="{_type_name(f"{called}_{scope}")}"'
+        elif key_func is get_remote_address_cloudflare:
+            yield f'type={called}, name="client"'
+        else:
+            yield f"type={called}" + ("" if called == "IP" else f', name="{_type_name(called)}"')
+
+    def _rules(self, limit: Limit, notes: list[str]) -> str:
+        text = limit.limit_provider
+        if callable(text):
+            notes.append("when the callable returns None or empty text, no limit applies, as before")
+            return self._called(text, "RULES")
+        items = parse_many(text) if text else ()
+        if any(not item.amount for item in items):
+            notes.append("a limit of 0 refuses everything")
+            return "lambda: 0"
+        if all(item.granularity.name != "year" for item in items):
+            return json.dumps("; ".join(_as_text(item) for item in items))
+        notes.append("a year was 360 days; in the text of a rule it is 365")
+        return f"[{', '.join(f'Rule({item.get_expiry()}, {item.amount})' for item in items)}]"
+
+    def _called(self, function: Any, kind: str) -> str:
+        """The name of ``function``; for a lambda, or if another has the same name, one that is made up."""
+        name, number = _plain(function), 1
+        if not name.isidentifier():
+            name = kind
+        free = name
+        while self.names.setdefault(free, function) is not function:
+            number += 1
+            free = f"{name}_{number}"
+        return free
+
+    def _text(self, limit: Limit) -> str:
+        given = limit.limit_provider
+        return self._called(given, "RULES") if callable(given) else json.dumps(given)
+
+    def _before(self, limit: Limit) -> str:
+        text = self._text(limit)
+        if not isinstance(limit, RouteLimit):
+            return f"{type(limit).__name__}({text})"
+        scope = f'scope="{limit.scope}"' if isinstance(limit.scope, str) else "scope=..."
+        return f"@limiter.shared_limit({text}, {scope})" if limit.shared else f"@limiter.limit({text})"
 
 
-def _move(limiter: Limiter, where: str, limit: Limit, endpoints: list[str]) -> Move:
-    notes: list[str] = []
-    options = list(_options(limiter, limit, endpoints, notes))
-    methods: Iterable[str | None] = [None]
-    if limit.per_method:
-        methods = [method.upper() for method in limit.methods or ("GET", "POST")]
-        notes.append("one limiter for each method: write one for each method that the view takes")
-    after = []
-    for method in methods:
-        own = [f"methods={[method]}", f'scope="{_scope(limit, endpoints)}:{method}"'] if method else []
-        after.append(f"@rate_limiter({', '.join([*options, *own])})".replace("'", '"'))
-    return Move(where, _before(limit), after, notes)
+def _exemption(where: str, flags: ExemptionScope, notes: list[str]) -> Move:
+    scopes = {"application": ExemptionScope.APPLICATION, "default": ExemptionScope.DEFAULT}
+    levels = [json.dumps(name) for name, scope in scopes.items() if flags & scope]
+    if flags & ~(ExemptionScope.APPLICATION | ExemptionScope.DEFAULT | ExemptionScope.META):
+        notes.append("exempt the blueprints below, or leave the limits around it to each of them, one by one")
+    flagged = "|".join(name for name in ExemptionScope.__members__ if name != "NONE" and flags & ExemptionScope[name])
+    return Move(where, f"@limiter.exempt(flags={flagged})", [f"@exempt({', '.join(levels)})"] if levels else [], notes)
 
 
-def _options(limiter: Limiter, limit: Limit, endpoints: list[str], notes: list[str]) -> Iterator[str]:
-    yield from _type(limit.key_function or limiter.key_func, notes)
-    yield f"rules={_rules(limit, notes)}"
-    if limit.shared and limit.scope == "global":
-        pass  # limits of the app share their quota anyway
-    elif limit.scope and not limit.per_method:
-        yield from _scope_option(limit, endpoints, notes)
-    if limit.methods and not limit.per_method:
-        yield f"methods={[method.upper() for method in limit.methods]}"
-    if callable(limit.cost) or limit.cost not in {None, 1}:
-        yield f"cost={_shown(limit.cost)}"
-    if limit.exempt_when is not None:
-        yield f"exempt_when={_called(limit.exempt_when)}"
-    if limit.deduct_when is not None:
-        yield f"charge_when={_called(limit.deduct_when)}"
-    if callable(limit.error_message):
-        yield f"message=lambda decision: {_called(limit.error_message)}()"
-    elif limit.error_message:
-        yield f"message={json.dumps(limit.error_message)}"
-    if limit.on_breach is not None:
-        yield f"on_rejected={_called(limit.on_breach)}"
-        notes.append(
-            "on_rejected is called with the Decision instead of a RequestLimit, and replaces that of MultiLimit here"
-        )
-    if limit.role == "limit" and not limit.override_defaults:
-        yield "with_defaults=True"
-    meta = tuple(limit.meta_limits or ())
-    if meta:
-        yield from _ban(meta, notes)
-
-
-def _type(key_func: Any, notes: list[str]) -> Iterator[str]:
-    if key_func is get_remote_address:
-        yield "type=IP"
-        return
-    called = _called(key_func)
-    name = "client" if key_func is get_remote_address_cloudflare else re.sub(r"\W", "", called)[:20].strip("_") or "key"
-    if "<lambda>" in name_of(key_func):
-        called, name = "KEY", "key"
-        notes.append(
-            "KEY is the lambda that was key_func; for one that returns the same for everybody, write type=DEFAULT"
-        )
-    notes.append(
-        f"a {called} that returns None says that the limit does not apply; the empty text is one shared subject"
-    )
-    yield f'type={called}, name="{name}"'
-
-
-def _rules(limit: Limit, notes: list[str]) -> str:
-    text = limit.limit_provider
-    if callable(text):
-        notes.append("when the callable returns None or empty text, no limit applies, as before")
-        return _called(text)
-    items = parse_many(text) if text else ()
-    if all(item.granularity.name in SAME_UNITS for item in items):
-        return json.dumps("; ".join(part.strip() for part in re.split("[,;|]", text)))
-    rules = [f"Rule({item.get_expiry()}, {item.amount})" for item in items]
-    notes.append("a year was 360 days; in the text of a rule it is 365")
-    return f"[{', '.join(rules)}]"
-
-
-def _scope_option(limit: Limit, endpoints: list[str], notes: list[str]) -> Iterator[str]:
-    if callable(limit.scope):
-        notes.append(
-            f"a scope that depends on the request is part of the type: type=(IP, {_called(limit.scope)}), with a name="
-        )
-    else:
-        yield f'scope="{_scope(limit, endpoints)}"'
-
-
-def _scope(limit: Limit, endpoints: list[str]) -> str:
-    endpoint = endpoints[0] if endpoints else "ENDPOINT"
-    if callable(limit.scope) or not limit.scope:
-        return endpoint
-    return str(limit.scope) if limit.shared else f"{endpoint}:{limit.scope}"
-
-
-def _before(limit: Limit) -> str:
-    text = _shown(limit.limit_provider)
-    if limit.role != "limit":
-        return f"{type(limit).__name__}({text})"
-    return f'@limiter.shared_limit({text}, scope="{limit.scope}")' if limit.shared else f"@limiter.limit({text})"
-
-
-def _ban(meta: Sequence[object], notes: list[str]) -> Iterator[str]:
+def _ban(metas: tuple[Any, ...], notes: list[str]) -> Iterator[str]:
     """The ban for a meta limit: after so many refusals within a time, the client is refused for that time."""
-    texts = [getattr(each, "limit_provider", each) for each in meta]
-    items = [item for text in texts if isinstance(text, str) for item in parse_many(text)]
-    fitting = [item for item in items if item.amount <= MOST_STRIKES]
-    if len(fitting) != 1 or any(callable(text) for text in texts):
-        notes.append("meta limits become a ban: one for each limiter, not from a callable, after at most 1000 refusals")
-    for item in fitting[:1]:
-        seconds = item.get_expiry()
+    items = [(item, meta.cost or 1) for meta in metas for item in _items(meta)]
+    fitting = [
+        (item.amount - cost + 1, item.get_expiry())
+        for item, cost in items
+        if not callable(cost) and 0 < item.amount - cost + 1 <= MOST_STRIKES
+    ]
+    if metas and not len(fitting) == len(items) == len(metas) == 1:
+        notes.append("meta limits become a ban: one for each limiter, not from a callable, after 1 to 1000 refusals")
+    for after, seconds in fitting[:1]:
         most = f", most={seconds}" if seconds > DAY else ""
-        yield f"ban=Ban(after={item.amount}, within={seconds}, time={seconds}, factor=1{most})"
+        yield f"ban=Ban(after={after}, within={seconds}, time={seconds}, factor=1{most})"
         notes.append("limiters with one type, scope and ban share it")
 
 
-def _endpoints_by_name(app: Flask) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for endpoint in sorted(app.view_functions):
-        found.setdefault(view_name(app, endpoint), []).append(endpoint)
-    return found
+def _items(limit: Limit) -> tuple[RateLimitItem, ...]:
+    text = limit.limit_provider
+    return parse_many(text) if isinstance(text, str) and text else ()
+
+
+def _as_text(item: RateLimitItem) -> str:
+    unit = item.granularity.name
+    return f"{item.amount}/{unit}" if item.multiples == 1 else f"{item.amount} per {item.multiples} {unit}s"
+
+
+def _type_name(called: str) -> str:
+    """A name for a type of one's own, which no other type has."""
+    name = called[:LONGEST_NAME].strip("_") or "key"
+    return f"by_{name}"[:LONGEST_NAME] if name in TAKEN or not name[0].isalpha() else name
 
 
 def _short(name: str) -> str:
     """The module and the qualified name of a function, without the name in between."""
-    if name.startswith("blueprint ") or ":" in name:
-        return name
     parts = name.split(".")
     for number in range(1, len(parts)):
         module, plain, rest = parts[:number], parts[number], parts[number + 1 :]
-        if rest and rest[-1] == plain:
+        if ":" not in name and rest and rest[-1] == plain:
             return ".".join([*module, *rest])
     return name
 
 
-def _called(function: object) -> str:
+def _plain(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__)).rpartition(".")[2]
-
-
-def _shown(value: object) -> str:
-    return _called(value) if callable(value) else json.dumps(value)

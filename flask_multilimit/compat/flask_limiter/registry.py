@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from flask import Flask
 
 from .constants import ExemptionScope
-from .declared import Limit, RuntimeLimit
+from .declared import KeyFunction, Limit, MetaLimit, RuntimeLimit
 from .util import get_qualified_name
 
 SPARING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
@@ -19,7 +20,7 @@ SPARING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
 
 
 class Resolved(NamedTuple):
-    """The limits of one phase of a request."""
+    """The limits of one check of a request."""
 
     limits: tuple[RuntimeLimit, ...]
     """The limits, the shortest unit of time first."""
@@ -28,56 +29,7 @@ class Resolved(NamedTuple):
     again."""
 
 
-@dataclass(slots=True)
-class Applicable:
-    """The limits that may apply in one phase of a request. :meth:`resolve` returns those that do."""
-
-    method: str
-    always: tuple[Limit, ...] = ()
-    own: tuple[Limit, ...] = ()
-    around: tuple[Limit, ...] = ()
-    """The limits of the blueprint, and of those around it."""
-    default: tuple[Limit, ...] = ()
-    hinted: tuple[Limit, ...] = ()
-    """The limits of functions that were called there before."""
-    wants_default: bool = True
-    fixed: Resolved | None = None
-
-    def __post_init__(self) -> None:
-        every = (*self.always, *self.own, *self.around, *self.default, *self.hinted)
-        if not any(each.is_dynamic for each in every):
-            self.fixed = self._resolve()
-
-    def resolve(self) -> Resolved:
-        return self.fixed or self._resolve()
-
-    def _resolve(self) -> Resolved:
-        """The limits that exist now: a callable may have returned none."""
-        own, around = _singles(self.own), []
-        if not _override(own):
-            around = _singles(self.around)
-        stricter = [*own, *around]
-        wanted = self.wants_default and (
-            not _override(stricter) or not any(_serves(each, self.method) for each in stricter)
-        )
-        hinted = _singles(self.hinted)
-        default = _singles(self.default) if wanted or (hinted and not _override(hinted)) else []
-        once = [*_singles(self.always), *default, *around]
-        limits = dict.fromkeys((*once[: len(once) - len(around)], *stricter))
-        return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset(once))
-
-
-def _singles(declared: Iterable[Limit]) -> list[RuntimeLimit]:
-    return [single for each in declared for single in each.limits()]
-
-
-def _override(limits: Iterable[RuntimeLimit]) -> bool:
-    """Whether any of them replaces the default limits."""
-    return any(each.override_defaults for each in limits)
-
-
-def _serves(limit: RuntimeLimit, method: str) -> bool:
-    return limit.methods is None or method.lower() in limit.methods
+NO_LIMITS = Resolved((), frozenset())
 
 
 class Destination(NamedTuple):
@@ -88,21 +40,100 @@ class Destination(NamedTuple):
     blueprint: str | None
     method: str
 
+    @property
+    def may_be_limited(self) -> bool:
+        return bool(self.endpoint) and self.endpoint.rpartition(".")[2] != "static"
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """Where requests are checked: before a view, or at a decorated function or ``with`` statement. Knows the limits
+    that apply there, as far as they are known before the request."""
+
+    destination: Destination
+    version: int
+    """The version of the registry when this was made."""
+    always: tuple[Limit, ...] = ()
+    own: tuple[Limit, ...] = ()
+    around: tuple[Limit, ...] = ()
+    """The limits of the blueprint, and of those around it."""
+    default: tuple[Limit, ...] = ()
+    hinted: tuple[Limit, ...] = ()
+    """The limits of functions that were called there before."""
+    wants_default: bool = True
+    meta_limits: tuple[MetaLimit, ...] = ()
+    """The meta limits of the Limiter."""
+    spared: bool = False
+    """Whether meta limits refuse nobody here."""
+    is_before: bool = False
+    """Whether it is before the view."""
+    is_inside: bool = False
+    """Whether it is a function or ``with`` statement inside the view."""
+    fixed: Resolved | None = field(init=False, default=None)
+    """The limits, if they do not depend on the request."""
+    keyed_by: tuple[KeyFunction, ...] | None = field(init=False, default=None)
+    """The key functions, if nothing but their keys depends on the request; otherwise ``None``."""
+
+    def __post_init__(self) -> None:
+        if not any(each.is_dynamic for each in (*self.always, *self.own, *self.around, *self.default)):
+            self.fixed = self._resolve()
+            self.keyed_by = self._keyed_by(self.fixed)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is limited here."""
+        return self.fixed is not None and not self.fixed.limits and not self.meta_limits
+
+    def resolve(self) -> Resolved:
+        return self.fixed or self._resolve()
+
+    def _resolve(self) -> Resolved:
+        """The limits that exist now: a callable may have returned none."""
+        if not self.destination.may_be_limited:
+            return NO_LIMITS
+        own = _singles(self.own)
+        around = [] if _override(own) else _singles(self.around)
+        stricter = [*own, *around]
+        wanted = self.wants_default and (
+            not _override(stricter) or not any(each.serves(self.destination.method) for each in stricter)
+        )
+        default = _singles(self.default) if wanted or (self.hinted and not _override(self.hinted)) else []
+        once = [*_singles(self.always), *default]
+        limits = dict.fromkeys((*once, *stricter))
+        return Resolved(tuple(sorted(limits, key=lambda each: each.limit)), frozenset((*once, *around)))
+
+    def _keyed_by(self, fixed: Resolved) -> tuple[KeyFunction, ...] | None:
+        declared = (*self.meta_limits, *chain.from_iterable(each.meta_limits for each in fixed.limits))
+        if any(each.is_dynamic for each in declared):
+            return None
+        limits = (*_singles(declared), *fixed.limits)
+        if any(each.depends_on_request for each in limits):
+            return None
+        return tuple(dict.fromkeys(each.key_func for each in limits))
+
+
+def _singles(declared: Iterable[Limit]) -> list[RuntimeLimit]:
+    return [single for each in declared for single in each.limits()]
+
+
+def _override(limits: Iterable[RuntimeLimit] | Iterable[Limit]) -> bool:
+    """Whether any of them replaces the default limits."""
+    return any(each.override_defaults for each in limits)
+
 
 class Registry:
     """The declarations of one Limiter, for all apps that it serves."""
 
     def __init__(self, is_decorated: Callable[[Any], bool]) -> None:
-        self.is_decorated = is_decorated
+        self._is_decorated = is_decorated
         """Whether a function checks limits when it is called."""
         self.version: int = 0
-        """Increases with every declaration: plans made before may be outdated."""
+        """Increases with every declaration: places made before may be outdated."""
         self.decorated: dict[str, dict[Limit, None]] = {}
+        """The limits by the name of the decorated function."""
         self.blueprints: dict[str, dict[Limit, None]] = {}
-        self.marked: set[str] = set()
-        """Names of decorated functions."""
-        self._exempt_names: dict[str, ExemptionScope] = {}
-        self._exempt_blueprints: dict[str, ExemptionScope] = {}
+        self.exempt_names: dict[str, ExemptionScope] = {}
+        self.exempt_blueprints: dict[str, ExemptionScope] = {}
         self._targets: WeakSet[Any] = WeakSet()
         """The functions that limits were put on."""
         self._hints: dict[str, dict[str, None]] = {}
@@ -115,22 +146,22 @@ class Registry:
         if limit not in self.decorated.get(name, ()):
             self.decorated.setdefault(name, {})[limit] = None
             self.version += 1
-        self.marked.add(name)
 
-    def enter(self, location: str, limit: Limit) -> None:
+    def enter(self, endpoint: str, location: str, limit: Limit) -> None:
         """Set the limit of a ``with`` statement, which may differ each time."""
         self.decorated[location] = {limit: None}
+        self.learn(endpoint, location)
 
     def limit_blueprint(self, name: str, limit: Limit) -> None:
         self.blueprints.setdefault(name, {})[limit] = None
         self.version += 1
 
     def exempt_function(self, name: str, flags: ExemptionScope) -> None:
-        self._exempt_names[name] = flags
+        self.exempt_names[name] = flags
         self.version += 1
 
     def exempt_blueprint(self, name: str, flags: ExemptionScope) -> None:
-        self._exempt_blueprints[name] = flags
+        self.exempt_blueprints[name] = flags
         self.version += 1
 
     def learn(self, endpoint: str, name: str) -> None:
@@ -141,56 +172,61 @@ class Registry:
 
     # The limits that apply
 
-    def before_request(
-        self, app: Flask, destination: Destination, *, application: tuple[Limit, ...], default: tuple[Limit, ...]
-    ) -> Applicable:
+    def before_view(
+        self, app: Flask, at: Destination, application: tuple[Limit, ...], default: tuple[Limit, ...], **more: Any
+    ) -> Place:
         """The limits to check before the view is called: those of the application, and if no decorated function will be
         called, those of the blueprint and the default ones, unless the blueprint overrides these.
 
         If limits were put on the view, but the app calls the function below them (``limit(...)(view)`` after the view
         was registered), they are checked here, too.
         """
-        exempt, view = self.exemption(app, destination), app.view_functions.get(destination.endpoint)
-        limits_come = self.is_decorated(view)
+        exempt, view = self.exemption(app, at), app.view_functions.get(at.endpoint)
+        limits_come = self._is_decorated(view)
         lost = not limits_come and self._is_target(view)
-        deferred = limits_come or destination.endpoint in self._hints
-        return Applicable(
-            method=destination.method,
+        deferred = limits_come or at.endpoint in self._hints
+        return Place(
+            at,
+            self.version,
             always=() if exempt & ExemptionScope.APPLICATION else application,
-            own=self.limits_of(view_name(app, destination.endpoint)) if lost else (),
-            around=() if deferred else self._of_blueprint(app, destination.blueprint),
+            own=self.limits_of(view_name(app, at.endpoint)) if lost else (),
+            around=() if deferred else self._of_blueprint(app, at.blueprint),
             default=default,
-            hinted=self._hinted(destination.endpoint),
+            hinted=self._hinted(at.endpoint),
             wants_default=not deferred and not exempt & ExemptionScope.DEFAULT,
+            spared=bool(exempt & ExemptionScope.META),
+            is_before=True,
+            **more,
         )
 
-    def at_function(self, app: Flask, destination: Destination, name: str, *, default: tuple[Limit, ...]) -> Applicable:
+    def at_function(self, app: Flask, at: Destination, name: str, default: tuple[Limit, ...], **more: Any) -> Place:
         """The limits to check where the decorated function ``name`` is called: its own, those of the blueprint unless
         its own override them, and the default ones unless either overrides them for this method."""
-        return Applicable(
-            method=destination.method,
+        exempt = self.exemption(app, at)
+        return Place(
+            at,
+            self.version,
             own=self.limits_of(name),
-            around=self._of_blueprint(app, destination.blueprint),
+            around=self._of_blueprint(app, at.blueprint),
             default=default,
-            hinted=self._hinted(destination.endpoint),
-            wants_default=not self.exemption(app, destination) & ExemptionScope.DEFAULT,
+            hinted=self._hinted(at.endpoint),
+            wants_default=not exempt & ExemptionScope.DEFAULT,
+            spared=bool(exempt & ExemptionScope.META),
+            **more,
         )
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits of a decorated function: none if it is exempt from anything."""
-        return () if self._exempt_names.get(name) else tuple(self.decorated.get(name, ()))
+        return () if self.exempt_names.get(name) else tuple(self.decorated.get(name, ()))
 
-    def exemption(self, app: Flask, destination: Destination) -> ExemptionScope:
+    def exemption(self, app: Flask, at: Destination) -> ExemptionScope:
         """The exemptions of the view, of its blueprint, and of the blueprints above that exempt their descendants."""
-        scope, blueprint = (
-            self._exempt_names.get(view_name(app, destination.endpoint), ExemptionScope.NONE),
-            destination.blueprint,
-        )
-        if blueprint is None or blueprint not in app.blueprints:
+        scope = self.exempt_names.get(view_name(app, at.endpoint), ExemptionScope.NONE)
+        if at.blueprint is None or at.blueprint not in app.blueprints:
             return scope
-        own = self._exempt_blueprints.get(app.blueprints[blueprint].name, ExemptionScope.NONE)
+        own = self.exempt_blueprints.get(app.blueprints[at.blueprint].name, ExemptionScope.NONE)
         scope |= own & ~ExemptionScope.ANCESTORS
-        for flags in self._exempting_ancestors(blueprint).values():
+        for flags in self._exempting_ancestors(at.blueprint).values():
             scope |= flags
         return scope
 
@@ -199,7 +235,7 @@ class Registry:
         if blueprint is None or blueprint not in app.blueprints:
             return ()
         name = app.blueprints[blueprint].name
-        flags = self._exempt_blueprints.get(name, ExemptionScope.NONE)
+        flags = self.exempt_blueprints.get(name, ExemptionScope.NONE)
         if flags & ~SPARING_OWN & ~ExemptionScope.ANCESTORS:
             return ()
         own = tuple(self.blueprints.get(name, ()))
@@ -213,7 +249,7 @@ class Registry:
         return {
             part: flags
             for part in blueprint.split(".")
-            if (flags := self._exempt_blueprints.get(part, ExemptionScope.NONE)) & ExemptionScope.DESCENDENTS
+            if (flags := self.exempt_blueprints.get(part, ExemptionScope.NONE)) & ExemptionScope.DESCENDENTS
         }
 
     def _is_target(self, function: Any) -> bool:
@@ -224,16 +260,10 @@ class Registry:
     def _hinted(self, endpoint: str) -> tuple[Limit, ...]:
         return tuple(each for name in self._hints.get(endpoint, ()) for each in self.limits_of(name))
 
-    def exempted(self) -> list[str]:
-        """Names of views, and blueprints, that are exempt from anything."""
-        return [*self._exempt_names, *(f'blueprint "{name}"' for name in self._exempt_blueprints)]
-
-    def declared(self) -> Iterator[tuple[str, Limit]]:
-        """Every limit of a function or a blueprint, and where it was declared."""
-        for name, limits in self.decorated.items():
-            yield from ((name, each) for each in limits)
-        for name, limits in self.blueprints.items():
-            yield from ((f'blueprint "{name}"', each) for each in limits)
+    def declared(self) -> Iterator[Limit]:
+        """Every limit of a function or a blueprint."""
+        for limits in (*self.decorated.values(), *self.blueprints.values()):
+            yield from limits
 
 
 def view_name(app: Flask, endpoint: str) -> str:

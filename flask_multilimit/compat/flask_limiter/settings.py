@@ -4,66 +4,65 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from flask import Response
 
 from flask_multilimit import ConfigurationError
 
 from .constants import ConfigVars, HeaderNames
-from .declared import ApplicationLimit, Limit, LimitText, MetaLimit, Reaction
+from .declared import ApplicationLimit, Cost, Limit, LimitText, MetaLimit, Reaction, check, is_list, is_text
 from .storage import ALGORITHMS
 
 KNOWN = frozenset(value for name, value in vars(ConfigVars).items() if name.isupper())
 PREFIX = "RATELIMIT_"
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-class Common(NamedTuple):
-    """Options of all limits that are given as text: of the default limits, or of those of the application."""
+class Options(TypedDict, total=False):
+    """The arguments of a Limiter."""
 
-    per_method: bool | None = None
-    exempt_when: Callable[[], bool] | None = None
-    deduct_when: Callable[[Any], bool] | None = None
-    cost: int | Callable[[], int] | None = None
+    default_limits: Iterable[LimitText | Limit] | None
+    default_limits_per_method: bool | None
+    default_limits_exempt_when: Callable[[], bool] | None
+    default_limits_deduct_when: Callable[[Response], bool] | None
+    default_limits_cost: Cost | None
+    application_limits: Iterable[LimitText | ApplicationLimit] | None
+    application_limits_per_method: bool | None
+    application_limits_exempt_when: Callable[[], bool] | None
+    application_limits_deduct_when: Callable[[Response], bool] | None
+    application_limits_cost: Cost | None
+    headers_enabled: bool | None
+    header_name_mapping: dict[HeaderNames, str] | None
+    strategy: str | None
+    storage_uri: str | None
+    storage_options: dict[str, Any] | None
+    swallow_errors: bool | None
+    fail_on_first_breach: bool | None
+    on_breach: Reaction | None
+    meta_limits: Iterable[LimitText | MetaLimit] | None
+    on_meta_breach: Reaction | None
+    in_memory_fallback: Iterable[LimitText | Limit] | None
+    in_memory_fallback_enabled: bool | None
+    retry_after: str | None
+    key_prefix: str
+    request_identifier: Callable[..., str] | None
 
-    @classmethod
-    def from_settings(cls, config: Mapping[str, Any], family: str, given: Common) -> Common:
-        """Arguments of the Limiter take precedence over the settings of ``family``."""
-        per_method = given.per_method
-        if per_method is None:
-            per_method = bool(config.get(f"{family}_PER_METHOD", False))
-        return cls(
-            per_method=per_method,
-            exempt_when=given.exempt_when or config.get(f"{family}_EXEMPT_WHEN"),
-            deduct_when=given.deduct_when or config.get(f"{family}_DEDUCT_WHEN"),
-            cost=given.cost or config.get(f"{family}_COST", 1),
-        )
+
+LISTS = ("default_limits", "application_limits", "meta_limits", "in_memory_fallback")
 
 
-class Options(
-    NamedTuple
-):  # a dataclass with this many fields would take longer to define than the rest of the module to load
-    """The arguments of a Limiter; ``None`` for those that were not given."""
-
-    default_limits: Iterable[LimitText | Limit] | None = None
-    default: Common = Common()
-    application_limits: Iterable[LimitText | ApplicationLimit] | None = None
-    application: Common = Common()
-    headers_enabled: bool | None = None
-    header_names: Mapping[HeaderNames, str] = NOTHING
-    strategy: str | None = None
-    storage_uri: str | None = None
-    storage_options: Mapping[str, Any] = NOTHING
-    swallow_errors: bool | None = None
-    fail_on_first_breach: bool | None = None
-    on_breach: Reaction | None = None
-    meta_limits: Iterable[LimitText | MetaLimit] | None = None
-    on_meta_breach: Reaction | None = None
-    in_memory_fallback: Iterable[LimitText | Limit] | None = None
-    in_memory_fallback_enabled: bool | None = None
-    retry_after: str | None = None
-    key_prefix: str = ""
-    request_identifier: Callable[..., str] | None = None
+def check_options(given: Options) -> None:
+    """Raises :class:`ConfigurationError` for an argument of the wrong kind, and ``TypeError`` for an unknown one."""
+    for name, value in given.items():
+        if name not in Options.__annotations__:
+            raise TypeError(f"Limiter.__init__() got an unexpected keyword argument {name!r}")
+        if name in LISTS:
+            check(name, value, is_list, "a list")
+        if name in {"storage_uri", "strategy"}:
+            check(name, value, is_text, "text")
+        if name in {"header_name_mapping", "storage_options"}:
+            check(name, value, lambda value: isinstance(value, dict), "a dict")
+    check("request_identifier", given.get("request_identifier"), callable, "a callable")
 
 
 class Settings(NamedTuple):
@@ -89,38 +88,56 @@ class Settings(NamedTuple):
     request_identifier: Callable[..., str] | None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], given: Options, key_func: Callable[[], str]) -> Settings:
+    def of(cls, config: Mapping[str, Any], given: Options) -> Settings:
         """Raises :class:`ConfigurationError` for an invalid limit or an unknown strategy."""
-        default = Common.from_settings(config, f"{PREFIX}DEFAULTS", given.default)
-        application = Common.from_settings(config, f"{PREFIX}APPLICATION", given.application)
-        meta = list(given.meta_limits or ()) or _listed(config.get(ConfigVars.META_LIMITS))
-        fallback = list(given.in_memory_fallback or ()) or _listed(config.get(ConfigVars.IN_MEMORY_FALLBACK))
+
+        def chosen(name: str, setting: str, otherwise: Any = None) -> Any:
+            return given.get(name) or config.get(setting) or otherwise
+
+        def flag(name: str, setting: str, otherwise: bool) -> bool:
+            value = given.get(name)
+            return bool(config.get(setting, otherwise) if value is None else value)
+
+        def limits(name: str, setting: str, kind: type[Limit], **options: Any) -> tuple[Any, ...]:
+            """The limits given to the Limiter, otherwise those of the settings; ``options`` are of those as text."""
+            found = list(given.get(name) or ()) or _listed(config.get(setting))  # type: ignore[call-overload]
+            return tuple(each if isinstance(each, Limit) else kind(each, **options) for each in found)
+
+        def common(name: str, family: str) -> dict[str, Any]:
+            return {
+                "per_method": flag(f"{name}_per_method", f"{family}_PER_METHOD", False),
+                "exempt_when": chosen(f"{name}_exempt_when", f"{family}_EXEMPT_WHEN"),
+                "deduct_when": chosen(f"{name}_deduct_when", f"{family}_DEDUCT_WHEN"),
+                "cost": chosen(f"{name}_cost", f"{family}_COST", 1),
+            }
+
+        options = config.get(ConfigVars.STORAGE_OPTIONS)
+        check(ConfigVars.STORAGE_OPTIONS, options, lambda value: isinstance(value, dict), "a dict")
         return cls(
-            default_limits=_limits(
-                given.default_limits, config.get(ConfigVars.DEFAULT_LIMITS), Limit, default, key_function=key_func
+            default_limits=limits(
+                "default_limits", ConfigVars.DEFAULT_LIMITS, Limit, **common("default_limits", f"{PREFIX}DEFAULTS")
             ),
-            application_limits=_limits(
-                given.application_limits, config.get(ConfigVars.APPLICATION_LIMITS), ApplicationLimit, application
+            application_limits=limits(
+                "application_limits",
+                ConfigVars.APPLICATION_LIMITS,
+                ApplicationLimit,
+                **common("application_limits", f"{PREFIX}APPLICATION"),
             ),
-            meta_limits=tuple(each if isinstance(each, MetaLimit) else MetaLimit(each) for each in meta),
-            in_memory_fallback=tuple(
-                each if isinstance(each, Limit) else Limit(each, key_function=key_func) for each in fallback
-            ),
-            in_memory_fallback_enabled=_first(
-                given.in_memory_fallback_enabled, config.get(ConfigVars.IN_MEMORY_FALLBACK_ENABLED, False)
-            ),
-            algorithm=_algorithm(given.strategy or config.get(ConfigVars.STRATEGY) or "fixed-window"),
-            storage_uri=given.storage_uri or config.get(ConfigVars.STORAGE_URI) or None,
-            storage_options={**given.storage_options, **(config.get(ConfigVars.STORAGE_OPTIONS) or {})},
-            swallow_errors=_first(given.swallow_errors, config.get(ConfigVars.SWALLOW_ERRORS, False)),
-            fail_on_first_breach=_first(given.fail_on_first_breach, config.get(ConfigVars.FAIL_ON_FIRST_BREACH, True)),
-            on_breach=given.on_breach or config.get(ConfigVars.ON_BREACH),
-            on_meta_breach=given.on_meta_breach or config.get(ConfigVars.ON_META_BREACH),
-            headers_enabled=_first(given.headers_enabled, config.get(ConfigVars.HEADERS_ENABLED, False)),
-            header_names=_header_names(config, given.header_names),
-            retry_after=given.retry_after or config.get(ConfigVars.HEADER_RETRY_AFTER_VALUE),
-            key_prefix=given.key_prefix or config.get(ConfigVars.KEY_PREFIX) or "",
-            request_identifier=given.request_identifier or config.get(ConfigVars.REQUEST_IDENTIFIER),
+            meta_limits=limits("meta_limits", ConfigVars.META_LIMITS, MetaLimit),
+            in_memory_fallback=limits("in_memory_fallback", ConfigVars.IN_MEMORY_FALLBACK, Limit),
+            in_memory_fallback_enabled=flag("in_memory_fallback_enabled", ConfigVars.IN_MEMORY_FALLBACK_ENABLED, False),
+            algorithm=_algorithm(chosen("strategy", ConfigVars.STRATEGY, "fixed-window")),
+            storage_uri=chosen("storage_uri", ConfigVars.STORAGE_URI),
+            storage_options={**(given.get("storage_options") or {}), **(options or {})},
+            swallow_errors=flag("swallow_errors", ConfigVars.SWALLOW_ERRORS, False),
+            fail_on_first_breach=flag("fail_on_first_breach", ConfigVars.FAIL_ON_FIRST_BREACH, True),
+            on_breach=chosen("on_breach", ConfigVars.ON_BREACH),
+            on_meta_breach=chosen("on_meta_breach", ConfigVars.ON_META_BREACH),
+            headers_enabled=flag("headers_enabled", ConfigVars.HEADERS_ENABLED, False),
+            header_names=_header_names(config, given.get("header_name_mapping") or {}),
+            retry_after=chosen("retry_after", ConfigVars.HEADER_RETRY_AFTER_VALUE),
+            key_prefix=chosen("key_prefix", ConfigVars.KEY_PREFIX, ""),
+            request_identifier=chosen("request_identifier", ConfigVars.REQUEST_IDENTIFIER),
         )
 
     @property
@@ -146,21 +163,6 @@ def unknown_settings(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _limits(
-    given: Iterable[Any] | None, configured: Any, kind: type[Limit], common: Common, **more: Any
-) -> tuple[Limit, ...]:
-    """The limits given to the Limiter, otherwise those of the settings. ``common`` applies to limits given as text."""
-    options = {
-        "per_method": common.per_method,
-        "exempt_when": common.exempt_when,
-        "deduct_when": common.deduct_when,
-        "cost": common.cost,
-        **more,
-    }
-    limits = list(given or ()) or _listed(configured)
-    return tuple(each if isinstance(each, Limit) else kind(each, **options) for each in limits)
-
-
 def _listed(configured: Any) -> list[Any]:
     """The items of a setting: one text, which may have several limits, or a list of texts."""
     if isinstance(configured, (list, tuple)):
@@ -182,7 +184,3 @@ def _header_names(config: Mapping[str, Any], given: Mapping[HeaderNames, str]) -
         HeaderNames.RETRY_AFTER: ConfigVars.HEADER_RETRY_AFTER,
     }
     return {header: given.get(header) or config.get(name) or header.value for header, name in settings.items()}
-
-
-def _first(given: bool | None, configured: object) -> bool:
-    return bool(configured) if given is None else bool(given)

@@ -1,15 +1,18 @@
-"""Storages by the names of Flask-Limiter, and the ways to use them by hand."""
+"""Storages by the names of Flask-Limiter, and the ways to use quotas by hand."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from flask_multilimit import ConfigurationError
-from flask_multilimit.engine import Hit, Limiter, Storage, StorageError, hits_for
+from flask_multilimit import ConfigurationError, Decision, Rule
+from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
 
-from .items import Granularity, RateLimitItem
+from .items import GRANULARITIES, RateLimitItem
 
 ALGORITHMS = {
     "fixed-window": "fixed_window",
@@ -19,26 +22,18 @@ ALGORITHMS = {
 """Algorithms by the name of the strategy."""
 
 _OURS = {
-    "redis": "redis",
-    "rediss": "rediss",
-    "valkey": "valkey",
-    "valkeys": "valkeys",
-    "redis+unix": "unix",
-    "valkey+unix": "unix",
-    "unix": "unix",
-    "redis+sentinel": "redis+sentinel",
-    "valkey+sentinel": "redis+sentinel",
-    "redis+cluster": "redis+cluster",
-    "valkey+cluster": "redis+cluster",
-    "rediss+sentinel": "rediss+sentinel",
-    "rediss+cluster": "rediss+cluster",
-    "local": "local",
+    **{scheme: scheme for scheme in ("redis", "rediss", "valkey", "valkeys", "unix", "local")},
+    **{f"{server}+unix": "unix" for server in ("redis", "valkey")},
+    **{
+        f"{server}{tls}+{kind}": f"redis{tls}+{kind}"
+        for server in ("redis", "valkey")
+        for tls in ("", "s")
+        for kind in ("sentinel", "cluster")
+    },
 }
 """Our names of schemes."""
-_CLIENTS = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss", "unix": "unix"}
-"""Our schemes for one server, and redis-py's names for them."""
-_NOT_OF_THE_CLIENT = ("key_prefix", "wrap_exceptions")
-"""Options about keys and errors of Flask-Limiter, which have no meaning here."""
+_NOT_OF_THE_CLIENT = ("key_prefix", "wrap_exceptions", "use_replicas")
+"""Options about keys, errors and replicas of Flask-Limiter, which have no meaning here."""
 
 
 def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
@@ -54,18 +49,73 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
             "(pip install 'flask-multilimit[local]'); others cannot check several limits in one step"
         )
     given = {name: value for name, value in options.items() if name not in _NOT_OF_THE_CLIENT}
-    if not given:
-        return f"{ours}://{rest}"
-    import redis  # noqa: PLC0415 - no other storage needs it
+    return _client(ours, rest, given) if given else f"{ours}://{rest}"
 
-    if "connection_pool" in given:
-        return redis.Redis(**given)
-    if ours not in _CLIENTS:
-        raise ConfigurationError(
-            f"storage options {', '.join(given)}: write them into the URI, or make the client yourself and give it to "
-            "MultiLimit(app, storage=...) before the Limiter"
-        )
-    return redis.Redis.from_url(f"{_CLIENTS[ours]}://{rest}", **given)
+
+def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
+    """A client object of redis-py, made with ``options``."""
+    import redis  # noqa: PLC0415 - no other storage needs it
+    from redis.sentinel import Sentinel  # noqa: PLC0415
+
+    if "connection_pool" in options:
+        return redis.Redis(**options)
+    if scheme == "local":
+        raise ConfigurationError(f"storage options {', '.join(options)}: local:// takes none")
+    server, _, kind = scheme.replace("valkey", "redis").partition("+")
+    if not kind:
+        return redis.Redis.from_url(f"{server}://{rest}", **options)
+    login, _, place = rest.rpartition("@")
+    user, _, password = login.partition(":")
+    given = {"username": unquote(user), "password": unquote(password), "ssl": server == "rediss"}
+    options = {name: value for name, value in given.items() if value} | options
+    hosts, _, service = place.partition("?")[0].partition("/")
+    usual = 26379 if kind == "sentinel" else 6379
+    nodes = [(host, int(port or usual)) for host, _, port in (each.partition(":") for each in hosts.split(","))]
+    if kind == "cluster":
+        return redis.RedisCluster(startup_nodes=[redis.cluster.ClusterNode(*node) for node in nodes], **options)
+    service = options.pop("service_name", service)
+    return Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", None), **options).master_for(service)
+
+
+class Terms(NamedTuple):
+    """How a Limiter asks."""
+
+    algorithm: str
+    prefix: str
+    on_storage_error: str | None
+
+
+def hit_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms: Terms) -> Hit:
+    """The hit of ``item``; ``identifiers`` are those of the client, and last the scope."""
+    *subject, scope = identifiers or ("",)
+    (hit,) = hits_for(
+        item.rule(terms.algorithm),
+        scope=scope,
+        subject="/".join(subject),
+        type=item.type_name,
+        cost=cost,
+        prefix=terms.prefix,
+        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
+    )
+    return hit
+
+
+def ban_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms: Terms) -> Hit:
+    """The hit of a meta limit: a ban, or if it lets nothing pass at all, a rule."""
+    ban = item.ban(cost)
+    if ban is None:
+        return hit_for(replace(item, amount=0), identifiers, cost, terms)
+    *subject, scope = identifiers or ("",)
+    *_, hit = hits_for(
+        "1/minute",  # its own hit is not used
+        scope=scope,
+        subject="/".join(subject),
+        type=item.type_name,
+        prefix=terms.prefix,
+        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
+        ban=ban,
+    )
+    return hit
 
 
 class WindowStats(NamedTuple):
@@ -76,11 +126,54 @@ class WindowStats(NamedTuple):
     remaining: int
 
 
-class StorageOfApp:
-    """The value of ``Limiter.storage``."""
+class Strategy:
+    """The value of ``Limiter.limiter``: checks limits by hand, given an item and the identifiers of the client.
 
-    def __init__(self, limiter: Limiter, reset: Callable[[], None]) -> None:
+    An item is like ``RequestLimit.limit``, or one of the package limits. With the ``request_args`` of a
+    ``RequestLimit``, or the same texts, it is the quota of that limit.
+    """
+
+    def __init__(self, limiter: Limiter, terms: Terms, storage: StorageOfApp) -> None:
         self._limiter = limiter
+        self._terms = terms
+        self.storage = storage
+
+    def hit(self, item: Any, *identifiers: Any, cost: int = 1) -> bool:
+        """Take ``cost`` units if so many are left. Return whether they were."""
+        return self._limiter.check(self._hits(item, identifiers, cost)).allowed
+
+    def test(self, item: Any, *identifiers: Any, cost: int = 1) -> bool:
+        """Whether ``cost`` units are left."""
+        return self._limiter.peek(self._hits(item, identifiers, cost)).allowed
+
+    def get_window_stats(self, item: Any, *identifiers: Any) -> WindowStats:
+        """When the quota is reset, and what is left of it."""
+        if not item.amount:
+            return WindowStats(time.time() + item.get_expiry(), 0)
+        (status,) = self._limiter.peek(self._hits(item, identifiers, 1)).statuses
+        return WindowStats(time.time() + (status.retry_after or status.reset_after), status.remaining)
+
+    def clear(self, item: Any, *identifiers: Any) -> None:
+        """Reset the quota."""
+        self._limiter.reset(self._hits(item, identifiers, 1))
+
+    def _hits(self, item: Any, identifiers: tuple[Any, ...], cost: int) -> Hits:
+        own = RateLimitItem.of(item)
+        make = ban_for if own.is_meta else hit_for
+        return Hits([make(own, tuple(map(str, identifiers)), cost, self._terms)])
+
+
+_LADDER = (60, 3600, 86_400, 30 * 86_400, 400 * 86_400)
+"""Windows, in seconds, of the notes that say how long a counter lasts."""
+_MOST = 10**9
+
+
+class StorageOfApp:
+    """The value of ``Limiter.storage``: counts by keys of the app's own, and knows those of ``RequestLimit.key``."""
+
+    def __init__(self, limiter: Limiter, terms: Terms, reset: Callable[[], None]) -> None:
+        self._limiter = limiter
+        self._terms = terms
         self._reset = reset
 
     @property
@@ -100,50 +193,71 @@ class StorageOfApp:
         """Reset all quotas of the app."""
         self._reset()
 
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Add to a counter, which ends ``expiry`` seconds after its beginning. Return its value."""
+        value = _used(self._limiter.check(self._counter(key, expiry, amount)))
+        if value == amount:  # the first one notes for how long, because others do not know
+            self._limiter.reset(self._notes(key))
+            rung = next(number for number, window in enumerate(_LADDER) if window >= expiry)
+            self._limiter.check([replace(self._notes(key)[rung], cost=expiry)])
+        return value
 
-class Strategy:
-    """The value of ``Limiter.limiter``: checks limits by hand, given an item and the identifiers of the client.
+    def get(self, key: str) -> int:
+        """The value of a counter, or what is used of a quota."""
+        hits = self._found(key)
+        return _used(self._limiter.peek(hits)) if hits else 0
 
-    An item is like ``RequestLimit.limit``, or one of the package limits.
-    """
+    def get_expiry(self, key: str) -> float:
+        """When it ends, in seconds since the epoch."""
+        hits = self._found(key)
+        (wait,) = [status.reset_after for status in self._limiter.peek(hits).statuses] if hits else [0.0]
+        return time.time() + wait
 
-    def __init__(self, limiter: Limiter, algorithm: str, prefix: str) -> None:
-        self._limiter = limiter
-        self._algorithm = algorithm
-        self._prefix = prefix
+    def clear(self, key: str) -> None:
+        """Reset a counter, or a quota."""
+        hits = list(self._found(key) or ())
+        item, identifiers = _of_quota(key)
+        if item is not None and item.amount:
+            hits.append(ban_for(replace(item, is_meta=True), identifiers, 1, self._terms))
+        if hits:
+            self._limiter.reset([*hits, *self._notes(key)])
 
-    def hit(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        """Take ``cost`` units if so many are left. Return whether they were."""
-        hits = self._hits(item, identifiers, cost)
-        return bool(hits) and self._limiter.check(hits).allowed
+    def _found(self, key: str) -> Hits | None:
+        item, identifiers = _of_quota(key)
+        if item is not None:
+            return Hits([hit_for(item, identifiers, 1, self._terms)])
+        noted = max(map(_of_status, self._limiter.peek(self._notes(key)).statuses))
+        return self._counter(key, noted, 1) if noted else None
 
-    def test(self, item: RateLimitItem, *identifiers: str, cost: int = 1) -> bool:
-        """Whether ``cost`` units are left."""
-        hits = self._hits(item, identifiers, cost)
-        return bool(hits) and self._limiter.peek(hits).allowed
+    def _counter(self, key: str, expiry: int, amount: int) -> Hits:
+        rule = Rule(time=expiry, count=_MOST, algorithm="fixed_window")
+        return hits_for(rule, scope=key, type="counter", cost=amount, prefix=self._terms.prefix)
 
-    def get_window_stats(self, item: RateLimitItem, *identifiers: str) -> WindowStats:
-        hits = self._hits(item, identifiers, 1)
-        if not hits:
-            return WindowStats(time.time() + item.get_expiry(), 0)
-        (status,) = self._limiter.peek(hits).statuses
-        return WindowStats(time.time() + (status.retry_after or status.reset_after), status.remaining)
-
-    def clear(self, item: RateLimitItem, *identifiers: str) -> None:
-        """Reset the quota."""
-        self._limiter.reset(self._hits(item, identifiers, 1))
-
-    def _hits(self, item: RateLimitItem, identifiers: tuple[str, ...], cost: int) -> tuple[Hit, ...]:
-        *subject, scope = map(str, identifiers) if identifiers else ("",)
-        own = _item_from(item)
-        if not own.amount:
-            return ()
-        rule = own.rule(self._algorithm)
-        return hits_for(rule, scope=scope, subject="/".join(subject), type="limit", cost=cost, prefix=self._prefix)
+    def _notes(self, key: str) -> Hits:
+        rules = [Rule(time=window, count=_MOST, algorithm="fixed_window") for window in _LADDER]
+        return hits_for(rules, scope=key, type="expiry", prefix=self._terms.prefix)
 
 
-def _item_from(item: Any) -> RateLimitItem:
-    """``item`` as one of ours; it may be one of the package limits."""
-    if isinstance(item, RateLimitItem):
-        return item
-    return RateLimitItem(item.amount, item.multiples, Granularity(*item.GRANULARITY))
+def _used(decision: Decision) -> int:
+    (status,) = decision.statuses
+    return _of_status(status)
+
+
+def _of_status(status: RuleStatus) -> int:
+    return status.rule.count - status.remaining
+
+
+def _of_quota(key: str) -> tuple[RateLimitItem | None, tuple[str, ...]]:
+    """The limit and the identifiers of a ``RequestLimit.key``; no limit for a key that is the app's own."""
+    match = _KEY.fullmatch(key)
+    unit = match and GRANULARITIES.get(match["unit"])
+    if not match or not unit:
+        return None, ()
+    return RateLimitItem(int(match["amount"]), int(match["multiples"]), unit), tuple(
+        match["identifiers"].rsplit("/", 1)
+    )
+
+
+_KEY = re.compile(
+    r"LIMITER/(?P<identifiers>.*)/(?P<amount>[0-9]{1,12})/(?P<multiples>[0-9]{1,12})/(?P<unit>[a-z]+)", re.DOTALL
+)

@@ -13,6 +13,7 @@ from flask.views import MethodView, View
 from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from support.limiters import Library, at, by_header, codes, times
+from support.servers import Server, find_binaries
 
 # Limits of views
 
@@ -124,6 +125,43 @@ def an_empty_key(lib: Library) -> str:
     app = lib.app()
     limiter = lib.limiter(app)
     app.get("/")(limiter.limit("1/minute", key_func=lambda: "")(_view(1)))
+    return times(3, app.test_client())
+
+
+def a_key_of_zero(lib: Library) -> str:
+    return _with_key(lib, lambda: 0)
+
+
+def keys_that_are_objects(lib: Library) -> str:
+    kept: list[Any] = []
+    return _with_key(lib, lambda: kept.append(object()) or kept[-1])  # type: ignore[func-returns-value]
+
+
+def _with_key(lib: Library, key: Any) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app)
+    app.get("/")(limiter.limit("1/minute", key_func=key)(_view(1)))
+    return times(2, app.test_client())
+
+
+def a_limit_without_a_key(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, key_func=True)
+    app.get("/own", endpoint="own")(limiter.limit("1/minute", key_func=by_header())(_view(1)))
+    try:
+        app.get("/")(limiter.limit("1/minute")(_view(2)))
+    except ValueError:
+        seen = "an error at import"
+    else:
+        seen = times(1, app.test_client())
+    assert times(2, app.test_client(), "/own") == "200 429"
+    return seen
+
+
+def limits_of_the_same_text(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app)
+    app.get("/")(limiter.limit("4/minute")(limiter.limit("4/minute", error_message="no")(_view(1))))
     return times(3, app.test_client())
 
 
@@ -650,6 +688,10 @@ def text_that_is_no_limit(lib: Library) -> str:
     return _with_text(lib, "2/min") + " | " + _with_text(lib, "ten per minute")
 
 
+def a_very_large_amount(lib: Library) -> str:
+    return _with_text(lib, "1000000001/day")
+
+
 def a_window_of_years(lib: Library) -> str:
     return _with_text(lib, "1/year") + " | " + _with_text(lib, "1 per 3 years")
 
@@ -1131,6 +1173,24 @@ def meta_limits_during_an_outage(lib: Library) -> str:
     return _outage(lib, **options)
 
 
+def meta_limits_by_hand(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app, meta_limits=["1/hour"])
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
+    client = app.test_client()
+    with app.test_request_context():
+        (meta,) = lib.names.MetaLimit("1/hour").bind(limiter)
+        identifiers = ("127.0.0.1", "meta")
+        seen = [limiter.limiter.test(meta.limit, *identifiers)]
+        limiter.limiter.hit(meta.limit, *identifiers)
+        seen.append(limiter.limiter.test(meta.limit, *identifiers))
+        times(2, client)
+        assert not limiter.limiter.test(meta.limit, *identifiers)
+        limiter.limiter.clear(meta.limit, *identifiers)
+        seen.append(limiter.limiter.test(meta.limit, *identifiers))
+    return " | ".join(map(str, seen))
+
+
 def the_end_of_a_meta_limit(lib: Library) -> str:
     app = lib.app()
     limiter = lib.limiter(app, meta_limits=["2/minute"])
@@ -1232,6 +1292,14 @@ def retry_after_without_header_fields(lib: Library) -> str:
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     client = app.test_client()
     return " | ".join(str(client.get("/").headers.get("Retry-After")) for _ in range(2))
+
+
+def caching_of_a_refusal(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app)
+    app.get("/")(limiter.limit("1/minute")(_view(1)))
+    client = app.test_client()
+    return str([client.get("/") for _ in range(2)][-1].headers.get("Cache-Control"))
 
 
 def header_fields(lib: Library) -> str:
@@ -1445,6 +1513,39 @@ def limits_checked_by_hand(lib: Library) -> str:
 # Of the current request
 
 
+def counters_of_the_app(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app)
+    store, told = limiter.storage, list[Any]()
+    with app.app_context():
+        told += [store.get("mail"), store.incr("mail", 60), store.incr("mail", 60), store.incr("mail", 60, amount=3)]
+        told += [store.get("mail"), round(store.get_expiry("mail") - lib._now), store.incr("post", 5000)]
+        store.clear("mail")
+        told += [store.get("mail"), store.get("post"), limiter.limiter.storage.get("post"), store.incr("mail", 7)]
+        lib.advance(7)
+        told += [store.get("mail"), store.incr("mail", 60), store.get("post")]
+    return str(told)
+
+
+def quotas_by_the_key_of_a_limit(lib: Library) -> str:
+    app, seen = lib.app(), []
+    limiter = lib.limiter(app, key_prefix="p", key_func=by_header(), default_limits=["2/minute"])
+    app.get("/", endpoint="index")(_view(1))
+
+    @app.after_request
+    def note(response: Response) -> Response:
+        limit = limiter.current_limit
+        seen.append(f"{limiter.storage.get(limit.key)} of {limit.limit.amount}")
+        if "clear" in request.args:
+            limiter.limiter.storage.clear(limit.key)
+        return response
+
+    client = app.test_client()
+    return (
+        times(2, client, headers={"X-Key": "ann"}) + f" {seen} " + times(2, client, "/?clear") + " " + times(1, client)
+    )
+
+
 def current_limits(lib: Library) -> str:
     app, told = lib.app(), []
     limiter = lib.limiter(app)
@@ -1496,6 +1597,14 @@ def what_a_request_limit_knows(lib: Library) -> str:
 
     app.test_client().get("/")
     return str(told)
+
+
+def context_of_the_request(lib: Library) -> str:
+    app, seen = lib.app(), []
+    limiter = lib.limiter(app)
+    app.get("/")(limiter.limit("3/minute")(lambda: str(limiter.context.view_rate_limit.remaining)))
+    app.after_request(lambda response: seen.append(len(limiter.context.view_rate_limits)) or response)
+    return app.test_client().get("/").text + str(seen)
 
 
 def identify_request(lib: Library) -> str:
@@ -1723,6 +1832,16 @@ def an_outage(lib: Library) -> str:
 
 def an_outage_with_swallow_errors(lib: Library) -> str:
     return _outage(lib, swallow_errors=True)
+
+
+def a_refused_client_during_an_outage(lib: Library) -> str:
+    app = lib.app()
+    with Server(next(iter(find_binaries().values()))) as server:
+        uri = server.url.replace("unix:", "redis+unix:")
+        limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=uri, swallow_errors=True)
+        app.get("/")(limiter.limit("1/hour")(_view(1)))
+        seen = times(2, app.test_client())
+    return seen + " | " + times(1, app.test_client())
 
 
 def an_outage_with_a_fallback(lib: Library) -> str:

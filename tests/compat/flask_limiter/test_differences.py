@@ -40,6 +40,14 @@ def one_blueprint(app: Flask, limiter: Limiter) -> None:
     app.register_blueprint(shop)
 
 
+def one_function(app: Flask, limiter: Limiter) -> None:
+    @limiter.limit(lambda: "9/day")
+    def send() -> str:
+        return "sent"
+
+    app.get("/")(lambda: f"{send()}")
+
+
 @pytest.mark.parametrize(
     ("declare", "options", "named"),
     [
@@ -48,11 +56,8 @@ def one_blueprint(app: Flask, limiter: Limiter) -> None:
         (one_view("9/day", "5/hour"), {}, "all or nothing, headers of the check"),
         (one_view("9/day;5/hour"), {}, "all or nothing, headers of the check"),
         (one_view(), {"application_limits": ["9/day"]}, "all or nothing, headers of the check"),
-        (
-            one_view(lambda: "9/day"),
-            {},
-            "one quota whatever the count, callables that fail, headers of the check",
-        ),
+        (one_view("9/day", cost=2), {}, "all or nothing, headers of the check"),
+        (one_function, {}, "callables that fail, headers of the check"),
         (one_view("9/day", deduct_when=bool), {}, "charge first, headers of the check"),
         (one_view("9/day", meta_limits=["5/hour"]), {}, "headers of the check, end of a meta limit"),
         (one_view("9/day"), {"meta_limits": ["5/hour"]}, "headers of the check, end of a meta limit"),

@@ -1,17 +1,24 @@
-"""``flask multilimit migrate``: what it prints runs, and answers as before."""
+"""``flask multilimit migrate``: what it prints runs."""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask, request
+from flask import Blueprint, Flask, current_app, request
 
-from flask_multilimit import IP, Ban, Rule, rate_limiter
+import flask_multilimit
+from flask_multilimit import MultiLimit
 from flask_multilimit.compat.flask_limiter import ApplicationLimit, ExemptionScope, Limit, Limiter, get_remote_address
 from flask_multilimit.compat.flask_limiter.contrib.util import get_remote_address_cloudflare
+from flask_multilimit.compat.flask_limiter.in_force import InForce
+from flask_multilimit.compat.flask_limiter.migrate import Writer
+from support import flask_limiter_usages as usages
+from support.limiters import OURS, library
 
 
 def printed(app: Flask) -> str:
@@ -20,8 +27,24 @@ def printed(app: Flask) -> str:
     return result.output
 
 
+def written_in(text: str) -> dict[str, list[str]]:
+    """For each place in ``text``, the lines to write there."""
+    found: dict[str, list[str]] = {}
+    for block in text.split("\n\n"):
+        lines = block.splitlines()
+        place = next((number for number, line in enumerate(lines) if line.startswith("    - ")), 1) - 1
+        added = [line.removeprefix("    + ") for line in lines if line.startswith("    + ")]
+        if added:
+            found.setdefault(lines[place], []).extend(added)
+    return found
+
+
 def by_plan() -> str:
     return request.headers.get("X-Plan", "")
+
+
+def user() -> str:
+    return "ann"
 
 
 def is_internal() -> bool:
@@ -40,14 +63,25 @@ def units() -> int:
     return 2
 
 
+def part(endpoint: str) -> str:
+    return endpoint
+
+
+def limits_now() -> str:
+    return "3/minute"
+
+
 def search() -> str:
     return "found"
 
 
-def limited(limit: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> Flask:
+def limited(*limits: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> Flask:
     app = Flask("shop")
     limiter = Limiter(get_remote_address, app=app, strategy="moving-window", **options)
-    app.route("/", endpoint="search", methods=methods)(limit(limiter)(search))
+    view: Any = search
+    for limit in limits:
+        view = limit(limiter)(view)
+    app.route("/", endpoint="search", methods=methods)(view)
     return app
 
 
@@ -55,10 +89,17 @@ def limited(limit: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> 
     ("limit", "declaration"),
     [
         (lambda it: it.limit("3/minute"), 'type=IP, rules="3/minute"'),
-        (lambda it: it.limit("3 per minute,20/2hours | 90/day"), 'type=IP, rules="3 per minute; 20/2hours; 90/day"'),
+        (lambda it: it.limit("3 per minute,20/2hours | 90/day"), 'type=IP, rules="3/minute; 20 per 2 hours; 90/day"'),
         (lambda it: it.limit("100/year"), "type=IP, rules=[Rule(31104000, 100)]"),
+        (lambda it: it.limit("0/minute"), "type=IP, rules=lambda: 0"),
+        (lambda it: it.limit(limits_now), "type=IP, rules=limits_now"),
+        (lambda it: it.limit(lambda: "3/minute"), "type=IP, rules=RULES"),
         (lambda it: it.shared_limit("3/minute", "mail"), 'type=IP, rules="3/minute", scope="mail"'),
         (lambda it: it.limit("3/minute", scope="part"), 'type=IP, rules="3/minute", scope="search:part"'),
+        (
+            lambda it: it.limit("3/minute", scope=part),
+            'type=(IP, lambda: part(request.endpoint or "")), name="IP_part", rules="3/minute"',
+        ),
         (lambda it: it.limit("3/minute", methods=["GET"]), 'type=IP, rules="3/minute", methods=["GET"]'),
         (lambda it: it.limit("4/minute", cost=2), 'type=IP, rules="4/minute", cost=2'),
         (lambda it: it.limit("4/minute", cost=units), 'type=IP, rules="4/minute", cost=units'),
@@ -79,27 +120,95 @@ def limited(limit: Any, methods: tuple[str, ...] = ("GET",), **options: Any) -> 
         (lambda it: it.limit("3/minute", on_breach=tell), 'type=IP, rules="3/minute", on_rejected=tell'),
         (lambda it: it.limit("3/minute", override_defaults=False), 'type=IP, rules="3/minute", with_defaults=True'),
         (lambda it: it.limit("3/minute", key_func=by_plan), 'type=by_plan, name="by_plan", rules="3/minute"'),
+        (lambda it: it.limit("3/minute", key_func=user), 'type=user, name="by_user", rules="3/minute"'),
+        (lambda it: it.limit("3/minute", key_func=lambda: "all"), 'type=KEY, name="KEY", rules="3/minute"'),
         (
             lambda it: it.limit("3/minute", key_func=get_remote_address_cloudflare),
             'type=get_remote_address_cloudflare, name="client", rules="3/minute"',
         ),
     ],
 )
-def test_a_declaration_that_runs(limit: Any, declaration: str) -> None:
-    text = printed(limited(limit))
+def test_each_option_has_its_declaration(limit: Any, declaration: str) -> None:
+    app = limited(limit)
 
-    assert f"    + @rate_limiter({declaration})\n" in text
-    limiter: Any = eval(f"rate_limiter({declaration})", {**globals(), "Rule": Rule, "IP": IP, "Ban": Ban})
-    assert callable(limiter(search))
-    assert rate_limiter is not None
+    assert f"    + @rate_limiter({declaration})\n" in printed(app)
+    assert_that_it_runs(app)
 
 
-def test_one_limiter_a_method() -> None:
-    text = printed(limited(lambda it: it.limit("3/minute", per_method=True, methods=["GET", "POST"]), ("GET", "POST")))
+@pytest.mark.parametrize("name", usages.USAGES)
+def test_what_is_printed_for_public_code_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare, asks, options = usages.USAGES[name]
+    with monkeypatch.context() as patch, library(OURS, patch.setattr) as lib:
+        shop = usages.Shop(lib, options)
+        declare(shop)
+        client = shop.app.test_client()
+        for each in asks.split():
+            client.open("/" + re.split(r"[/*@]", f"{each}/")[1])
+        if "limiter" in shop.app.cli.commands:
+            assert_that_it_runs(shop.app)
 
-    for method in ("GET", "POST"):
-        written = f'@rate_limiter(type=IP, rules="3/minute", methods=["{method}"], scope="search:{method}")'
-        assert written in text
+
+def assert_that_it_runs(app: Flask) -> None:
+    """Write what is printed for ``app`` into an app of its own, and ask each of its endpoints."""
+    names: dict[str, Any] = {name: getattr(flask_multilimit, name) for name in flask_multilimit.__all__}
+    names |= {"functools": functools, "request": request, "current_app": current_app}
+    for state in InForce.all_of(app):
+        writer = Writer(state)
+        list(writer.moves())
+        names |= writer.names
+    written, moved = written_in(printed(app)), Flask("moved")
+    lists = {"default_limits": list[Any](), "application_limits": list[Any]()}
+    for name, found in lists.items():
+        found += [eval(line, names) for line in written.pop(f"MultiLimit(app, {name}=[...])", [])]
+    MultiLimit(moved, **lists)
+    endpoints = {f"{view.__module__}.{view.__qualname__}": endpoint for endpoint, view in app.view_functions.items()}
+    for where, lines in written.items():
+        if where.startswith("blueprint "):
+            names["blueprint"] = Blueprint(re.sub(r"\W", "", where), __name__)
+            names["blueprint"].add_url_rule(f"/{where}", "view", lambda: "ok")
+            exec("\n".join(f"({line.removeprefix('@')})(blueprint)" for line in lines), names)
+            moved.register_blueprint(names["blueprint"])
+        elif lines[0].startswith("@"):
+            exec("\n".join([*reversed(lines), "def view(**_): return 'ok'"]), names)
+            for route in app.url_map.iter_rules(endpoints[where]) if where in endpoints else ():
+                moved.add_url_rule(route.rule, route.endpoint, names["view"], methods=route.methods)
+        else:
+            with moved.test_request_context():
+                exec("\n".join(map(as_statement, lines)), names)
+    for route in list(moved.url_map.iter_rules()):
+        for method in (route.methods or set()) & {"GET", "POST"}:
+            asked = {"path": re.sub("<.*?>", "1", route.rule), "headers": {"CF-Connecting-IP": "203.0.113.7"}}
+            assert moved.test_client().open(method=method, **asked).status_code < 500, route
+
+
+def as_statement(line: str) -> str:
+    if line.startswith("ban="):
+        return f"rate_limiter(rules='9/minute', {line})"
+    return f"{line}\n    pass" if line.startswith("with ") else line
+
+
+@pytest.mark.parametrize(
+    ("methods", "given", "expected"),
+    [
+        (("GET", "POST"), None, "GET POST"),
+        (("GET", "POST", "PUT"), ["GET", "POST"], "GET POST"),
+        (("GET",), None, "GET"),
+    ],
+)
+def test_one_limiter_for_each_method_that_the_view_takes(
+    methods: tuple[str, ...], given: list[str] | None, expected: str
+) -> None:
+    app = limited(lambda it: it.limit("3/minute", per_method=True, methods=given), methods=methods)
+
+    assert re.findall(r'rules="3/minute", methods=\["(\w+)"\]\)', printed(app)) == expected.split()
+    assert_that_it_runs(app)
+
+
+def test_a_second_limit_of_the_same_window_gets_a_scope() -> None:
+    app = limited(lambda it: it.limit("3/minute"), lambda it: it.limit("5/minute", deduct_when=failed))
+
+    assert '+ @rate_limiter(type=IP, rules="5/minute", charge_when=failed, scope="search.1")' in printed(app)
+    assert_that_it_runs(app)
 
 
 def test_all_that_is_not_on_a_view() -> None:
@@ -112,9 +221,7 @@ def test_all_that_is_not_on_a_view() -> None:
         meta_limits=["5/day"],
     )
     limiter.request_filter(is_internal)
-    blueprint = Blueprint("api", __name__)
-    limiter.limit("7/minute")(blueprint)
-    limiter.exempt(search, flags=ExemptionScope.DEFAULT)
+    limiter.limit("7/minute", scope="x")(Blueprint("api", __name__))
 
     text = printed(app)
 
@@ -123,23 +230,63 @@ def test_all_that_is_not_on_a_view() -> None:
         'MultiLimit(app, default_limits=[...])\n    - Limit("50/hour")\n',
         '    + rate_limiter(type=IP, rules="50/hour", cost=2)\n',
         '    + rate_limiter(type=IP, rules="1000/day")\n',
-        "    - @limiter.exempt\n    + @exempt\n",
-        "exempt_when=is_internal of each limiter",
+        "limit = functools.partial(rate_limiter, exempt_when=is_internal)",
         "fixed-window admits up to twice the count",
+        'meta_limits\n    - "5/day"\n    + ban=Ban(after=5, within=86400, time=86400, factor=1)',
     ):
         assert line in text, text
-    assert re.search(r'meta_limits\n    - "5/day"\n    \+ ban=Ban\(after=5, within=86400, time=86400, factor=1\)', text)
+    assert_that_it_runs(app)
 
 
-def test_meta_limits_that_are_no_single_ban_are_told() -> None:
-    text = printed(limited(lambda it: it.limit("3/minute", meta_limits=["5/hour", lambda: "9/day"])))
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (ExemptionScope.APPLICATION, '@exempt("application")'),
+        (ExemptionScope.DEFAULT, '@exempt("default")'),
+        (ExemptionScope.APPLICATION | ExemptionScope.DEFAULT, '@exempt("application", "default")'),
+        (ExemptionScope.META, None),
+    ],
+)
+def test_an_exempt_view_keeps_the_limits_that_it_had(flags: ExemptionScope, expected: str | None) -> None:
+    app = limited(lambda it: it.limit("3/minute"), lambda it: it.exempt(flags=flags), default_limits=["9/minute"])
+
+    written = written_in(printed(app)).get(f"{__name__}.search")
+
+    assert written == (expected and [expected]), "its own limit is off"
+    assert_that_it_runs(app)
+
+
+def test_the_limits_of_each_limiter_are_printed() -> None:
+    app = Flask("shop")
+    for text in ("1/minute", "2/hour"):
+        app.get(f"/{text}", endpoint=text[0])(Limiter(get_remote_address, app=app).limit(text)(search))
+
+    text = printed(app)
+
+    assert re.findall("# Limiter .*|rules=.*", text) == [
+        *("# Limiter 1 of 2, with key_func flask_multilimit.compat.flask_limiter.util.get_remote_address",),
+        'rules="1/minute")',
+        *("# Limiter 2 of 2, with key_func flask_multilimit.compat.flask_limiter.util.get_remote_address",),
+        'rules="2/hour")',
+    ]
+
+
+def test_a_lambda_is_named_by_its_place_in_the_code() -> None:
+    app = limited(lambda it: it.limit(lambda: "3/minute"), lambda it: it.limit(lambda: "5/hour"))
+
+    assert re.findall(r"(RULES\w*) is <lambda> at .*test_migrate.py:\d+", printed(app)) == ["RULES", "RULES_2"]
+
+
+@pytest.mark.parametrize("metas", [["5/hour", lambda: "9/day"], ["0/hour"], ["5/hour; 9/day"]])
+def test_meta_limits_that_are_no_single_ban_are_told(metas: list[str | Callable[[], str]]) -> None:
+    text = printed(limited(lambda it: it.limit("3/minute", meta_limits=metas)))
 
     assert "meta limits become a ban: one for each limiter, not from a callable" in text
 
 
 def test_an_app_without_limiter() -> None:
     app = limited(lambda it: it.limit("3/minute"))
-    app.extensions["limiter"].clear()
+    app.extensions["multilimit.flask_limiter"].clear()
 
     result = app.test_cli_runner().invoke(args=["multilimit", "migrate"])
 
@@ -157,3 +304,4 @@ def test_the_example_of_the_guide() -> None:
 
     assert '+ @rate_limiter(type=IP, rules="3/minute; 20/hour")' in printed_now
     assert '+ @rate_limiter(type=IP, rules="2/hour", scope="mail")' in printed_now
+    assert_that_it_runs(namespace["app"])

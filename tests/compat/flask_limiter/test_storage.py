@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -11,6 +12,7 @@ from flask import Flask
 from flask_multilimit import ConfigurationError, MultiLimit
 from flask_multilimit.compat.flask_limiter import Limiter, get_remote_address
 from flask_multilimit.compat.flask_limiter.storage import storage_from
+from support.cluster import Cluster
 from support.servers import Server
 
 
@@ -58,10 +60,32 @@ def test_a_connection_pool_is_used() -> None:
     assert storage_from("redis://ignored", {"connection_pool": pool}).connection_pool is pool
 
 
-@pytest.mark.parametrize("uri", ["redis+sentinel://a:26379/mymaster", "redis+cluster://a:7000"])
-def test_options_that_no_single_client_takes_are_an_error(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match="storage options socket_timeout: write them into the URI"):
-        storage_from(uri, {"socket_timeout": 7})
+def test_options_make_a_client_of_sentinels() -> None:
+    uri = "redis+sentinel://ann:b%40b@a:26379,b/mymaster"
+    client = storage_from(uri, {"socket_timeout": 7, "sentinel_kwargs": {"password": "of sentinels"}})
+
+    pool = client.connection_pool
+    asked = [each.connection_pool.connection_kwargs for each in pool.sentinel_manager.sentinels]
+    assert (pool.service_name, pool.connection_kwargs["password"]) == ("mymaster", "b@b")
+    assert pool.connection_kwargs["socket_timeout"] == 7
+    assert [(each["host"], each["port"], each["password"]) for each in asked] == [
+        ("a", 26379, "of sentinels"),
+        ("b", 26379, "of sentinels"),
+    ]
+
+
+def test_options_make_a_client_of_a_cluster(shared_cluster: Cluster) -> None:
+    app = Flask("shop")
+    uri = shared_cluster.uri.replace("redis+cluster", "valkey+cluster")
+    limiter = Limiter(get_remote_address, app=app, storage_uri=uri, storage_options={"socket_timeout": 5})
+    app.get("/")(limiter.limit("1/hour", scope=uuid4().hex)(lambda: "ok"))
+
+    assert [app.test_client().get("/").status_code for _ in range(2)] == [200, 429]
+
+
+def test_options_of_a_storage_that_takes_none_are_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="storage options socket_timeout: local:// takes none"):
+        storage_from("local://", {"socket_timeout": 7})
 
 
 def test_limits_are_kept_on_a_server(server: Server) -> None:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
-from flask_multilimit import Decision
-from flask_multilimit.engine import Hit, Hits, RuleStatus, hits_for
+from flask_multilimit import ConfigurationError, Decision
+from flask_multilimit.engine import Hit, Hits, RuleStatus
 
-from .declared import Binding, RouteLimit, RuntimeLimit, type_name_of
+from .declared import Binding, KeyFunction, MetaLimit, RuntimeLimit
 from .items import RateLimitItem
-from .storage import Strategy, WindowStats
-
-NOT_ASKED = "1/minute"
-"""A rule for making the hits of a ban; its own hit is not used."""
-LONGEST_REMEMBERED = 256
-"""The most characters of a key that is remembered: clients can invent keys, and must not fill the memory."""
+from .registry import Place
+from .storage import Strategy, Terms, WindowStats, ban_for, hit_for
 
 
 class Asked(NamedTuple):
@@ -28,8 +23,6 @@ class Asked(NamedTuple):
     identifiers: tuple[str, ...]
     """The prefix if there is one, the key, the scope."""
     cost: int
-    owner: str = ""
-    """The function or ``with`` statement inside of the view that has the limit for itself."""
 
 
 class Meta(NamedTuple):
@@ -40,16 +33,8 @@ class Meta(NamedTuple):
     """The limits whose refusals it counts, by their places in the question; ``None``: all."""
 
 
-class Terms(NamedTuple):
-    """How a Limiter asks."""
-
-    algorithm: str
-    prefix: str
-    on_storage_error: str | None
-
-
 class Question(NamedTuple):
-    """All limits of a phase as one question to storage."""
+    """All limits of one check as one question to storage."""
 
     asked: tuple[Asked, ...]
     metas: tuple[Asked, ...]
@@ -61,8 +46,6 @@ class Question(NamedTuple):
     """The keys of the limits in storage."""
     bans: tuple[str, ...]
     """The keys of the meta limits."""
-    more: tuple[int, ...]
-    """For each limit, by how much its count is larger than that of its hit, which it may share with a stricter one."""
     telling: int
     """The place of the most relevant limit if none refuses."""
     waits_for_response: bool
@@ -70,11 +53,14 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
-        """The question about these limits. Limits with one quota are one hit, the strictest. Refusals of a client that
-        is ``spared`` by meta limits still count for them."""
+        """The question about these limits. Limits with one quota are one hit. Refusals of a client that is ``spared``
+        by meta limits still count for them."""
         hits: dict[str, Hit] = {}
-        keys = tuple(_add(hits, _hit(each, terms)) for each in asked)
-        bans = tuple(_add(hits, _ban(each, spared, terms)) for each, _ in metas)
+        keys = tuple(_add(hits, hit_for(each.limit.limit, each.identifiers, each.cost, terms)) for each in asked)
+        bans = tuple(
+            _add(hits, replace(ban_for(each.limit.limit, each.identifiers, each.cost, terms), shadow=spared))
+            for each, _ in metas
+        )
         watched: dict[str, dict[str, None]] = {key: {} for key in bans}
         for key, (_, places) in zip(bans, metas, strict=True):
             watched[key].update(dict.fromkeys(keys if places is None else [keys[place] for place in places]))
@@ -85,84 +71,71 @@ class Question(NamedTuple):
             asked=asked,
             metas=tuple(each for each, _ in metas),
             hits=Hits(hits.values()) if hits else None,
-            subjects={each.limit.type_name: each.identifiers[-2] for each in (*asked, *(meta for meta, _ in metas))},
+            subjects={
+                each.limit.limit.type_name: each.identifiers[-2] for each in (*asked, *(each for each, _ in metas))
+            },
             keys=keys,
             bans=bans,
-            more=tuple(each.limit.limit.amount - hits[key].rule.count for each, key in zip(asked, keys, strict=True)),
             telling=next((number for number, each in enumerate(asked) if not each.limit.shared), 0),
             waits_for_response=any(each.limit.deduct_when is not None for each in asked),
         )
 
     def of_meta(self, number: int) -> Question:
         """The question about one of the meta limits alone."""
-        return self._replace(asked=(self.metas[number],), keys=(self.bans[number],), more=(0,), telling=0)
-
-
-def question_for(asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
-    if any(len(part) > LONGEST_REMEMBERED for each in asked for part in each.identifiers):
-        return Question.of(asked, metas, spared, terms)
-    return _remembered_question(asked, metas, spared, terms)
-
-
-_remembered_question = lru_cache(maxsize=1024, typed=True)(Question.of)
-
-
-def _hit(asked: Asked, terms: Terms) -> Hit:
-    limit = asked.limit
-    *subject, scope = asked.identifiers
-    (hit,) = hits_for(
-        limit.limit.rule(terms.algorithm),
-        scope=scope,
-        subject="/".join(subject),
-        type=type_name_of(RouteLimit.role, 0, limit.type_name, asked.owner) if asked.owner else limit.type_name,
-        cost=asked.cost,
-        prefix=terms.prefix,
-        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
-    )
-    return hit
-
-
-def _ban(asked: Asked, spared: bool, terms: Terms) -> Hit:
-    """The hit of a meta limit: a ban, or if it lets nothing pass at all, a rule."""
-    ban = asked.limit.limit.ban(asked.cost)
-    if ban is None:
-        return replace(_hit(asked, terms), shadow=spared)
-    key, scope = asked.identifiers
-    *_, hit = hits_for(
-        NOT_ASKED,
-        scope=scope,
-        subject=key,
-        type=asked.limit.type_name,
-        prefix=terms.prefix,
-        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
-        ban=ban,
-    )
-    return replace(hit, shadow=spared)
+        return self._replace(asked=(self.metas[number],), keys=(self.bans[number],), telling=0)
 
 
 def _add(hits: dict[str, Hit], hit: Hit) -> str:
     """Add ``hit`` to ``hits``, and return its key."""
     known = hits.get(hit.key)
-    hits[hit.key] = _named(hit, hits.values()) if known is None else _strictest(known, hit)
+    if known is not None:
+        hits[hit.key] = replace(known, cost=max(known.cost, hit.cost))
+        return hit.key
+    taken, name, number = {other.name for other in hits.values()}, hit.name, 2
+    while name in taken:
+        name, number = f"{hit.name}-{number}", number + 1
+    hits[hit.key] = hit if name == hit.name else replace(hit, name=name)
     return hit.key
 
 
-def _strictest(one: Hit, other: Hit) -> Hit:
-    rule = min(one.rule, other.rule, key=lambda each: each.count)
-    return replace(one, rule=rule, cost=max(one.cost, other.cost))
+def limits_asked(
+    place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str], prefix: str
+) -> tuple[tuple[Asked, ...], tuple[Meta, ...]]:
+    """Those of ``limits`` that apply to a request, and their meta limits; ``keys`` are those of the client."""
+    asked: list[Asked] = []
+    metas = [Meta(each, None) for each in _metas_asked(place, place.meta_limits, keys)]
+    endpoint, _, method = place.destination
+    for limit in limits:
+        watched: tuple[int, ...] = ()
+        if limit.serves(method) and not limit.is_exempt:
+            watched = (len(asked),)
+            identifiers = (keys[limit.key_func], limit.scope_for(endpoint, method))
+            asked.append(Asked(limit, (prefix, *identifiers) if prefix else identifiers, limit.deduction_amount))
+        metas += [Meta(each, watched) for each in _metas_asked(place, limit.meta_limits, keys)]
+    return tuple(asked), tuple(metas)
 
 
-def _named(hit: Hit, others: Iterable[Hit]) -> Hit:
-    """``hit`` with a name that none of the others has."""
-    taken, name, number = {other.name for other in others}, hit.name, 2
-    while name in taken:
-        name, number = f"{hit.name}-{number}", number + 1
-    return hit if name == hit.name else replace(hit, name=name)
+def _metas_asked(place: Place, declared: Iterable[MetaLimit], keys: Mapping[KeyFunction, str]) -> Iterator[Asked]:
+    endpoint, _, method = place.destination
+    for limit in (single for each in declared for single in each.limits()):
+        if not limit.is_exempt:
+            yield Asked(limit, (keys[limit.key_func], limit.scope_for(endpoint, method)), limit.deduction_amount)
+
+
+def key_of_client(given: object) -> str:
+    """What a ``key_func`` has returned, as text. Raises :class:`ConfigurationError` for an object without a value of
+    its own: each request would be another client."""
+    if given is None:
+        return ""
+    text = given.decode() if isinstance(given, bytes) else str(given)
+    if " at 0x" in text and type(given) is not str:
+        raise ConfigurationError(f"key_func returned {text:.80}: return text or a number, such as the id of the user")
+    return text
 
 
 @dataclass(slots=True)
 class Answer:
-    """The question in one phase of a request, and the decision of the storage."""
+    """A question, and the decision of the storage."""
 
     question: Question
     decision: Decision
@@ -181,13 +154,10 @@ class Answer:
     def breached(self) -> list[int]:
         """The limits that refuse, by their places in the question."""
         if self._breached is None:
-            self._breached = [] if self.allowed else self._found_breached()
+            asked = range(0 if self.allowed else len(self.question.asked))
+            found = [number for number in asked if self._refuses(number)]
+            self._breached = found or [*asked][:1]  # none of them: an override has changed the rule
         return self._breached
-
-    def _found_breached(self) -> list[int]:
-        asked = range(len(self.question.asked))
-        found = [number for number in asked if self._refuses(number)]
-        return found or [*asked][:1]  # none of them: an override has changed the rule
 
     def of_meta(self) -> Answer | None:
         """The answer about a meta limit that refuses, and did so before this request; ``None`` if there is none."""
@@ -203,28 +173,32 @@ class Answer:
     def item(self, number: int) -> RateLimitItem:
         """The limit with the count that is in force, which an override may have changed."""
         limit = self.question.asked[number].limit.limit
-        if self.decision.hits is self.question.hits:
-            return limit
-        status = self._statuses.get(self.question.keys[number])
-        count = None if status is None else status.rule.count + self.question.more[number]
-        return limit if count is None else replace(limit, amount=count)
+        status = None if self.decision.hits is self.question.hits else self._statuses.get(self.question.keys[number])
+        return limit if status is None else replace(limit, amount=status.rule.count)
 
     def standing(self, number: int) -> tuple[float, int]:
         """Seconds until the limit admits again or its quota is full, and the units left."""
         limit = self.question.asked[number].limit.limit
         status = self._statuses.get(self.question.keys[number])
+        if not limit.amount:
+            return limit.get_expiry(), 0
         if status is None:  # an override has changed it, or switched it off
             seconds, left = (0.0, limit.amount) if self.allowed else (self.decision.retry_after, 0)
         else:
-            left = status.remaining + self.question.more[number]
+            left = status.remaining
             seconds = 0 if left >= self.item(number).amount else status.retry_after or status.reset_after
-        return seconds if math.isfinite(seconds) else limit.get_expiry(), max(left, 0)
+        return seconds if math.isfinite(seconds) else limit.get_expiry(), left
+
+    def unwanted(self, accepts: Iterable[bool]) -> list[Hit]:
+        """The hits to refund: those that no limit charges, given whether each limit ``accepts`` the response."""
+        wanted = {key for key, accepted in zip(self.question.keys, accepts, strict=True) if accepted}
+        return [hit for hit in self.decision.hits if hit.key in set(self.question.keys) - wanted]
 
     def _refuses(self, number: int) -> bool:
         status = self._statuses.get(self.question.keys[number])
         if status is None or status.allowed:
             return False
-        return status.remaining + self.question.more[number] < self.question.asked[number].cost
+        return status.remaining < self.question.asked[number].cost
 
     @property
     def _statuses(self) -> Mapping[str, RuleStatus]:
@@ -244,7 +218,7 @@ class RequestLimit:
         asked = answer.question.asked[number]
         self.limit: RateLimitItem = answer.item(number)
         """``amount`` per ``multiples`` of a unit of time."""
-        self._identifiers = asked.identifiers
+        self._asked = asked
         self.breached = breached
         """Whether this limit refuses the request."""
         self.shared: bool = asked.limit.shared
@@ -252,12 +226,12 @@ class RequestLimit:
     @property
     def request_args(self) -> list[str]:
         """The identifiers of the client and the place, for checking the limit by hand."""
-        return list(self._identifiers)
+        return list(self._asked.identifiers)
 
     @property
     def key(self) -> str:
-        """Its key in Flask-Limiter. Keys in storage differ."""
-        return self.limit.key_for(*self._identifiers)
+        """Its key in Flask-Limiter, which :meth:`StorageOfApp.clear` understands. Keys in storage differ."""
+        return self._asked.limit.limit.key_for(*self._asked.identifiers)
 
     @property
     def limiter(self) -> Strategy:
@@ -281,11 +255,12 @@ class RequestLimit:
 
 
 class Progress:
-    """What one Limiter has done for one request so far."""
+    """What one Limiter has done for one request so far. Apps see it as ``limiter.context``."""
 
-    __slots__ = ("_limits", "_shown", "answer", "before", "conditional", "once")
+    __slots__ = ("_limiter", "_limits", "_shown", "answer", "before", "conditional", "once")
 
-    def __init__(self) -> None:
+    def __init__(self, limiter: Binding) -> None:
+        self._limiter = limiter
         self.once: frozenset[RuntimeLimit] = frozenset()
         """Limits of the app and of blueprints that were checked already."""
         self.answer: Answer | None = None
@@ -301,26 +276,26 @@ class Progress:
         """Make ``answer`` the latest one."""
         self.answer, self._shown, self._limits = answer, None, None
 
-    def told(self, limiter: Binding) -> list[RequestLimit]:
-        """The limits of the latest answer, made on first use."""
+    @property
+    def view_rate_limits(self) -> list[RequestLimit]:
+        """The limits of the latest answer, made on first use; with ``fail_on_first_breach``, none after the first that
+        refuses."""
         if self._limits is None:
             answer = self.answer
-            self._limits = [] if answer is None else limits_of(limiter, answer)
+            self._limits = [] if answer is None else self._limits_of(answer)
         return self._limits
 
-    def shown(self, limiter: Binding) -> RequestLimit | None:
+    def _limits_of(self, answer: Answer) -> list[RequestLimit]:
+        refusing, count = set(answer.breached()), answer.told or len(answer.question.asked)
+        return [RequestLimit(self._limiter, answer, number, number in refusing) for number in range(count)]
+
+    @property
+    def view_rate_limit(self) -> RequestLimit | None:
         """The most relevant limit: the last that refuses, otherwise the first that is not shared."""
         answer = self.answer
         if self._shown is None and answer is not None:
             if answer.allowed:
-                self._shown = RequestLimit(limiter, answer, answer.question.telling, False)
+                self._shown = RequestLimit(self._limiter, answer, answer.question.telling, False)
             else:
-                self._shown = next(each for each in reversed(self.told(limiter)) if each.breached)
+                self._shown = next(each for each in reversed(self.view_rate_limits) if each.breached)
         return self._shown
-
-
-def limits_of(limiter: Binding, answer: Answer) -> list[RequestLimit]:
-    """The limits of ``answer``; with ``fail_on_first_breach``, none after the first that refuses."""
-    refusing = set(answer.breached())
-    limits = [RequestLimit(limiter, answer, number, number in refusing) for number in range(len(answer.question.asked))]
-    return limits[: answer.told] if answer.told else limits
