@@ -31,9 +31,9 @@ def calls_of(app: Flask) -> list[str]:
 def test_what_nobody_asks_for_is_not_made(meta_limits: list[str] | None) -> None:
     called = calls_of(bridge(meta_limits=meta_limits))
 
-    for made_once in ("requests.of", "hits.hits_for", "endpoint.of_hits"):
+    for made_once in ("checks.of", "hits.hits_for", "endpoint.of_hits"):
         assert made_once in calls_during(lambda: bridge(meta_limits=meta_limits).test_client().get("/")), made_once
-    assert not {"requests.of", "hits.hits_for", "requests.standing", "requests.told"} & set(called)
+    assert not {"checks.of", "hits.hits_for", "checks.standing", "checks.view_rate_limits"} & set(called)
 
 
 def test_a_key_is_asked_for_once_a_request() -> None:

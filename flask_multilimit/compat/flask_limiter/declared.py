@@ -170,10 +170,7 @@ class Limit:
     def bind(self: T, limiter: Binding) -> T:
         """Make it a limit of ``limiter``. Raises :class:`ConfigurationError` if neither of them has a key."""
         if not callable(self.key_function or limiter.key_func):  # type: ignore[attr-defined]
-            raise ConfigurationError(
-                f"key_func={limiter.key_func!r}: give the Limiter a callable that returns the key of the client, "
-                "or a key_func to each limit"
-            )
+            raise ConfigurationError(f"limit {self!r:.80}: give it a key_func, or one to the Limiter")
         self.limiter = limiter  # type: ignore[attr-defined]
         for each in self.meta_limits:  # type: ignore[attr-defined]
             each.bind(limiter)

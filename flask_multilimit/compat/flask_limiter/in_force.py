@@ -52,7 +52,7 @@ class InForce:
         self.limiter = limiter
         self.settings = settings
         self.registry: Registry = limiter.registry
-        self._log = SafeLogger(limiter.logger)
+        self._logger = SafeLogger(limiter.logger)
         self._multilimit = multilimit
         self.terms: Terms = Terms(settings.algorithm, _prefix_of(app, settings), settings.on_storage_error)
         self._memory = Engine() if settings.in_memory_fallback else None
@@ -184,7 +184,7 @@ class InForce:
         except Exception:
             if not self.settings.swallow_errors:
                 raise
-            self._log.exception("Failed to rate limit. Swallowing error")
+            self._logger.exception("Failed to rate limit. Swallowing error")
 
     def _check(self, place: Place, progress: Progress) -> None:
         resolved = place.resolve()
@@ -231,7 +231,7 @@ class InForce:
         given: object = key_func()
         key = given if type(given) is str else key_of_client(given)
         if not key:  # such clients share one quota, so that the limit is not off for them
-            self._log.warning("limits at %s: their key is empty", place.destination.endpoint)
+            self._logger.warning("limits at %s: their key is empty", place.destination.endpoint)
         return key
 
     def _answer(self, question: Question, place: Place, progress: Progress) -> Answer | None:
@@ -270,7 +270,7 @@ class InForce:
             answer.told = refusing[0] + 1
         for number in refusing:
             limit, identifiers, _ = asked[number]
-            self._log.info(
+            self._logger.info(
                 "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
             )
         response = None
@@ -300,7 +300,7 @@ class InForce:
             except Exception as error:
                 if not self.settings.swallow_errors:
                     raise
-                self._log.exception("%s callback failed with error %s", name, error)
+                self._logger.exception("%s callback failed with error %s", name, error)
                 continue
             if isinstance(given, Response):
                 response = given
@@ -327,7 +327,9 @@ class InForce:
             return self._multilimit.refund(decision, hits)
         except StorageError as error:
             # The verdict does not change. The charge counts until it leaves its window.
-            SafeLogger(self.app.logger).error("Rate limits: could not refund what the check %s charged: %s", decision.id, error)
+            SafeLogger(self.app.logger).error(
+                "Rate limits: could not refund what the check %s charged: %s", decision.id, error
+            )
             return decision
 
     def _add_headers(self, response: Response, shown: RequestLimit) -> None:

@@ -134,7 +134,8 @@ def _ban(strikes: int, seconds: int) -> Ban:
 def parse_many(text: str, *, is_meta: bool = False) -> tuple[RateLimitItem, ...]:
     """The limits in ``text``, separated by ``;``, ``,`` or ``|``. Raises :class:`ConfigurationError`, which is a
     ``ValueError``."""
-    if not isinstance(text, str) or len(text) > LONGEST:
+    given: object = text
+    if not isinstance(given, str) or len(given) > LONGEST:
         raise ConfigurationError(f'limit {text!r:.80}: write it as text, such as "10/minute"')
     return tuple(_item(part.strip(), text, is_meta) for part in _SEPARATORS.split(text))
 

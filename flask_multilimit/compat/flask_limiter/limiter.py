@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from flask import Blueprint, Flask, Request, Response, current_app, has_app_context, request
 from werkzeug.local import LocalProxy
@@ -17,7 +17,7 @@ from flask_multilimit.engine.text import SafeLogger
 from .checks import Progress, RequestLimit
 from .commands import add_commands
 from .constants import ConfigVars, ExemptionScope
-from .declared import KeyFunction, Limit, LimitOptions, LimitText, RouteLimit, Scope
+from .declared import KeyFunction, Limit, LimitOptions, LimitText, RouteLimit, Scope, check
 from .in_force import InForce
 from .registry import Registry
 from .settings import LISTS, Options, check_options
@@ -51,7 +51,7 @@ class Limiter:
 
     def __init__(
         self,
-        key_func: KeyFunction | None,
+        key_func: KeyFunction | Literal[True] | None,
         *,
         app: Flask | None = None,
         enabled: bool = True,
@@ -59,9 +59,8 @@ class Limiter:
         **options: Unpack[Options],
     ) -> None:
         check_options(options)
-        if not callable(key_func) and key_func is not None and key_func is not True:  # each limit may have its own
-            raise ConfigurationError(f"key_func={key_func!r}: give a callable that returns the key of the client")
-        self.key_func: KeyFunction | None = key_func
+        self.key_func: KeyFunction | None = None if key_func is True else key_func  # each limit may have its own
+        check("key_func", self.key_func, callable, "a callable that returns the key of the client")
         self.app = app
         self.enabled: bool = enabled
         """``False`` lets everything pass; may be changed at any time."""
@@ -125,8 +124,8 @@ class Limiter:
 
     def _limit(self, limit_value: LimitText, scope: Scope | None, shared: bool, options: LimitOptions) -> RouteLimit:
         given: dict[str, Any] = {"override_defaults": True, **options, "scope": scope, "shared": shared}
-        key_func = given.pop("key_func", None) or (self.key_func if callable(self.key_func) else None)
-        return RouteLimit(limit_value, limiter=self, key_function=key_func, **given)
+        key_function = given.pop("key_func", None) or self.key_func
+        return RouteLimit(limit_value, limiter=self, key_function=key_function, **given)
 
     @overload
     def exempt(self, obj: T, *, flags: ExemptionScope = ...) -> T: ...

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -54,9 +55,7 @@ def storage_from(uri: str, options: Mapping[str, Any]) -> Any:
 
 def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
     """A client object of redis-py, made with ``options``."""
-    import redis  # noqa: PLC0415 - no other storage needs it
-    from redis.sentinel import Sentinel  # noqa: PLC0415
-
+    redis: Any = import_module("redis")  # no other storage needs it
     if "connection_pool" in options:
         return redis.Redis(**options)
     if scheme == "local":
@@ -66,7 +65,7 @@ def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
         return redis.Redis.from_url(f"{server}://{rest}", **options)
     login, _, place = rest.rpartition("@")
     user, _, password = login.partition(":")
-    given = {"username": unquote(user), "password": unquote(password), "ssl": server == "rediss"}
+    given: dict[str, Any] = {"username": unquote(user), "password": unquote(password), "ssl": server == "rediss"}
     options = {name: value for name, value in given.items() if value} | options
     hosts, _, service = place.partition("?")[0].partition("/")
     usual = 26379 if kind == "sentinel" else 6379
@@ -74,7 +73,7 @@ def _client(scheme: str, rest: str, options: dict[str, Any]) -> Any:
     if kind == "cluster":
         return redis.RedisCluster(startup_nodes=[redis.cluster.ClusterNode(*node) for node in nodes], **options)
     service = options.pop("service_name", service)
-    return Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", None), **options).master_for(service)
+    return redis.Sentinel(nodes, sentinel_kwargs=options.pop("sentinel_kwargs", None), **options).master_for(service)
 
 
 class Terms(NamedTuple):

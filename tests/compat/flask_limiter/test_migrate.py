@@ -157,6 +157,7 @@ def assert_that_it_runs(app: Flask) -> None:
         list(writer.moves())
         names |= writer.names
     written, moved = written_in(printed(app)), Flask("moved")
+    moved.config |= {name: value for name, value in app.config.items() if "LIMIT_" not in name}
     lists = {"default_limits": list[Any](), "application_limits": list[Any]()}
     for name, found in lists.items():
         found += [eval(line, names) for line in written.pop(f"MultiLimit(app, {name}=[...])", [])]
