@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 from ..engine import ConfigurationError, ConfigurationWarning, Rule
 from ..engine.algorithms import BAN
 from .limiter import Declaration
 from .subjects import LimitType
 
+_ONE_COUNT = ("type", "cost", "exempt_when", "charge_when", "reserve", "priority", "ban", "on_storage_error")
+"""The options that decide what is charged, and what a refusal does: limiters that count in one key agree in them."""
 
-def reject_shared_keys(
-    where: str,
-    declarations: Iterable[Declaration],
-    *,
-    prefix: str | None = None,
-    scope: str | None = None,
-    methods: Mapping[Declaration, str] | None = None,
-) -> None:
-    """Raise :class:`ConfigurationError` if two rules would count in one key, and so charge it twice.
 
-    ``prefix``, ``scope`` and ``methods`` are for declarations that set none themselves.
+def reject_shared_keys(where: str, limiters: Iterable[tuple[Declaration, object]]) -> None:
+    """Raise :class:`ConfigurationError` if two rules would count in one key, but not the same requests by the same
+    amount. If they differ in the count alone, the stricter one decides. A shadow beside another limiter has a key of
+    its own.
+
+    Each limiter comes with what its keys begin with.
     """
-    methods = methods or {}
-    owners: dict[tuple[object, ...], Declaration] = {}
-    for declaration in declarations:
-        for rule in (*declaration.fixed_rules, *([declaration.ban.rule] if declaration.ban is not None else ())):
-            key, counted_as = declaration.key or prefix, declaration.scope or scope
-            served = methods.get(declaration, declaration.methods_in_key)
-            who = (declaration.hash_tag, served, declaration.type_name)
-            place = (key, counted_as, *who, rule.algorithm, rule.window_ms)
-            if place in owners and rule.algorithm == BAN and owners[place].ban == declaration.ban:
-                continue  # one ban, for which both count
-            if place in owners:
-                what, other = ("Ban", "the ban") if rule.algorithm == BAN else ("Rule", "a rule")
+    owners: dict[tuple[object, ...], tuple[Declaration, Rule]] = {}
+    for declaration, stem in limiters:
+        for rule in () if declaration.shadow else declaration.counted_rules:
+            place = (stem, declaration.type_name, rule.algorithm, rule.window_ms)
+            owner, other = owners.setdefault(place, (declaration, rule))
+            differing = _differing(declaration, rule, owner, other)
+            if differing:
+                what, another = ("Ban", "the ban") if rule.algorithm == BAN else ("Rule", "a rule")
                 raise ConfigurationError(
-                    f'limiter on "{where}": {what}({rule}) of the {declaration} and {other} of the {owners[place]} '
-                    "would share one key, as type and window are the same; keep the stricter, or give one of them "
-                    f"a scope{_declared(declaration, owners[place], where)}"
+                    f'limiter on "{where}": {what}({rule}) of the {declaration} and {another} of the {owner} '
+                    f"would share one key, as type and window are the same, but differ in {', '.join(differing)}; make "
+                    f"these the same, or give one of them a scope{_declared(declaration, owner, where)}"
                 )
-            owners[place] = declaration
+
+
+def _differing(declaration: Declaration, rule: Rule, other: Declaration, other_rule: Rule) -> list[str]:
+    """The options besides the count in which two rules differ that have one key."""
+    if rule.algorithm == BAN:
+        return [] if declaration.ban == other.ban else ["ban"]
+    differing = [name for name in _ONE_COUNT if getattr(declaration, name) != getattr(other, name)]
+    return differing + [
+        name for name in ("burst", "max_delay", "lease") if getattr(rule, name) != getattr(other_rule, name)
+    ]
 
 
 def reject_scattered_keys(where: str, declarations: Iterable[Declaration]) -> None:
@@ -69,17 +72,20 @@ def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
     return f" (declared on {' and '.join(places)})" if places else ""
 
 
-def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, stacklevel: int) -> None:
-    """Warn about each rule that can never refuse, because another one always refuses first.
-
-    Only pairs that include the first of ``declarations`` are looked at: the others were checked when they were
-    declared.
-    """
-    rules = [(declaration, rule) for declaration in declarations for rule in declaration.fixed_rules]
-    for declaration, rule in rules:
-        for other, tighter in rules:
-            concerned = declarations[0] in {declaration, other}
-            if concerned and _always_tighter(other, tighter, declaration, rule):
+def warn_of_idle_rules(
+    where: str, new: Sequence[Declaration], others: Sequence[Declaration], *, stacklevel: int
+) -> None:
+    """Warn about each rule that can never refuse, because another one always refuses first. ``others`` were checked
+    when they were declared."""
+    rules = [(declaration, rule) for declaration in (*new, *others) for rule in declaration.fixed_rules]
+    for place, (declaration, rule) in enumerate(rules):
+        for other_place, (other, tighter) in enumerate(rules):
+            concerned = declaration in new or other in new
+            if place == other_place or not concerned:
+                continue
+            if _stricter_in_key(other, tighter, declaration, rule, first=other_place < place) or _always_tighter(
+                other, tighter, declaration, rule
+            ):
                 warnings.warn(
                     f'limiter on "{where}": Rule({rule}) of the {declaration} can never refuse, because '
                     f"Rule({tighter}) of the {other} always refuses first; leave it out or make it stricter",
@@ -89,15 +95,26 @@ def warn_of_idle_rules(where: str, declarations: tuple[Declaration, ...], *, sta
                 break
 
 
-def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, loose_rule: Rule) -> bool:
-    if tight is loose and tight_rule is loose_rule:
+def _stricter_in_key(
+    strict: Declaration, strict_rule: Rule, loose: Declaration, loose_rule: Rule, *, first: bool
+) -> bool:
+    """Whether two rules count in one key, where the first one decides."""
+    if strict.shadow or loose.shadow or (strict.stem, strict.type_name) != (loose.stem, loose.type_name):
         return False
+    if (strict_rule.algorithm, strict_rule.window_ms) != (loose_rule.algorithm, loose_rule.window_ms):
+        return False
+    return strict_rule.count < loose_rule.count or (strict_rule.count == loose_rule.count and first)
+
+
+def _always_tighter(tight: Declaration, tight_rule: Rule, loose: Declaration, loose_rule: Rule) -> bool:
     if not (tight.always_applies and loose.always_applies) or tight.cost != loose.cost:
         return False
     if tight.scope is not None or loose.scope is not None:
         return False  # charged elsewhere as well, perhaps only one of the two
     if tight.type is not loose.type and tight.type is not LimitType.DEFAULT:
         return False
+    if tight.type is loose.type and tight_rule.window_ms == loose_rule.window_ms:
+        return False  # one key
     if tight_rule.algorithm != "sliding_window" or loose_rule.algorithm != "sliding_window":
         return False
     windows = -(-loose_rule.quota.window // tight_rule.quota.window)

@@ -41,8 +41,8 @@ from ..engine.rules import (
 from .callables import (
     IMPORT_PATH,
     IMPORT_PATTERN,
+    STATUS_CLASS,
     TYPES,
-    ChargeWhenStatus,
     ExemptNetworks,
     HeaderType,
     imported,
@@ -57,7 +57,7 @@ _HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*.^_`|~-]{1,64})")
 CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
 """Options for which text names a callable."""
 COST_FORMS = 'give a whole number, 0 or more, or "module:function"'
-STATUSES_FORMS = 'give a list of statuses such as [401, 403] or ["4xx"], or "module:function"'
+STATUSES_FORMS = 'give statuses such as [401, 403] or "4xx", or "module:function"'
 
 T = TypeVar("T")
 
@@ -91,7 +91,8 @@ Some = Annotated[tuple[T, ...], Field(strict=False, json_schema_extra={"minItems
 Text = Annotated[str, Field(min_length=1)]
 ImportPath = Annotated[str, Field(pattern=IMPORT_PATTERN)]
 Status = Annotated[
-    Annotated[int, Field(ge=100, le=599), Tag("<number>")] | Annotated[str, Field(pattern="^[1-5]xx$"), Tag("<text>")],
+    Annotated[int, Field(ge=100, le=599), Tag("<number>")]
+    | Annotated[str, Field(pattern=f"^{STATUS_CLASS}$"), Tag("<text>")],
     _forms('give a number such as 401, or a class such as "4xx"'),
 ]
 NetworkText = Annotated[str, Field(examples=["203.0.113.0/24", "2001:db8::/32"])]
@@ -254,11 +255,13 @@ class WrittenLimiter(Written):
     """module:function; when it returns true, the limiter does not apply."""
     charge_when: (
         Annotated[
-            Annotated[ImportPath, Tag("<text>")] | Annotated[Some[Status], Tag("<list>")],
+            Annotated[str, Field(pattern=f"^{STATUS_CLASS}$|{IMPORT_PATTERN}"), Tag("<text>")]
+            | Annotated[int, Field(ge=100, le=599), Tag("<number>")]
+            | Annotated[Some[Status], Tag("<list>")],
             _forms(STATUSES_FORMS),
         ]
         | None
-    ) = Field(None, examples=[[401, 403], ["4xx"]])
+    ) = Field(None, examples=[[401, 403], "4xx"])
     """Statuses of responses that count: for any other, the charge is refunded. Or module:function."""
     shadow: bool = False
     """Evaluate and count, but never refuse."""
@@ -341,8 +344,6 @@ class WrittenLimiter(Written):
             options["ban"] = self.ban.ban
         if self.exempt:
             options["exempt_when"] = ExemptNetworks(self.exempt)
-        if isinstance(self.charge_when, tuple):
-            options["charge_when"] = ChargeWhenStatus(self.charge_when)
         if self.name is None and (own := _name_for(self.type)):
             options["name"] = own
         return options

@@ -83,7 +83,7 @@ def rate_limiter(
     methods: Iterable[str] | None = None,
     cost: Cost = 1,
     exempt_when: Callable[[], bool] | None = None,
-    charge_when: Callable[[Any], bool] | None = None,
+    charge_when: Callable[[Any], bool] | int | str | Iterable[int | str] | None = None,
     shadow: bool = False,
     on_storage_error: OnStorageError | None = None,
     wait: float = 0,
@@ -116,7 +116,8 @@ def rate_limiter(
         view. ``GET`` includes ``HEAD``.
     :param cost: units a call takes, 0 or more, or a callable that returns them; 0 charges nothing.
     :param exempt_when: a callable; if it returns true, this limiter does not apply.
-    :param charge_when: called with the response; if it returns false, the charge made before the view ran is refunded
+    :param charge_when: statuses of responses, such as ``[401, 403]`` or ``"4xx"``, or a callable that is called with
+        the response; for other statuses, or if it returns false, the charge made before the view ran is refunded
         exactly. So no more than ``count`` requests can be in progress, and only those that you choose count.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
@@ -190,9 +191,10 @@ _blueprint_limits: weakref.WeakKeyDictionary[Blueprint, list[Declaration]] = wea
 
 def _put_on(function: T, where: str, outermost: Declaration) -> T:
     below = declared_on(function)
-    declarations = (outermost, *(below.declarations if below else ()))
-    reject_shared_keys(where, declarations)
-    warn_of_idle_rules(where, declarations, stacklevel=3)
+    inner = below.declarations if below else ()
+    declarations = (outermost, *inner)
+    reject_shared_keys(where, ((each, each.stem) for each in declarations))
+    warn_of_idle_rules(where, [outermost], inner, stacklevel=3)
     return cast("T", advise(function, Stack(where, declarations)))
 
 

@@ -18,6 +18,7 @@ from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag,
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.records import record
 from ..engine.rules import Rules, rules_from
+from .callables import ChargeWhenStatus
 from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
@@ -83,6 +84,8 @@ class Declaration:
                 given["rules"] = rules_from(given["rules"])
             if "fallback" in given:
                 given["fallback"] = rules_from(given["fallback"])
+            if "charge_when" in given and not callable(given["charge_when"]):
+                given["charge_when"] = ChargeWhenStatus(given["charge_when"])
             if "methods" in given:
                 given["methods"] = _methods(given["methods"])
             declaration = cls(where=where, scope_is_given="scope" in given, **given)
@@ -125,6 +128,16 @@ class Declaration:
                 )
             if self.reserve is not None:
                 reject_buckets(rule)
+
+    @property
+    def counted_rules(self) -> tuple[Rule, ...]:
+        """The rules that are known to have a key, including that of its ban."""
+        return self.fixed_rules if self.ban is None else (*self.fixed_rules, self.ban.rule)
+
+    @property
+    def stem(self) -> tuple[object, ...]:
+        """What its keys begin with, as far as it is declared."""
+        return self.key, self.scope, self.hash_tag, self.methods_in_key
 
     @property
     def always_applies(self) -> bool:

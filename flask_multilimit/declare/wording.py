@@ -36,7 +36,7 @@ def _remedy_for(found: Any, field: str) -> str:
     told = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] == "string_pattern_mismatch":
         pattern = found["ctx"]["pattern"]
-        return _FORMS.get(field, _CALLABLE) if pattern == IMPORT_PATTERN else _PATTERNS.get(pattern, told)
+        return _FORMS.get(field, _CALLABLE) if IMPORT_PATTERN in pattern else _PATTERNS.get(pattern, told)
     return _REMEDIES.get(found["type"], told)
 
 

@@ -39,18 +39,21 @@ def reject_mixed_leases(plans: Iterable[Plan]) -> None:
 
 
 def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
-    """Raise :class:`ConfigurationError` if two limiters of an endpoint that never apply to the same request would
-    share a counter by accident. ``plans`` are those of all endpoints, by endpoint and method."""
-    found: dict[tuple[object, ...], tuple[str, Declaration, Rule]] = {}
+    """Raise :class:`ConfigurationError` if two limiters of an endpoint that apply to different methods would share a
+    counter by accident. ``plans`` are those of all endpoints, by endpoint and method."""
+    found: dict[tuple[object, ...], dict[Declaration, tuple[Rule, list[str]]]] = {}
     for (endpoint, method), plan in plans.items():
         for planned in plan.limiters:
-            declared = planned.declaration
             for _, rule in planned.rules:
-                counted = (endpoint, planned.stem, declared.type_name, rule.algorithm, rule.window_ms)
-                other_method, other, other_rule = found.setdefault(counted, (method, declared, rule))
-                if other is not declared and not (declared.scope_is_given and other.scope_is_given):
-                    raise ConfigurationError(
-                        f'limiter on "{endpoint}": Rule({rule}) of the {declared} (on {declared.where}) applies to '
-                        f"{method}, and Rule({other_rule}) of the {other} (on {other.where}) to {other_method}; both "
-                        "would count in one key; give one of them methods= or a scope"
-                    )
+                counted = (endpoint, planned.stem, planned.declaration.type_name, rule.algorithm, rule.window_ms)
+                sharing = found.setdefault(counted, {})
+                sharing.setdefault(planned.declaration, (rule, []))[1].append(method)
+    for (at, *_), sharing in found.items():
+        (first, (rule, methods)), *others = sharing.items()
+        for other, (other_rule, other_methods) in others:
+            if set(methods) != set(other_methods) and not (first.scope_is_given and other.scope_is_given):
+                raise ConfigurationError(
+                    f'limiter on "{at}": Rule({other_rule}) of the {other} (on {other.where}) applies to '
+                    f"{', '.join(other_methods)}, and Rule({rule}) of the {first} (on {first.where}) to "
+                    f"{', '.join(methods)}; both would count in one key; give one of them methods= or a scope"
+                )

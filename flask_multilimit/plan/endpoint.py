@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +19,9 @@ from ..declare.reserve import rule_for
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Decision, Hit, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
-from ..engine.keys import escape_subject, key_of, stem_of, stem_of_subject
+from ..engine.keys import HashTag, escape_subject, key_of, stem_of, stem_of_subject
 from ..engine.records import record
+from ..engine.rules import NAME
 
 if TYPE_CHECKING:
     from ..control.controls import Override
@@ -46,6 +49,10 @@ def _assume(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG00
     return otherwise
 
 
+Place = tuple[str, str, HashTag, str]
+"""Prefix, scope, hash tag, and methods of keys."""
+SHADOW = "+SHADOW"
+"""Ends the methods in the keys of a shadow beside another limiter: no method has such a name."""
 RulesOf = Callable[[DynamicRules, Subject], tuple[Rule, ...] | None]
 
 
@@ -75,7 +82,9 @@ class PlannedLimiter:
     """A declaration at its endpoint: its scope and prefix are known, and its rules have names."""
 
     declaration: Declaration
+    place: Place
     stem: str
+    """What its keys begin with."""
     rules: tuple[tuple[str, Rule], ...]
     """The rules with their names; empty if they depend on the request."""
     dynamic: DynamicRules | None
@@ -98,6 +107,15 @@ class PlannedLimiter:
         """The rules that have a key, including that of its ban."""
         rules = tuple([rule for _, rule in self.rules])
         return rules if self.declaration.ban is None else (*rules, self.declaration.ban.rule)
+
+    def may_share_key(self, other: PlannedLimiter) -> bool:
+        """Whether a rule of both may count in one key."""
+        if (self.stem, self.declaration.type_name) != (other.stem, other.declaration.type_name):
+            return False
+        if any(each.dynamic is not None or each.special is not None for each in (self, other)):
+            return True
+        windows = {(rule.algorithm, rule.window_ms) for rule in self.counted}
+        return any((rule.algorithm, rule.window_ms) in windows for rule in other.counted)
 
     def hits(
         self, subject: Subject, cost: int, *, priority: str | None = None, rules_of: RulesOf = DynamicRules.now
@@ -144,6 +162,8 @@ class PlannedLimiter:
             )
             for name, rule in rules
         )
+        if len({hit.key for hit in hits}) < len(hits):
+            hits = strictest(hits)
         ban = self.declaration.ban
         return hits if ban is None or not hits else (*hits, ban_hit(ban, stem, hits, self.ban_name))
 
@@ -229,9 +249,9 @@ class AppliedLimits(tuple[Applied, ...]):
         """Seconds that this request may sleep: as long as every limiter that refuses, or has a queue, permits."""
         if decision.allowed and not decision.delay:
             return 0
-        keys = {status.hit.key for status in decision.violated}
-        waits = (each.declaration.wait for each in self if not keys or any(hit.key in keys for hit in each.hits))
-        return min(waits) if keys else max(waits, default=0)
+        refusing = {status.hit for status in decision.violated}
+        waits = (each.declaration.wait for each in self if not refusing or not refusing.isdisjoint(each.hits))
+        return min(waits) if refusing else max(waits, default=0)
 
     def refusing_longest(self, decision: Decision) -> Declaration:
         """The limiter that refuses for the longest time."""
@@ -261,9 +281,10 @@ class Plan:
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
         overrides: Overrides | None = None,
+        added: Collection[Declaration] = (),
     ) -> Plan:
-        """The plan of ``declarations``. Raises :class:`ConfigurationError` if two of them share a key, or the keys of
-        ``scope`` would be in several slots.
+        """The plan of ``declarations``, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if
+        two of them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
 
         ``dynamic`` is shared by all plans of an app: the rules by request of each limiter at its endpoint.
         ``counted_as`` is the scope of declarations without one, if it is not ``scope``. ``methods`` has the part of
@@ -272,18 +293,18 @@ class Plan:
         methods = methods or {}
         declarations = tuple(declarations)
         own = counted_as or scope
-        reject_shared_keys(scope, declarations, prefix=prefix, scope=own, methods=methods)
         reject_scattered_keys(scope, declarations)
-        taken: set[str] = set()
+        names = _Names(each for each in declarations if each not in added)
         dynamic = {} if dynamic is None else dynamic
         planned = tuple(
-            _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), taken, dynamic)
+            _planned(app, each, own, prefix, methods.get(each, each.methods_in_key), names, dynamic)
             for each in declarations
         )
+        reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
         if overrides is not None:
             planned = _overridden(scope, planned, overrides)
-            reject_shared_keys(scope, (limiter.declaration for limiter in planned), prefix=prefix, scope=own)
-        return cls(scope, stack, planned)
+            reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
+        return cls(scope, stack, tuple(_shadows_apart(planned)))
 
     @property
     def declarations(self) -> frozenset[Declaration]:
@@ -399,15 +420,23 @@ def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
     """All hits. If several have one key, only the strictest."""
     if isinstance(applied, AppliedLimits):
         return applied.hits
-    hits: dict[str, Hit] = {}
-    for each in applied:
-        for hit in each.hits:
-            other = hits.get(hit.key)
-            if isinstance(hit, BanHit) and isinstance(other, BanHit):
-                hits[hit.key] = other.joined_by(hit)
-            elif other is None or (hit.shadow, hit.rule.quota.burst) < (other.shadow, other.rule.quota.burst):
-                hits[hit.key] = hit
-    return tuple(hits.values())
+    return strictest(hit for each in applied for hit in each.hits)
+
+
+def strictest(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """``hits``, one per key: the strictest, and no shadow beside another; of bans, one for all that they watch."""
+    found: dict[str, Hit] = {}
+    for hit in hits:
+        other = found.get(hit.key)
+        if isinstance(hit, BanHit) and isinstance(other, BanHit):
+            found[hit.key] = other.joined_by(hit)
+        elif other is None or _strictness(hit) < _strictness(other):
+            found[hit.key] = hit
+    return tuple(found.values())
+
+
+def _strictness(hit: Hit) -> tuple[bool, int, int]:
+    return hit.shadow, hit.rule.count, hit.rule.quota.burst
 
 
 def _planned(
@@ -416,17 +445,18 @@ def _planned(
     scope: str,
     prefix: str,
     methods: str,
-    taken: set[str],
+    names: _Names,
     dynamic: MutableMapping[Hashable, DynamicRules],
 ) -> PlannedLimiter:
-    stem = stem_of(declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
-    ban_name = "" if declaration.ban is None else _unique(declaration.name_of(declaration.ban.rule), taken)
+    place = (declaration.key or prefix, declaration.scope or scope, declaration.hash_tag, methods)
+    stem = stem_of(*place)
+    ban_name = "" if declaration.ban is None else names.of(declaration, declaration.ban.rule)
     if callable(declaration.rules):
         identity = (id(declaration.rules), declaration.where, declaration.type_name, declaration.methods, stem)
         rules_by_request = dynamic.setdefault(identity, DynamicRules(app, declaration))
-        return PlannedLimiter(declaration, stem, (), rules_by_request, ban_name=ban_name)
-    rules = tuple((_unique(declaration.name_of(rule), taken), rule) for rule in declaration.rules)
-    return PlannedLimiter(declaration, stem, rules, None, ban_name=ban_name)
+        return PlannedLimiter(declaration, place, stem, (), rules_by_request, ban_name=ban_name)
+    rules = tuple((names.of(declaration, rule), rule) for rule in declaration.rules)
+    return PlannedLimiter(declaration, place, stem, rules, None, ban_name=ban_name)
 
 
 def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overrides) -> tuple[PlannedLimiter, ...]:
@@ -445,27 +475,54 @@ def _overridden(scope: str, planned: Iterable[PlannedLimiter], overrides: Overri
         if not callable(declared.rules):
             declared = replace(declared, rules=tuple(rule for _, rule in changed.rules))
         found.append(
-            PlannedLimiter(
-                declared,
-                limiter.stem,
-                changed.rules,
-                limiter.dynamic if callable(declared.rules) else None,
-                SpecialRules(changed.special, declared) if changed.special is not None else None,
-                limiter.declaration,
-                changed.by_name,
-                limiter.ban_name,
+            replace(
+                limiter,
+                declaration=declared,
+                rules=changed.rules,
+                dynamic=limiter.dynamic if callable(declared.rules) else None,
+                special=SpecialRules(changed.special, declared) if changed.special is not None else None,
+                changed_from=limiter.declaration,
+                by_name=changed.by_name,
             )
         )
     return tuple(found)
 
 
-def _unique(wanted: str, taken: set[str]) -> str:
-    """``wanted``, with a number if it is taken."""
-    name, number = wanted, 2
-    while name in taken:
-        name, number = f"{wanted}-{number}", number + 1
-    taken.add(name)
-    return name
+class _Names:
+    """Names of rules, each one once. If rules differ in their scope alone, the name of a scope that is given comes
+    first: ``feed:ip-60s``; otherwise a number follows: ``ip-60s-2``."""
+
+    def __init__(self, declarations: Iterable[Declaration]) -> None:
+        self._taken: set[str] = set()
+        self._scopes: dict[str, set[str | None]] = {}
+        for declared in declarations:
+            for rule in declared.counted_rules:
+                self._scopes.setdefault(declared.name_of(rule), set()).add(declared.scope)
+
+    def of(self, declared: Declaration, rule: Rule) -> str:
+        wanted = declared.name_of(rule)
+        scoped = f"{declared.scope}:{wanted}"
+        if declared.scope_is_given and len(self._scopes.get(wanted, ())) > 1 and re.fullmatch(NAME, scoped):
+            wanted = scoped
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}-{number}", number + 1
+        self._taken.add(name)
+        return name
+
+
+def _shadows_apart(planned: Sequence[PlannedLimiter]) -> Iterator[PlannedLimiter]:
+    """``planned``; a shadow that would count in a key of another limiter counts in one of its own, so that what it
+    would have refused is not in its history."""
+    shadows: Counter[str] = Counter()
+    for limiter in planned:
+        others = [other for other in planned if other is not limiter and other.may_share_key(limiter)]
+        if limiter.declaration.shadow and others:
+            shadows[limiter.stem] += 1
+            prefix, scope, hash_tag, methods = limiter.place
+            yield replace(limiter, stem=stem_of(prefix, scope, hash_tag, methods + SHADOW * shadows[limiter.stem]))
+        else:
+            yield limiter
 
 
 def _mentions(type_: Any, wanted: LimitType) -> bool:

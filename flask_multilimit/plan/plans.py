@@ -182,7 +182,7 @@ class Plans:
     def unmatched_methods(self) -> frozenset[str]:
         """The methods that have plans of their own if no route matches, including those that a limiter names. All
         others share one plan."""
-        declared = self._declared(UNMATCHED_SCOPE, self.sources.for_unmatched())
+        declared = (*self.sources.for_unmatched(), *self._added(UNMATCHED_SCOPE))
         return METHODS.union(*(each.methods or () for each in declared))
 
     def of_service(self, stack: Stack, method: str | None) -> Plan:
@@ -252,7 +252,8 @@ class Plans:
         methods: Mapping[Declaration, str] | None = None,
         exempt: bool = False,
     ) -> Plan:
-        declared = self._declared(scope, declarations, exempt=exempt)
+        added = self._added(scope, exempt=exempt)
+        declared = (*declarations, *added)
         serving = [each for each in declared if method is None or each.serves(method, by_flask=by_flask)]
         return Plan.of(
             self.app,
@@ -264,6 +265,7 @@ class Plans:
             counted_as=counted_as,
             methods=methods,
             overrides=self.overrides if self.entries else None,
+            added=added,
         )
 
     def _checked(self, plan: Plan) -> Plan:
@@ -272,11 +274,9 @@ class Plans:
             self.subjects.require_users(plan.scope)
         return plan
 
-    def _declared(
-        self, scope: str, declarations: Iterable[Declaration], *, exempt: bool = False
-    ) -> Iterable[Declaration]:
-        """``declarations``, and the limiters that only an override declares."""
-        return (*declarations, *self.overrides.limits_at(scope, exempt=exempt)) if self.entries else declarations
+    def _added(self, scope: str, *, exempt: bool = False) -> tuple[Declaration, ...]:
+        """The limiters that only an override declares."""
+        return self.overrides.limits_at(scope, exempt=exempt) if self.entries else ()
 
     def _routes_of(self, endpoint: str) -> list[Route]:
         """The routes of ``endpoint``; none if it belongs to another app, whose request this may be."""

@@ -13,6 +13,7 @@ from ..engine import ConfigurationError
 from ..engine.hits import BanHit, Hit, Hits, Origin, ban_hit
 from ..engine.keys import key_of, stem_of_key
 from ..engine.text import SafeLogger
+from .endpoint import strictest
 from .overrides import NamedRule, Overrides, SpecialRules
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     """``hits`` after the ``overrides`` of the scopes that :func:`hits_for` was given; ``None`` if all are off.
 
     Overrides that add a limit are only for endpoints: who else would be counted is not known here. If overrides cannot
-    be applied, because two rules would share a key, the hits stay as they are, and the error is logged once.
+    be applied, the hits stay as they are, and the error is logged once.
     """
     known = hits.memory.get(revised)
     if known is not None and known[0] is overrides:
@@ -54,7 +55,7 @@ def _as_changed(hits: list[Hit], origin: Origin, overrides: Overrides) -> list[H
         if changed is None:
             return []
         made = _hits(asked[0], *changed)
-        return list(Hits([*made, *_bans(hits, made)]))
+        return list(strictest([*made, *_bans(hits, made)]))
     except ConfigurationError as error:
         if origin.scope not in overrides.unfit:
             overrides.unfit.add(origin.scope)

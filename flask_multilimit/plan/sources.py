@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from flask import Flask
 
 from ..config import PREFIX, Settings
-from ..declare.checks import reject_shared_keys
+from ..declare.checks import reject_shared_keys, warn_of_idle_rules
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
 from ..declare.file import OFF, FileLimits
 from ..declare.limiter import Declaration
@@ -183,8 +183,7 @@ def _by_name(limits: Any, where: str) -> list[tuple[str, str, tuple[Declaration,
 
 
 def _some_from(given: Any, where: str) -> tuple[Declaration, ...]:
-    declarations = declarations_from(given, where)
-    reject_shared_keys(where, declarations)
+    declarations = _together(where, declarations_from(given, where))
     if not declarations:
         raise ConfigurationError(f'{where}: no limit given; leave the name out, or give "{OFF}"')
     return declarations
@@ -217,5 +216,10 @@ def _collected(
     declarations = (*chain.from_iterable(found), *declarations_from(given, name))
     if shared_as:
         declarations = tuple(each.shared_as(shared_as) for each in declarations)
-    reject_shared_keys(name, declarations)
+    return _together(name, declarations)
+
+
+def _together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declaration, ...]:
+    reject_shared_keys(where, ((each, each.stem) for each in declarations))
+    warn_of_idle_rules(where, declarations, (), stacklevel=2)
     return declarations

@@ -12,7 +12,8 @@ from werkzeug.local import LocalProxy
 from ..declare.advice import app_in_force, gate_of_app
 from ..declare.limiter import Declaration
 from ..declare.subjects import current_request, request_if_any
-from ..engine import Decision, Hit
+from ..engine import ConfigurationError, Decision, Hit
+from ..engine.errors import brief
 from ..engine.limiter import unasked
 from ..plan.endpoint import Applied, Plan
 
@@ -104,8 +105,13 @@ class Records:
 
 
 def _charges(declaration: Declaration, response: Response) -> bool:
-    charge_when = cast("Callable[[Response], bool]", declaration.charge_when)
-    return charge_when(response)
+    charges = cast("Callable[[Response], object]", declaration.charge_when)(response)
+    if isinstance(charges, (int, float)) and not isinstance(charges, bool):
+        raise ConfigurationError(
+            f'limiter on "{declaration.where}": charge_when returned {brief(charges)}, and it decides whether a '
+            "request is charged, not how much; return True or False"
+        )
+    return bool(charges)
 
 
 def _name_for(app: Flask) -> str:

@@ -145,7 +145,7 @@ class TestInTheStorage:
     def test_one_that_does_not_fit_the_app_keeps_the_overrides_before_and_takes_its_lists(
         self, shop: Shop, redis_client: redis.Redis
     ) -> None:
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": {"type": "ip"}}
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "show", "limit": {"type": "ip", "cost": 2}}
         denied = {**ENTRY, "who": "203.0.113.9"}
         text = json.dumps({"format": 1, "entries": [clash, denied]})
         redis_client.hset(KEY, mapping={"stamp": "9-clash", "document": text})

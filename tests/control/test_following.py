@@ -153,7 +153,7 @@ def test_parts_of_one_check_follow_each_their_scope(shop: Shop) -> None:
 
 
 def test_what_cannot_be_asked_is_asked_as_declared_and_told_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.control.override("mail", rule="user-3600s", rules="9/minute", lasting=True, force=True)
+    shop.control.override("mail", rule="user-3600s", rules={"timeout": 9}, lasting=True, force=True)
 
     with shop.app.app_context():
         found = [shop.multilimit.limiter.check(mail(user, rules="2/minute; 3/hour")) for user in ("1", "2")]

@@ -44,7 +44,7 @@ def test_what_an_undo_would_do(shop: Shop) -> None:
 
 
 def test_a_change_for_requests_that_match_no_route_shows(shop: Shop) -> None:
-    given = {"kind": "override", "endpoint": "unmatched", "limit": {"type": "ip", "rules": "9/minute"}}
+    given = {"kind": "override", "endpoint": "unmatched", "limit": {"type": "ip", "cost": 2}}
 
     assert [each.endpoint for each in shop.control.preview(given, lasting=True).endpoints] == ["unmatched"]
 
@@ -89,7 +89,7 @@ def test_so_does_a_wrong_time(shop: Shop, times: dict[str, Any]) -> None:
 
 
 def test_what_does_not_fit_the_app_is_an_error_too(shop: Shop) -> None:
-    clash = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "rules": "9/minute"}}
+    clash = {"kind": "override", "endpoint": "show", "limit": {"type": "ip", "cost": 2}}
 
     with pytest.raises(ConfigurationError, match="would share one key"):
         shop.control.preview(clash, lasting=True)

@@ -146,12 +146,12 @@ def test_in_the_settings_it_names_the_setting(app: Flask, options: dict[str, Any
         ({"where": "here"}, "'where' is not an option"),
         ({"per": 60}, "'per' is not an option of a limiter; give one of type, rules, fallback"),
         ({"after": 3}, r"'after' is not an option of a limiter; it is one of a ban: ban=Ban\(after="),
-        ({"charge_when": "4xx"}, r"charge_when='4xx': give a list of statuses such as \[401, 403\]"),
+        ({"charge_when": "6xx"}, r"charge_when='6xx': give statuses such as \[401, 403\] or \"4xx\""),
         (
             {"algorithm": "gcra"},
             r"'algorithm' is not an option of a limiter; it is one of a rule: rules=Rule\(..., algorithm=",
         ),
-        (["5/minute", "9/minute"], "would share one key"),
+        (["5/minute", rate_limiter(rules="9/minute", cost=2)], "would share one key, .* but differ in cost"),
     ],
 )
 @pytest.mark.parametrize("setting", ["APPLICATION_LIMITS", "DEFAULT_LIMITS", "UNMATCHED_LIMITS", "LIMITS"])
@@ -194,7 +194,7 @@ class TestAtTheFirstRequest:
         self, app: Flask, storage: RecordingStorage
     ) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"api.*": "5/minute"}
-        api = rate_limiter(rules="9/minute")(Blueprint("api", "api"))
+        api = rate_limiter(rules="9/minute", cost=2)(Blueprint("api", "api"))
         api.add_url_rule("/", "view", view())
         MultiLimit(app, storage=storage)
         app.register_blueprint(api)

@@ -13,7 +13,7 @@ import pytest
 import redis.asyncio
 from flask import Flask
 
-from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import Ban, ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import Settings
 from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.serve.gate import gate_of
@@ -58,11 +58,7 @@ PLACE = r'^limiter on ".*test_startup:view": '
         ({"rules": [(60, 100)]}, "rules: (60, 100) is not a rule"),
         ({"rules": [None]}, "rules: None is not a rule"),
         ({"rules": {"time": 60, "count": 100}}, "a rule is not a mapping here"),
-        (
-            {"rules": "5/minute; 9/minute"},
-            "Rule(9 per 60s) of the default limiter (5 per 60s; 9 per 60s) and a rule of the default limiter",
-        ),
-        ({"rules": [Rule(60, 5), Rule(60, 5)]}, "would share one key"),
+        ({"rules": [Rule(60, 5), Rule(60, 9, lease=2)]}, "would share one key, as type and window are the same, but"),
         # type and name
         ({"type": "ip"}, "type='ip': give a LimitType such as LimitType.IP, a callable that returns"),
         ({"type": ()}, "type=(): give at least one type"),
@@ -110,7 +106,7 @@ PLACE = r'^limiter on ".*test_startup:view": '
         ({"exempt_when": asynchronous}, "asynchronous: must not be async"),
         ({"exempt_when": with_argument}, "with_argument: is called without arguments"),
         # what is called with the response, or with the decision
-        ({"charge_when": True}, "charge_when=True: give a callable with the response"),
+        ({"charge_when": True}, "charge_when=True: give statuses such as [401, 403] or"),
         ({"charge_when": asynchronous}, "asynchronous: must not be async"),
         ({"charge_when": view}, "view: is called with the response"),
         ({"on_rejected": "no"}, "on_rejected='no': give a callable with the Decision"),
@@ -189,11 +185,27 @@ def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it(
 
 
 class TestSharedKeys:
-    MESSAGE = "would share one key.*keep the stricter, or give one of them a scope"
+    MESSAGE = "would share one key.* but differ in .*; make these the same, or give one of them a scope"
 
-    def test_of_two_stacked_limiters(self) -> None:
-        with pytest.raises(ConfigurationError, match=PLACE + ".*" + self.MESSAGE):
-            rate_limiter(rules="5/minute")(rate_limiter(rules="7/minute")(view))
+    @pytest.mark.parametrize(
+        ("option", "outer", "inner"),
+        [
+            ("cost", {"cost": 2}, {}),
+            ("exempt_when", {"exempt_when": lambda: False}, {"exempt_when": lambda: False}),
+            ("charge_when", {"charge_when": "4xx"}, {"charge_when": "5xx"}),
+            ("ban", {"ban": Ban()}, {}),
+            ("on_storage_error", {}, {"on_storage_error": "deny"}),
+            ("reserve, priority", {"reserve": {"first": 0.5}, "priority": lambda: None}, {}),
+            ("lease", {"rules": Rule(60, 5, lease=2)}, {}),
+        ],
+    )
+    def test_of_limiters_that_count_otherwise_are_an_error(
+        self, option: str, outer: dict[str, Any], inner: dict[str, Any]
+    ) -> None:
+        below = rate_limiter(**{"type": LimitType.IP, "rules": "7/minute", **inner})(view)
+
+        with pytest.raises(ConfigurationError, match=f"{PLACE}.*differ in {option}; make these the same"):
+            rate_limiter(**{"type": LimitType.IP, "rules": "5/minute", **outer})(below)
 
     def test_of_two_callables_with_one_name(self) -> None:
         inner = rate_limiter(type=lambda: "a", name="mine", rules="7/minute")(view)
@@ -206,7 +218,7 @@ class TestSharedKeys:
         self, limited_app: Flask, client: FlaskClient, options: dict[str, Any]
     ) -> None:
         limited_app.add_url_rule("/free", "free", lambda: "ok")
-        inner = rate_limiter(rules="3/minute", exempt_when=lambda: False, **options)(lambda: "ok")
+        inner = rate_limiter(rules="3/minute", cost=2, **options)(lambda: "ok")
         limited_app.add_url_rule("/", "page", rate_limiter(rules="5/minute")(inner))
 
         with pytest.raises(ConfigurationError, match='limiter on "page": .*' + self.MESSAGE):
@@ -252,6 +264,8 @@ class TestIdleRules:
             ({"rules": "600/hour"}, {"rules": "10/minute"}),
             ({"rules": "10/minute"}, {"rules": "10/minute", "type": LimitType.IP}),
             ({"rules": "10/hour"}, {"rules": "10/minute"}),
+            ({"rules": "10/minute", "exempt_when": view}, {"rules": "20/minute", "exempt_when": view}),
+            ({"rules": Rule(60, 10, algorithm="gcra")}, {"rules": Rule(60, 11, algorithm="gcra")}),
         ],
     )
     def test_warn_in_either_order(self, outer: dict[str, Any], inner: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"type": "ip"}, 'type: is not an option; it is one of a limiter: "default_limits": {"type": ...}'),
     ({"limits": {"a": {"per": 60}}}, "limits.a.per: is not an option$"),
     ({"limits": {"a": {"cost": "5"}}}, "limits.a.cost='5': give a whole number, 0 or more, or \"module:function\"$"),
-    ({"limits": {"a": {"charge_when": "4xx"}}}, r"charge_when='4xx': give a list of statuses such as \[401, 403\]"),
+    ({"limits": {"a": {"charge_when": "6xx"}}}, r"charge_when='6xx': give statuses such as \[401, 403\] or \"4xx\""),
     ({"limits": {"a": {"on_rejected": "refuse"}}}, "on_rejected='refuse': name a callable as \"module:function\"$"),
     ({"limits": {"a": {"key": "{}"}}}, "limits.a.key='{}': 1 to 32 printable ASCII characters, no blanks, no braces$"),
     ({"limits": {"a": {"name": "a b"}}}, "limits.a.name='a b': 1 to 20 characters, a letter and then"),

@@ -78,7 +78,7 @@ def test_it_is_worked_out_once_for_the_same_overrides() -> None:
 
 
 def test_what_does_not_fit_is_logged_once_and_asked_as_declared(caplog: pytest.LogCaptureFixture) -> None:
-    clash = overrides(override("mail", rule="user-3600s", rules="9/minute"))
+    clash = overrides(override("mail", rule="user-3600s", rules={"timeout": 9}))
 
     found = [revised(mail("2/minute; 3/hour"), clash) for _ in range(2)]
 

@@ -156,14 +156,23 @@ class TestWhatTheResponseIs:
             ask(app)
         assert statuses(app, "/") == [429]
 
-    def test_a_condition_that_raises_leaves_the_charge_and_is_an_error(self, app: Flask, either: Any) -> None:
+    @pytest.mark.parametrize("charge_when", [lambda response: response.nonsense, lambda _: 0, lambda _: 2.5])
+    def test_a_condition_that_raises_or_returns_a_number_leaves_the_charge_and_is_an_error(
+        self, app: Flask, either: Any, charge_when: Any
+    ) -> None:
         app.testing = False
         MultiLimit(app, storage=either)
-        app.add_url_rule(
-            "/", "view", rate_limiter(rules="1/minute", charge_when=lambda response: response.nonsense)(view())
-        )
+        app.add_url_rule("/", "view", rate_limiter(rules="1/minute", charge_when=charge_when)(view()))
 
         assert statuses(app, "/", "/") == [500, 429]
+
+    @pytest.mark.parametrize("charge_when", ["4xx", [404], ["5xx", 404], 404, (404,), {404}])
+    def test_statuses_are_given_in_code_as_in_files(self, app: Flask, either: Any, charge_when: Any) -> None:
+        MultiLimit(app, storage=either)
+        limiter = rate_limiter(rules="1/minute", charge_when=charge_when)
+        app.add_url_rule("/<int:status>", "view", limiter(lambda status: ("", status)))
+
+        assert statuses(app, "/200", "/200", "/404", "/200") == [200, 200, 404, 429]
 
     def test_cache_misses_only(self, app: Flask, either: Any) -> None:
         MultiLimit(app, storage=either)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flask_multilimit import LimitType, MultiLimit, Rule, current_decision, rate_limiter
+from flask_multilimit import ConfigurationWarning, LimitType, MultiLimit, Rule, current_decision, rate_limiter
 from flask_multilimit.engine import Limiter, RedisStorage, hits_for
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask, statuses, view
@@ -64,6 +64,14 @@ class TestWaitOfALimiter:
 
         assert statuses(app, "/", "/", "/") == [200, 200, 200]
         assert sleeper.slept == [5, 5]
+
+    def test_is_that_of_the_stricter_one_of_two_limiters_in_one_key(self, app: Flask, sleeper: Sleeper) -> None:
+        below = rate_limiter(rules="1 per 5 seconds", wait=5)(view())
+        with pytest.warns(ConfigurationWarning, match="can never refuse"):
+            app.add_url_rule("/", "view", rate_limiter(rules="9 per 5 seconds")(below))
+
+        assert statuses(app, "/", "/") == [200, 200]
+        assert sleeper.slept == [5]
 
     def test_refuses_at_once_when_it_would_not_be_enough(self, app: Flask, sleeper: Sleeper) -> None:
         app.add_url_rule("/", "view", rate_limiter(rules="1 per 5 seconds", wait=4.9)(view()))

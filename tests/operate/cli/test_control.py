@@ -158,7 +158,7 @@ class TestDoctor:
         assert (level, told in text) == ("wrong", True)
 
     def test_one_that_does_not_fit_the_app(self, on_server: Command, redis_client: redis.Redis) -> None:
-        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": {"type": "ip"}}
+        clash = {"kind": "override", "id": "1" * 8, "since": 1, "endpoint": "send", "limit": {"type": "ip", "cost": 2}}
         text = json.dumps({"format": 1, "entries": [clash]})
         redis_client.hset("rate_limit:{control}:document", mapping={"stamp": "9-x", "document": text})
 

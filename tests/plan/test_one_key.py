@@ -1,0 +1,180 @@
+"""Limiters of one subject that differ in the count alone are one key: the stricter decides. A shadow is apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Blueprint, Flask
+
+from flask_multilimit import IP, ConfigurationWarning, MultiLimit, Rule, rate_limiter
+from support.asking import ask, policy, statuses, view
+
+if TYPE_CHECKING:
+    from support.doubles import RecordingStorage
+
+STRICT, LOOSE = {"type": IP, "rules": "2/minute"}, {"type": IP, "rules": "60/minute"}
+
+
+def at_a_blueprint(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    shop = rate_limiter(**LOOSE)(Blueprint("shop", "shop"))
+    shop.add_url_rule("/", "view", rate_limiter(**STRICT)(view()))
+    app.register_blueprint(shop)
+    return MultiLimit(app, storage=storage)
+
+
+def at_nested_blueprints(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    outer, inner = rate_limiter(**STRICT)(Blueprint("outer", "outer")), rate_limiter(**LOOSE)(Blueprint("in", "in"))
+    inner.add_url_rule("/", "view", view())
+    outer.register_blueprint(inner)
+    app.register_blueprint(outer)
+    return MultiLimit(app, storage=storage)
+
+
+def at_the_defaults(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    app.add_url_rule("/", "view", rate_limiter(**STRICT, with_defaults=True)(view()))
+    return MultiLimit(app, storage=storage, default_limits=rate_limiter(**LOOSE))
+
+
+def in_the_settings(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    app.config["MULTILIMIT_LIMITS"] = {"*": {"type": "ip", "rules": "60/minute"}}
+    app.add_url_rule("/", "view", rate_limiter(**STRICT)(view()))
+    return MultiLimit(app, storage=storage)
+
+
+def on_one_view(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    below = rate_limiter(**STRICT)(view())
+    with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per 60s\) of the ip limiter .* can never refuse"):
+        app.add_url_rule("/", "view", rate_limiter(**LOOSE)(below))
+    return MultiLimit(app, storage=storage)
+
+
+def in_one_limiter(app: Flask, storage: RecordingStorage) -> MultiLimit:
+    with pytest.warns(ConfigurationWarning, match=r"Rule\(60 per 60s\) of the ip limiter .* can never refuse"):
+        app.add_url_rule("/", "view", rate_limiter(type=IP, rules="60/minute; 2/minute")(view()))
+    return MultiLimit(app, storage=storage)
+
+
+PLACES = [at_a_blueprint, at_nested_blueprints, at_the_defaults, in_the_settings, on_one_view, in_one_limiter]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_stricter_of_two_counts_decides_by_one_hit(app: Flask, storage: RecordingStorage, place: Any) -> None:
+    place(app, storage)
+
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert [[hit.rule.count for hit in hits] for hits in storage.checks] == [[2]] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["sliding_window", "fixed_window", "token_bucket", "leaky_bucket", "gcra"])
+def test_the_stricter_decides_by_any_algorithm(app: Flask, storage: RecordingStorage, algorithm: str) -> None:
+    MultiLimit(app, storage=storage)
+    strict, loose = (rate_limiter(rules=Rule(60, count, algorithm=algorithm)) for count in (1, 50))
+    with pytest.warns(ConfigurationWarning, match="can never refuse"):
+        app.add_url_rule("/", "view", loose(strict(view())))
+
+    assert statuses(app, "/", "/") == [200, 429]
+    assert [[hit.rule.count for hit in hits] for hits in storage.checks] == [[1]] * 2
+
+
+def test_two_limiters_that_count_the_same_statuses_are_one(app: Flask, storage: RecordingStorage) -> None:
+    app.config["MULTILIMIT_LIMITS"] = {"*": {"type": "ip", "rules": "9/minute", "charge_when": "4xx"}}
+    app.add_url_rule("/", "view", rate_limiter(type=IP, rules="2/minute", charge_when="4xx")(view()))
+    MultiLimit(app, storage=storage)
+
+    assert statuses(app, "/", "/", "/") == [200] * 3
+    assert storage.other_calls == ["settle"] * 3
+
+
+class TestOverrides:
+    """By name, each of both is changed by itself; then the stricter decides again, with the history that is there."""
+
+    @pytest.mark.parametrize(
+        ("change", "answers", "name"),
+        [
+            ({"rule": "ip-60s", "rules": "1/minute"}, [429, 429], "ip-60s"),
+            ({"rule": "ip-60s", "rules": "90/minute"}, [200, 429], "ip-60s-2"),
+            ({"rule": "ip-60s", "off": True}, [200, 429], "ip-60s-2"),
+            ({"rule": "ip-60s-2", "rules": "3/minute"}, [200, 200], "ip-60s-2"),
+            ({"rule": "ip-60s-2", "rules": "90/minute"}, [200, 200], "ip-60s"),
+            ({"rule": "ip-60s-2", "off": True}, [200, 200], "ip-60s"),
+            ({"limiter": "ip", "times": 2}, [200, 200], "ip-60s-2"),
+            ({"limit": {"type": "ip", "rules": "1/minute"}}, [429, 429], "ip-60s-3"),
+        ],
+    )
+    def test_of_one_of_two_rules(
+        self, app: Flask, storage: RecordingStorage, change: dict[str, Any], answers: list[int], name: str
+    ) -> None:
+        multilimit = at_a_blueprint(app, storage)
+        assert statuses(app, "/") == [200]
+        with app.app_context():
+            multilimit.control.override("shop.view", **change, lasting=True, force=True)
+
+        assert statuses(app, "/", "/") == answers
+        assert policy(ask(app)) == [name]
+
+    def test_that_put_the_looser_one_on_trial_leave_the_stricter_in_force(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
+        multilimit = at_a_blueprint(app, storage)
+        with app.app_context():
+            multilimit.control.override("shop.view", limiter="ip", shadow=True, lasting=True, force=True)
+
+        assert statuses(app, "/", "/", "/") == [200] * 3
+
+
+class TestShadow:
+    def test_beside_the_real_limit_has_a_history_of_its_own(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        trial = rate_limiter(type=IP, rules="1/minute", name="trial", shadow=True)
+        app.add_url_rule("/", "view", trial(rate_limiter(type=IP, rules="3/minute")(view())))
+
+        assert statuses(app, "/", "/", "/", "/") == [200, 200, 200, 429]
+        assert storage.keys_asked[0] == [
+            "rate_limit:{view}:+SHADOW:ip:127.0.0.1:sliding_window:60000",
+            "rate_limit:{view}:ip:127.0.0.1:sliding_window:60000",
+        ]
+
+    def test_that_is_alone_keeps_its_key(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        trial = rate_limiter(type=IP, rules="1/minute", shadow=True)
+        app.add_url_rule("/", "view", trial(rate_limiter(type=IP, rules="3/hour")(view())))
+
+        ask(app)
+
+        assert storage.keys_asked[0][0] == "rate_limit:{view}:ip:127.0.0.1:sliding_window:60000"
+
+    def test_two_trials_do_not_disturb_each_other(self, app: Flask, storage: RecordingStorage) -> None:
+        MultiLimit(app, storage=storage)
+        limited = view()
+        for count in (1, 2):
+            limited = rate_limiter(rules=Rule(60, count, name=f"trial-{count}"), shadow=True)(limited)
+        app.add_url_rule("/", "view", limited)
+
+        statuses(app, "/", "/", "/")
+
+        multilimit: Any = app.extensions["multilimit"]
+        with app.app_context():
+            left = {each.name: each.remaining for each in multilimit.peek("view", "everyone").statuses}
+        assert left == {"trial-1": 0, "trial-2": 0}
+        assert len(set(storage.keys_asked[0])) == 2
+
+
+class TestNames:
+    @pytest.mark.parametrize("scoped_first", [True, False])
+    def test_of_rules_that_differ_in_scope_alone_say_the_scope(
+        self, app: Flask, storage: RecordingStorage, scoped_first: bool
+    ) -> None:
+        MultiLimit(app, storage=storage)
+        scoped, plain = rate_limiter(**LOOSE, scope="feed"), rate_limiter(**STRICT)
+        app.add_url_rule("/", "view", scoped(plain(view())) if scoped_first else plain(scoped(view())))
+
+        assert sorted(policy(ask(app))) == ["feed:ip-60s", "ip-60s"]
+
+    def test_of_declared_rules_stay_when_an_override_adds_a_limit(self, app: Flask, storage: RecordingStorage) -> None:
+        multilimit = MultiLimit(app, storage=storage)
+        app.add_url_rule("/", "view", rate_limiter(**LOOSE, scope="feed")(view()))
+        with app.app_context():
+            multilimit.control.override("view", limit={"type": "ip", "rules": "9/minute"}, lasting=True)
+
+        assert policy(ask(app)) == ["ip-60s", "ip-60s-2"]
