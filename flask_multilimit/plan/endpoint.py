@@ -267,6 +267,9 @@ class Plan:
     stack: Stack | None
     """The decorators of the view; the outermost one has this plan checked. ``None``: it is checked before the view."""
     limiters: tuple[PlannedLimiter, ...]
+    early: bool = False
+    """Whether it is checked before the view even if that has decorators: a websocket is refused before its handshake,
+    because no client reads an HTTP response after it."""
 
     @classmethod
     def of(
@@ -282,6 +285,7 @@ class Plan:
         methods: Mapping[Declaration, str] | None = None,
         overrides: Overrides | None = None,
         added: Collection[Declaration] = (),
+        early: bool = False,
     ) -> Plan:
         """The plan of ``declarations``, of which some are ``added`` by overrides. Raises :class:`ConfigurationError` if
         two of them would share a key, but not what they count, or the keys of ``scope`` would be in several slots.
@@ -304,7 +308,7 @@ class Plan:
         if overrides is not None:
             planned = _overridden(scope, planned, overrides)
             reject_shared_keys(scope, ((each.declaration, each.stem) for each in planned))
-        return cls(scope, stack, tuple(_shadows_apart(planned)))
+        return cls(scope, stack, tuple(_shadows_apart(planned)), early)
 
     @property
     def declarations(self) -> frozenset[Declaration]:

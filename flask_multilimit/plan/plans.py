@@ -234,6 +234,7 @@ class Plans:
             method,
             by_flask=by_flask,
             stack=None if by_flask else stack,
+            early=any(route.websocket for route in self._routes_of(endpoint)),
             counted_as=scope_of(endpoint),
             methods=methods_of_handlers(view),
             exempt="configuration" in self.sources.exempt_from(endpoint, exempt),
@@ -251,6 +252,7 @@ class Plans:
         counted_as: str | None = None,
         methods: Mapping[Declaration, str] | None = None,
         exempt: bool = False,
+        early: bool = False,
     ) -> Plan:
         added = self._added(scope, exempt=exempt)
         declared = (*declarations, *added)
@@ -266,6 +268,7 @@ class Plans:
             methods=methods,
             overrides=self.overrides if self.entries else None,
             added=added,
+            early=early,
         )
 
     def _checked(self, plan: Plan) -> Plan:

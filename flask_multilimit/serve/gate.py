@@ -62,7 +62,7 @@ class AppGate(InForce):
             if record is not None:
                 if answer is not None:
                     self._leave(record, answer)
-                elif record.plan.stack is None:
+                elif record.plan.stack is None or record.plan.early:
                     self.verdicts.check(record.plan, record)
             return answer
 

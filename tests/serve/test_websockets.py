@@ -1,14 +1,15 @@
-"""Websockets of flask-sock: a connection holds its slot until it ends."""
+"""Websockets of flask-sock: a limiter refuses before the handshake, and a connection holds its slot until it ends."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simple_websocket import Client, ConnectionClosed  # type: ignore[import-untyped]
+import simple_websocket  # type: ignore[import-untyped]
 
 from support.processes import Program
 
@@ -21,6 +22,12 @@ pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent / "websockets"
 PATIENCE = 10.0
+HANDSHAKE = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Key": "eA==",
+    "Sec-WebSocket-Version": "13",
+}
 SERVERS = {
     "gunicorn gthread": (
         *("gunicorn", "--chdir", str(HERE), "--bind", "127.0.0.1:0", "--workers", "2"),
@@ -40,7 +47,7 @@ def program(request: pytest.FixtureRequest, server: Server) -> Iterator[Program]
 
 
 def connect(program: Program, path: str = "/echo") -> Any:
-    return Client.connect(f"ws://127.0.0.1:{program.port}{path}")
+    return simple_websocket.Client.connect(f"ws://127.0.0.1:{program.port}{path}")
 
 
 def says(client: Any, text: str) -> str | None:
@@ -48,7 +55,7 @@ def says(client: Any, text: str) -> str | None:
     try:
         client.send(text)
         told: str = client.receive(timeout=PATIENCE)
-    except ConnectionClosed:
+    except simple_websocket.ConnectionClosed:
         return None
     return told
 
@@ -65,8 +72,7 @@ def test_a_connection_holds_its_slot_until_it_ends(program: Program) -> None:
     assert says(first, "one") == "one"
     assert program.get("/in-use").text == "1"
 
-    refused = connect(program)
-    assert says(refused, "two") is None
+    assert program.get("/echo", HANDSHAKE).status == 429
     assert says(first, "still there") == "still there"
 
     first.close()
@@ -77,8 +83,27 @@ def test_a_connection_holds_its_slot_until_it_ends(program: Program) -> None:
     wait_for(program, "0")
 
 
+def test_a_refused_handshake_is_an_http_response_with_the_fields_of_a_refusal(program: Program) -> None:
+    for _ in range(2):
+        client = connect(program, "/rated")
+        assert [says(client, "hello"), says(client, "again")] == ["hello", None]
+
+    refused = program.get("/rated", HANDSHAKE)
+
+    assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
+    assert json.loads(refused.text)["violated-policies"] == ["default-60s"]
+
+
+def test_messages_may_be_limited_by_closing_with_a_status(program: Program) -> None:
+    client = connect(program, "/messages")
+
+    assert [says(client, text) for text in ("one", "two", "three")] == ["one", "two", None]
+    assert client.close_reason == 1013
+
+
 def test_a_view_that_raises_keeps_no_slot(program: Program) -> None:
     for _ in range(3):
         client = connect(program, "/raises")
-        assert client.receive(timeout=PATIENCE) == "hello"
+        assert says(client, "hello") == "hello"
+        client.send("now")
         wait_for(program, "0")

@@ -1,4 +1,4 @@
-"""A websocket of flask-sock with a slot for each connection."""
+"""Websockets of flask-sock: with a slot for each connection, and with a rate."""
 
 from __future__ import annotations
 
@@ -22,10 +22,27 @@ def echo(ws: Any) -> None:
         ws.send(ws.receive())
 
 
+@sock.route("/rated")  # type: ignore[untyped-decorator]
+@rate_limiter(rules="2/minute")
+def rated(ws: Any) -> None:
+    ws.send(ws.receive())
+
+
+@sock.route("/messages")  # type: ignore[untyped-decorator]
+def messages(ws: Any) -> None:
+    while True:
+        text = ws.receive()
+        if not multilimit.check("2/minute", scope="messages").allowed:
+            ws.close(1013, "too many messages")
+            return
+        ws.send(text)
+
+
 @sock.route("/raises")  # type: ignore[untyped-decorator]
 @rate_limiter(rules="1 at once", scope="echo")
 def raises(ws: Any) -> None:
-    ws.send("hello")
+    ws.send(ws.receive())
+    ws.receive()  # otherwise the client may read the message together with what the server says of the error
     raise RuntimeError("broken")
 
 
