@@ -412,6 +412,8 @@ class _SocketLine:
         self._send, self._receive = plain.sendall, plain.recv
         reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_MORE)
         self._feed, self._gets = reader.feed, reader.gets
+        self._announcements = Announcements()
+        """Reads all but replies that are a short list and arrive whole."""
         poll = select.poll()
         poll.register(plain, select.POLLIN)
         self._poll = poll.poll
@@ -443,24 +445,24 @@ class _SocketLine:
             received = received[4:]
         is_short = not received.rfind(b"*") and received.find(b"\n", 0, 9) > 0  # just one list, of at most six digits
         if not is_short:
-            Announcements().read(received)
+            self._announcements.read(received)
         self._feed(received)
         reply = self._gets()
         if reply is not _MORE:
             return reply
-        announcements = Announcements()
-        announcements.read(received)
-        return self._rest(started, announcements)
+        if is_short:
+            self._announcements.read(received)
+        return self._rest(started)
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
         self._hurry(started)
         self._send(b"".join(commands))
-        replies, announcements = [], Announcements()
-        self._settle_all(started, announcements)
+        replies = []
+        self._settle_all(started)
         for _ in commands:
             reply = self._gets()
             if reply is _MORE:
-                reply = self._rest(started, announcements)
+                reply = self._rest(started)
             if isinstance(reply, Exception):
                 raise reply
             replies.append(reply)
@@ -471,7 +473,7 @@ class _SocketLine:
         if self._hurried:  # by the last question; sending alone takes no time
             self._hurry(started)
         if len(self._unread) >= _MOST_UNREAD:
-            self._settle_all(started, Announcements())
+            self._settle_all(started)
         self._send(command)
         self._unread.append(lost)
 
@@ -480,11 +482,10 @@ class _SocketLine:
         return len(self._unread)
 
     def settle(self, started: float | None) -> None:
-        announcements = Announcements()
         if started is not None:
-            self._settle_all(started, announcements)
+            self._settle_all(started)
         while self._unread and self._poll(0):
-            self._read_more(announcements)
+            self._read_more()
             while self._unread and (reply := self._gets()) is not _MORE:
                 self._settle_one(reply)
 
@@ -492,47 +493,44 @@ class _SocketLine:
         while self._unread:
             self._unread.popleft()(self._explain(error))
 
-    def _settle_all(self, started: float, announcements: Announcements) -> None:
+    def _settle_all(self, started: float) -> None:
         """Read the replies to :meth:`tell`, of which nothing has arrived yet."""
         while self._unread:
-            self._settle_one(self._rest(started, announcements) if (reply := self._gets()) is _MORE else reply)
+            self._settle_one(self._rest(started) if (reply := self._gets()) is _MORE else reply)
 
     def _settle_one(self, reply: Any) -> None:
         _settle(reply, self._unread.popleft(), self._explain)
 
     def _reply_after_unread(self, started: float, received: bytes) -> Any:
         """The reply that follows those to :meth:`tell`, if ``received`` is what has arrived so far."""
-        announcements, is_read = Announcements(), not _is_numbers_and_a_list(received)
-        if is_read:
-            announcements.read(received)
-        self._feed(received)
+        self._take(received)
         while True:
             reply = self._gets()
             if reply is _MORE:
-                if not is_read:
-                    announcements.read(received)
-                    is_read = True
-                reply = self._rest(started, announcements)
+                reply = self._rest(started)
             if not self._unread:
                 return reply
             self._settle_one(reply)
 
-    def _rest(self, started: float, announcements: Announcements) -> Any:
-        """A reply that arrives in pieces. ``announcements`` has read the first ones."""
+    def _rest(self, started: float) -> Any:
+        """A reply that arrives in pieces."""
         while True:
             self._hurry(started)
             if not self._poll(self._milliseconds):
                 raise TimeoutError("timed out")
-            self._read_more(announcements)
+            self._read_more()
             reply = self._gets()
             if reply is not _MORE:
                 return reply
 
-    def _read_more(self, announcements: Announcements) -> None:
+    def _read_more(self) -> None:
         received = self._receive(_LONG_CHUNK)
         if not received:
             raise RedisConnectionError("the server closed the connection")
-        announcements.read(received)
+        self._take(received)
+
+    def _take(self, received: bytes) -> None:
+        self._announcements.read(received)
         self._feed(received)
 
     def _hurry(self, started: float) -> None:
@@ -557,14 +555,6 @@ def _timer_ticks() -> bool:
 
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "getitimer") else ()
-
-
-def _is_numbers_and_a_list(received: bytes) -> bool:
-    """Whether ``received`` has only answers to releases and one list, whose length has at most six digits."""
-    begin = received.find(b"*")
-    if begin < 0 or received.rfind(b"*") != begin or received.find(b"\n", begin, begin + 9) < 0:
-        return False
-    return not received[:begin].strip(b":0123456789\r\n")
 
 
 def _as_redis_error(error: OSError) -> RedisError:

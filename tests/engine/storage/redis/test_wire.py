@@ -434,19 +434,3 @@ def test_where_the_socket_is_not_the_systems_own_what_is_told_is_asked(
         tell(wire, b"ZREM", b"told", b"x", lost=lost)
     assert ask(wire, b"ECHO", b"mine") == b"mine"
     assert lost == []
-
-
-@pytest.mark.parametrize(
-    ("received", "is_so"),
-    [
-        (b":1\r\n*2\r\n:1\r\n:2\r\n", True),
-        (b":1\r\n:0\r\n*1\r\n:1\r\n", True),
-        (b":1\r\n*9999999\r\n", False),
-        (b"~9999999\r\n*1\r\n", False),
-        (b"~9999999\r\n", False),
-        (b":1\r\n*1\r\n*9999999\r\n", False),
-        (b"$1\r\n*\r\n*1\r\n", False),
-    ],
-)
-def test_what_announces_more_than_fits_is_looked_at_closely(received: bytes, is_so: bool) -> None:
-    assert wire_module._is_numbers_and_a_list(received) is is_so
