@@ -13,7 +13,7 @@ from .engine.errors import brief
 from .engine.hits import OnStorageError
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .engine.storage import DEFAULT_TIMEOUT, DENY_SECONDS, LONGEST_DENY_SECONDS
-from .engine.storage.addresses import redacted
+from .engine.storage.addresses import shown_storage
 from .engine.storage.forgetting import FEWEST_KEYS, MOST_KEYS
 from .observe.traffic.flushing import ShownSubjects
 from .observe.traffic.log import Log
@@ -29,7 +29,7 @@ class Settings(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    storage_uri: str = "memory://"
+    storage_uri: str = Field("memory://", repr=False)
     """Where quotas are kept: ``memory://``, or a URI of another scheme in ``SCHEMES``."""
 
     storage_timeout: float = Field(DEFAULT_TIMEOUT, gt=0, le=60, strict=False)
@@ -201,5 +201,5 @@ def check_prefix(value: object) -> None:
 def _reason(problem: Any) -> str:
     name = PREFIX + str(problem["loc"][0]).upper()
     reason = problem["msg"].removeprefix("Value error, ")
-    shown = brief(problem["input"], without_secrets=redacted if name == f"{PREFIX}STORAGE_URI" else str)
+    shown = shown_storage(problem["input"]) if name == f"{PREFIX}STORAGE_URI" else brief(problem["input"])
     return f"{name}={shown}: {reason[0].lower()}{reason[1:]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import TypeGuard
@@ -105,10 +105,10 @@ def check_logger(logger: object) -> None:
         raise ConfigurationError(f"logger={brief(logger)}: give a logging.Logger")
 
 
-def brief(value: object, *, without_secrets: Callable[[str], str] = str) -> str:
+def brief(value: object) -> str:
     """``value`` as an error shows it."""
     try:
-        text = without_secrets(repr(value))
+        text = repr(value)
     except ValueError:  # an int of more digits than Python writes
         return f"{type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."

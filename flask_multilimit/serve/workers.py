@@ -7,6 +7,7 @@ from flask import Flask, request
 
 from ..config import Settings
 from ..engine import Limiter
+from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
 from ..engine.threads import threads_run
 
@@ -30,7 +31,7 @@ def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) 
             "Rate limits: several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them "
             "admits the whole of every limit. Set a storage that they share: local:// on one machine (pip install "
             "'flask-multilimit[local]'), or a server, such as redis://localhost:6379/0.",
-            settings.storage_uri,
+            redacted(settings.storage_uri),
         )
     elif not (workers := limiter.health().workers).certain:
         SafeLogger(app.logger).warning(

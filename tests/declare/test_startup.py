@@ -328,7 +328,7 @@ class TestSettings:
             ("STORAGE_URI", "memcached://localhost", "not one of memory://"),
             ("STORAGE_URI", "redis://", "it names no server; write it as redis://localhost:6379"),
             ("STORAGE_URI", "unix://", "it names no server; write it as unix:///run/redis.sock"),
-            ("STORAGE_URI", "redis://localhost:port/0", "storage URI 'redis://localhost:port/0'"),
+            ("STORAGE_URI", "redis://localhost:port/0", "storage URI 'redis://localhost:***'"),
             ("STORAGE_URI", 6379, "MULTILIMIT_STORAGE_URI=6379: input should be a valid string"),
             ("STORAGE_URI", None, "MULTILIMIT_STORAGE_URI=None"),
             ("STORAGE_TIMEOUT", 0, "MULTILIMIT_STORAGE_TIMEOUT=0: input should be greater than 0"),

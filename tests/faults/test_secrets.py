@@ -48,6 +48,9 @@ WELL_FORMED = {
 MALFORMED = (
     "redis://me:{secret}@127.0.0.1:port/0",
     "redis://me:{secret}@127.0.0.1/database",
+    "redis://me:{quoted}",
+    "redis+sentinel://me:{quoted}/x",
+    "redis+cluster://me:{quoted}",
     "redis://me:{secret}@127.0.0.1/0?nonsense={secret}",
     "redis://127.0.0.1/0?nonsense=1&password={secret}",
     "redis://127.0.0.1/0?db={secret}",
@@ -134,7 +137,7 @@ def test_no_error_log_or_repr_tells_it(
     ports: dict[str, int], uri: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        said = everything_said(uri.format(secret=secret, **ports), caplog)
+        said = everything_said(uri.format(secret=secret, quoted=QUOTED, **ports), caplog)
 
     assert "storage" in said
     assert TOLD.search(said) is None

@@ -384,8 +384,8 @@ def _multilimit_of(app: Flask, settings: Settings) -> MultiLimit:
     named = app.extensions.get(f"{EXTENSION}.uri", app.config.get("MULTILIMIT_STORAGE_URI"))
     if settings.storage_uri not in {None, named} and wanted != named:
         raise ConfigurationError(
-            f"the app {app.name!r} already keeps its limits elsewhere ({named or 'memory://'}): all Limiters and the "
-            "MultiLimit of an app share one storage; set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"
+            f"the app {app.name!r} already keeps its limits elsewhere: all Limiters and the MultiLimit of an app "
+            "share one storage; set MULTILIMIT_STORAGE_URI, and leave RATELIMIT_STORAGE_URI out"
         )
     multilimit: MultiLimit = app.extensions[MULTILIMIT]
     return multilimit

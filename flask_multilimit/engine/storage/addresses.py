@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from types import NoneType
+from typing import cast
 from urllib.parse import urlsplit
 
 LAST_PORT = 65_535
@@ -35,12 +37,29 @@ def host_and_port(text: str, port: int) -> tuple[str, int]:
     return parts.hostname, parts.port or port
 
 
+_SHOWN = r"(?:\[[^\[\]]*\]|[^:\[]|:(?=[0-9]{0,5}(?:[,/]|$)))*"
+"""An address up to a colon that no port follows: there a password begins, if the host was left out."""
+
+
 def redacted(url: str) -> str:
     """``url``, however malformed, without user and password. What follows the address is left out if it may contain
     one."""
-    credentials, at, address = url.rpartition("@")
-    scheme, separator, _ = credentials.partition("://")
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    credentials, at, address = rest.rpartition("@")
     if "?" in credentials:  # it is part of a password, or the "@" is part of the options
         address = ""
-    shown = (f"{scheme}://***@{address}" if separator else f"***@{address}") if at else url
-    return re.split("[?#]", shown)[0]
+    address = re.split("[?#]", address)[0]
+    shown = cast("re.Match[str]", re.match(_SHOWN, address))[0]
+    hidden = address[len(shown) :]
+    if not re.fullmatch("[A-Za-z0-9+.-]*", scheme):
+        scheme = "***"
+    return f"{scheme}{separator}{'***@' if at else ''}{shown}{hidden and f'{hidden[0]}***'}"
+
+
+def shown_storage(given: object) -> str:
+    """How an error shows what was given as a storage: a URI without its secrets. Other things may be a client, a
+    container or bytes that hold a password."""
+    if isinstance(given, str):
+        return repr(redacted(given))
+    is_plain = isinstance(given, (int, float, NoneType, type))
+    return repr(given) if is_plain else f"an object of type {type(given).__name__}"

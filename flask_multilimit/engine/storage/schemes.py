@@ -9,8 +9,8 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, cast
 
-from ..errors import ConfigurationError, brief
-from .addresses import redacted
+from ..errors import ConfigurationError
+from .addresses import redacted, shown_storage
 from .base import Storage, check_timeout, is_storage
 from .memory import MemoryStorage
 
@@ -71,7 +71,7 @@ def storage_from_uri(uri: str, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
     ``timeout`` is in seconds. No connection is made here. Raises :class:`ConfigurationError`.
     """
     if not isinstance(uri, str):
-        raise ConfigurationError(f"uri={brief(uri)}: give text, such as redis://localhost:6379/0")
+        raise ConfigurationError(f"uri={shown_storage(uri)}: give text, such as redis://localhost:6379/0")
     check_timeout(timeout)
     name, separator, address = uri.partition("://")
     scheme = SCHEMES.get(name)
@@ -130,5 +130,4 @@ def _storage_around(given: Any) -> Storage:
         )
     if hasattr(given, "master_for"):
         raise ConfigurationError("storage=Sentinel(...): give a client of the primary: sentinel.master_for(NAME)")
-    shown = brief(given, without_secrets=redacted)
-    raise ConfigurationError(f"storage={shown}: give a URI, a client object of redis, or a Storage")
+    raise ConfigurationError(f"storage={shown_storage(given)}: give a URI, a client object of redis, or a Storage")

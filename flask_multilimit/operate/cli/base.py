@@ -14,6 +14,7 @@ from flask.cli import with_appcontext
 from ...config import PREFIX
 from ...engine import ConfigurationError, Limiter, MultiLimitError, StorageError
 from ...engine.errors import with_remedy
+from ...engine.storage.addresses import redacted
 from ...serve.gate import AppGate, gate_of
 from ...serve.steer import steering_of
 from .. import console
@@ -76,6 +77,7 @@ def require_shared_storage(gate: AppGate) -> None:
     """Raise :class:`ConfigurationError` if the quotas are in the memory of other processes."""
     if not gate.limiter.storage.shared and not gate.startup.checked:
         raise ConfigurationError(
-            f"{PREFIX}STORAGE_URI={gate.settings.storage_uri} keeps quotas in the memory of each worker process, where "
-            "this command can neither see nor change them; to share them, use local:// or a server of Redis or Valkey"
+            f"{PREFIX}STORAGE_URI={redacted(gate.settings.storage_uri)} keeps quotas in the memory of each worker "
+            "process, where this command can neither see nor change them; to share them, use local:// or a server of "
+            "Redis or Valkey"
         )

@@ -14,9 +14,9 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from ...decision import Charge, Decision
-from ...errors import ConfigurationError, StorageError, brief
+from ...errors import ConfigurationError, StorageError
 from ...hits import Hit, memoized
-from ..addresses import redacted
+from ..addresses import shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage
 from ..releases import ReleaseBatcher
@@ -46,7 +46,7 @@ class ClusterStorage:
         time again to refund them. Does not connect yet. Raises :class:`ConfigurationError`.
         """
         if not isinstance(uri, str):
-            raise ConfigurationError(f"uri={brief(uri)}: give text, such as redis+cluster://localhost:6379")
+            raise ConfigurationError(f"uri={shown_storage(uri)}: give text, such as redis+cluster://localhost:6379")
         check_timeout(timeout)
         return cls(NodesOfUri(uri, timeout=timeout))
 
@@ -55,7 +55,7 @@ class ClusterStorage:
         """Use the connections of ``client``, with its options and timeouts but without its retries. The caller remains
         responsible for closing it."""
         if not isinstance(client, RedisCluster):
-            raise ConfigurationError(f"client={brief(client, without_secrets=redacted)}: give a RedisCluster of redis")
+            raise ConfigurationError(f"client={shown_storage(client)}: give a RedisCluster of redis")
         if clock is not None:
             check_clock(clock)
         return cls(NodesOfClient(client), clock=clock)

@@ -22,10 +22,10 @@ from redis.retry import Retry
 from ...algorithms import ALGORITHMS, BAN
 from ...algorithms.base import HoldsSlots
 from ...decision import NOTHING, Charge, Decision, decision_of
-from ...errors import ConfigurationError, StorageError, brief
+from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
 from ...reply import completed
-from ..addresses import redacted
+from ..addresses import redacted, shown_storage
 from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..releases import ReleaseBatcher
 from ..tallies import Tallies, Tally
@@ -85,7 +85,7 @@ class RedisStorage:
         ask = None if isinstance(client, type) else getattr(client, "execute_command", None)
         if not callable(ask) or iscoroutinefunction(ask):
             raise ConfigurationError(
-                f"client={brief(client, without_secrets=redacted)}: give a client object of redis that is not async; "
+                f"client={shown_storage(client)}: give a client object of redis that is not async; "
                 "for a URI, storage_from_uri(URI)"
             )
         if clock is not None:
@@ -103,7 +103,7 @@ class RedisStorage:
         and does not retry by itself (redis-py's defaults wait for seconds). Only the system's look-up of a host name
         may take longer. Errors show ``url``, or if the user has ``given`` another URI, that one."""
         if not isinstance(url, str):
-            raise ConfigurationError(f"url={brief(url)}: give text, such as redis://localhost:6379/0")
+            raise ConfigurationError(f"url={shown_storage(url)}: give text, such as redis://localhost:6379/0")
         check_timeout(timeout)
         deadline = Deadline(timeout)
         client = timed_client(url, deadline, given=given)

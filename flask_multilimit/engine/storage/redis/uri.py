@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..addresses import PortError, check_port
+from ..addresses import PortError, check_port, redacted
 from .deadline import TimedTlsConnection
 
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
@@ -46,7 +46,7 @@ _UNKNOWN_OPTION = "unexpected keyword argument '([^']*)'"
 
 
 def _may_hold_secrets(text: str) -> bool:
-    return "@" in text or "password" in text
+    return "@" in text or "password" in text or "***" in redacted(text)
 
 
 def _unknown_option(url: str, name: str) -> str:

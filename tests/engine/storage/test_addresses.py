@@ -1,0 +1,168 @@
+"""Storage URIs: what is wrong is an error at once, with its remedy, and no error shows a password."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from flask import Flask
+
+from flask_multilimit import MultiLimit
+from flask_multilimit.config import Settings
+from flask_multilimit.engine import ConfigurationError, Limiter, RedisStorage, storage_from_uri
+from flask_multilimit.engine.storage import SCHEMES, ClusterStorage, MemoryStorage, storage_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *("", "memory", "memory:", "memory:/", "memory://x", "memory://localhost", "redis", "redis:", "redis://"),
+        *("redis:/localhost", "reddis://localhost", "http://localhost", "localhost:6379", "://", "unix://", " "),
+        *("redis://localhost:99999", "redis://[::1]:99999"),
+        *("redis://localhost?db=one", "redis://localhost?socket_timeout=soon", "redis://localhost/one"),
+        *("redis://localhost?nonsense=1", "redis://localhost?protocol=7", "redis://localhost:1,localhost:2"),
+        "unix://run/redis.sock",
+    ],
+)
+def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="storage URI") as caught:
+        storage_from_uri(uri)
+
+    assert uri.partition("?")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *(f"reddis://:{SECRET}@localhost", f"reddis://me:{SECRET}@localhost", f"redis://:{SECRET}@localhost:port"),
+        *(f"redis://:{SECRET}/x@localhost:6379/0", f"redis://:{SECRET}?x@localhost:6379/0"),
+        *(f"redis://:{SECRET}#x@localhost:6379/0", f"redis://:[{SECRET}]@localhost:port", f"redis://:a@{SECRET}@h:x"),
+        *(f"redis:/:{SECRET}@localhost", f":{SECRET}@localhost:6379", f"memory://:{SECRET}@localhost"),
+        *(f"redis://localhost?password={SECRET}&db=one", f"redis://localhost?password=a&{SECRET}=b"),
+        *(f"redis://localhost?db=one&password={SECRET}", f"redis://:x@localhost:port#{SECRET}"),
+        # without a host, a password is where a port should be
+        *(f"{scheme}://me:{SECRET}" for scheme in [*SCHEMES, "reddis", "http"]),
+        *(
+            f"redis://:{SECRET}",
+            f"redis://:{SECRET}/0",
+            f"redis:/:{SECRET}",
+            f"me:{SECRET}",
+        ),
+        *(f"redis://[::1]:{SECRET}", f"redis://[{SECRET}", f"redis+cluster://a:1,b:{SECRET}", f"me:{SECRET}://host"),
+        *(f"redis+sentinel://me:{SECRET}/shop", f"redis://me:{SECRET}?db=one", f"redis://me:pass/word:{SECRET}/0"),
+    ],
+)
+def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
+    for open_storage in (storage_from_uri, storage_from):
+        with pytest.raises(ConfigurationError) as caught:
+            open_storage(uri)
+
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"redis://me:{SECRET}@localhost".encode(),
+        {"host": "localhost", "password": SECRET},
+        [f"redis://me:{SECRET}@localhost"],
+    ],
+)
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        storage_from,
+        storage_from_uri,
+        RedisStorage,
+        *(
+            lambda given: RedisStorage.from_url(given, timeout=1),
+            lambda given: ClusterStorage.from_uri(given, timeout=1),
+        ),
+        *(ClusterStorage.from_client, lambda given: MultiLimit(Flask("shop"), storage=given)),
+        lambda given: Settings.from_config({"MULTILIMIT_STORAGE_URI": given}),
+    ],
+)
+def test_what_is_given_in_place_of_a_storage_is_named_by_its_type(given: Any, refuses: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match=type(given).__name__) as caught:
+        refuses(given)
+
+    assert SECRET not in str(caught.value)
+
+
+def test_settings_do_not_show_the_storage_uri() -> None:
+    settings = Settings.from_config({"MULTILIMIT_STORAGE_URI": f"redis://me:{SECRET}@localhost"})
+
+    assert SECRET not in f"{settings} {settings!r}"
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        (
+            "redis://h?max_conections=4",
+            "max_conections is not an option of a connection; did you mean max_connections?",
+        ),
+        ("rediss://h?ssl_ca_cert=ca.pem", "did you mean ssl_ca_certs?"),
+        ("redis+cluster://h:1?qwertz=1", "storage URI 'redis+cluster://h:1': qwertz is not an option of a connection"),
+        (
+            "redis://:secret@h?soket_timeout=1",
+            "'redis://***@h': one of the options is not an option of a connection; did you mean socket_timeout?",
+        ),
+        ("redis://h?ssl_ca_certs=ca.pem", "options that begin with ssl_ are those of TLS: rediss://"),
+        ("redis://h:1,h:2", "several servers are redis+cluster://host,host or redis+sentinel://host,host/service"),
+        ("unix://run/redis.sock", "the path of a socket begins with a slash: unix:///run/redis.sock"),
+        ("redis://:x@host:99999/0", "'redis://***@host:99999/0': the port must be a number from 1 to 65535"),
+        ("rediss://[::1]:70000", "the port must be a number from 1 to 65535"),
+        ("redis://host:0", "the port must be a number from 1 to 65535"),
+        ("redis://::1/0", "an IPv6 address needs brackets"),
+        ("redis://:x@host:redis", "the port must be a number from 1 to 65535"),
+        ("valkey://:x@host:99999", "'valkey://***@host:99999': the port must be a number from 1 to 65535"),
+        ("valkeys://host:port", "'valkeys://host:***': the port must be a number from 1 to 65535"),
+        ("redis+sentinel://:x@host:1,host:99999/shop", "host:99999/shop': the port must be a number from 1 to 65535"),
+        ("redis+cluster://host:0", "the port must be a number from 1 to 65535"),
+        ("rediss+cluster://[::1]:1,host:6_0", "the port must be a number from 1 to 65535"),
+        ("redis+cluster://host:7000/1", "'redis+cluster://host:7000/1': a cluster has only database 0"),
+        ("memory://host", "nothing may follow memory://"),
+        ("rediss+sentinel://", "it names no server; write it as rediss+sentinel://localhost:26379/SERVICE"),
+        ("redis://u:1/2@host/0", "malformed; special characters of user and password must be percent-encoded"),
+    ],
+)
+def test_a_wrong_part_of_an_address_is_told_with_its_remedy(uri: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storage_from_uri(uri)
+
+    assert str(caught.value).endswith(told)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["memory://", "redis://localhost", "rediss://h:6380/1", "valkey://[::1]:6379", "valkeys://u:p@h", "unix:///s"],
+)
+def test_a_storage_is_made_without_a_connection(uri: str) -> None:
+    storage_from_uri(uri).close()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "1", True, None, float("nan"), float("inf")])
+def test_a_timeout_is_seconds(timeout: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"timeout=.*: give seconds above 0"):
+        storage_from_uri("redis://localhost", timeout=timeout)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"redis://localhost", object(), MemoryStorage, redis.Redis, RedisStorage])
+def test_what_is_neither_address_nor_client_nor_storage_is_an_error(wrong: object) -> None:
+    with pytest.raises(ConfigurationError, match="storage="):
+        Limiter(wrong)
+
+
+def test_a_client_of_another_library_is_refused_at_once() -> None:
+    """Its errors would be 500s: the guard knows those of redis-py."""
+    client_of_valkey = type("Valkey", (), {"__module__": "valkey.client", "evalsha": None, "script_load": None})()
+
+    with pytest.raises(ConfigurationError, match=r"storage=Valkey of valkey\.client: .* give a URI, such as valkey://"):
+        Limiter(client_of_valkey)
