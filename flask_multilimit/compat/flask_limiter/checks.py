@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flask_multilimit import ConfigurationError, Decision
 from flask_multilimit.engine import Hit, Hits, RuleStatus
 
-from .declared import Binding, KeyFunction, MetaLimit, RuntimeLimit
+from .declared import KeyFunction, MetaLimit, RuntimeLimit
 from .items import RateLimitItem
 from .registry import Place
 from .storage import Strategy, Terms, WindowStats, ban_for, hit_for
 
 
 class Asked(NamedTuple):
-    """A limit that applies to a request."""
+    """A limit, or a meta limit, that applies to a request."""
 
     limit: RuntimeLimit
     identifiers: tuple[str, ...]
     """The prefix if there is one, the key, the scope."""
     cost: int
-
-
-class Meta(NamedTuple):
-    """A meta limit that applies to a request."""
-
-    asked: Asked
-    watched: tuple[int, ...] | None
-    """The limits whose refusals it counts, by their places in the question; ``None``: all."""
+    watched: tuple[int, ...] | None = None
+    """Of a meta limit, the limits whose refusals it counts, by their places in the question; ``None``: all."""
 
 
 class Question(NamedTuple):
@@ -46,43 +40,38 @@ class Question(NamedTuple):
     """The keys of the limits in storage."""
     bans: tuple[str, ...]
     """The keys of the meta limits."""
-    telling: int
-    """The place of the most relevant limit if none refuses."""
-    waits_for_response: bool
-    """Whether the charge depends on the response."""
 
     @classmethod
-    def of(cls, asked: tuple[Asked, ...], metas: tuple[Meta, ...], spared: bool, terms: Terms) -> Question:
+    def of(cls, asked: tuple[Asked, ...], metas: tuple[Asked, ...], spared: bool, terms: Terms) -> Question:
         """The question about these limits. Limits with one quota are one hit. Refusals of a client that is ``spared``
         by meta limits still count for them."""
         hits: dict[str, Hit] = {}
         keys = tuple(_add(hits, hit_for(each.limit.limit, each.identifiers, each.cost, terms)) for each in asked)
-        bans = tuple(
-            _add(hits, replace(ban_for(each.limit.limit, each.identifiers, each.cost, terms), shadow=spared))
-            for each, _ in metas
-        )
-        watched: dict[str, dict[str, None]] = {key: {} for key in bans}
-        for key, (_, places) in zip(bans, metas, strict=True):
-            watched[key].update(dict.fromkeys(keys if places is None else [keys[place] for place in places]))
+        bans = [ban_for(each.limit.limit, each.identifiers, each.cost, terms) for each in metas]
+        watched: dict[str, dict[str, None]] = {}
+        for ban, (*_, places) in zip(bans, metas, strict=True):
+            watching = watched.setdefault(_add(hits, replace(ban, shadow=spared)), {})
+            watching.update(dict.fromkeys(keys if places is None else [keys[place] for place in places]))
         for key, watches in watched.items():
             if hits[key].cost == 0:
                 hits[key] = replace(hits[key], watches=tuple(watches))  # type: ignore[call-arg]  # of a ban
         return cls(
             asked=asked,
-            metas=tuple(each for each, _ in metas),
+            metas=metas,
             hits=Hits(hits.values()) if hits else None,
-            subjects={
-                each.limit.limit.type_name: each.identifiers[-2] for each in (*asked, *(each for each, _ in metas))
-            },
+            subjects={each.limit.limit.type_name: each.identifiers[-2] for each in (*asked, *metas)},
             keys=keys,
-            bans=bans,
-            telling=next((number for number, each in enumerate(asked) if not each.limit.shared), 0),
-            waits_for_response=any(each.limit.deduct_when is not None for each in asked),
+            bans=tuple(ban.key for ban in bans),
         )
+
+    @property
+    def waits_for_response(self) -> bool:
+        """Whether the charge depends on the response."""
+        return any(each.limit.deduct_when is not None for each in self.asked)
 
     def of_meta(self, number: int) -> Question:
         """The question about one of the meta limits alone."""
-        return self._replace(asked=(self.metas[number],), keys=(self.bans[number],), telling=0)
+        return self._replace(asked=(self.metas[number],), keys=(self.bans[number],))
 
 
 def _add(hits: dict[str, Hit], hit: Hit) -> str:
@@ -100,26 +89,25 @@ def _add(hits: dict[str, Hit], hit: Hit) -> str:
 
 def limits_asked(
     place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str], prefix: str
-) -> tuple[tuple[Asked, ...], tuple[Meta, ...]]:
-    """Those of ``limits`` that apply to a request, and their meta limits; ``keys`` are those of the client."""
-    asked: list[Asked] = []
-    metas = [Meta(each, None) for each in _metas_asked(place, place.meta_limits, keys)]
+) -> tuple[tuple[Asked, ...], tuple[Asked, ...]]:
+    """Those of ``limits`` that apply to a request, and the meta limits; ``keys`` are those of the client."""
     endpoint, _, method = place.destination
+
+    def ask(limit: RuntimeLimit, prefixes: tuple[str, ...], watched: tuple[int, ...] | None) -> Asked:
+        identifiers = (*prefixes, keys[limit.key_func], limit.scope_for(endpoint, method))
+        return Asked(limit, identifiers, limit.deduction_amount, watched)
+
+    def metas_of(declared: Iterable[MetaLimit], watched: tuple[int, ...] | None) -> list[Asked]:
+        found = (single for each in declared for single in each.limits())
+        return [ask(each, (), watched) for each in found if not each.is_exempt]
+
+    asked, metas = list[Asked](), metas_of(place.meta_limits, None)
     for limit in limits:
-        watched: tuple[int, ...] = ()
-        if limit.serves(method) and not limit.is_exempt:
-            watched = (len(asked),)
-            identifiers = (keys[limit.key_func], limit.scope_for(endpoint, method))
-            asked.append(Asked(limit, (prefix, *identifiers) if prefix else identifiers, limit.deduction_amount))
-        metas += [Meta(each, watched) for each in _metas_asked(place, limit.meta_limits, keys)]
+        applies = limit.serves(method) and not limit.is_exempt
+        if applies:
+            asked.append(ask(limit, (prefix,) if prefix else (), None))
+        metas += metas_of(limit.meta_limits, (len(asked) - 1,) if applies else ())
     return tuple(asked), tuple(metas)
-
-
-def _metas_asked(place: Place, declared: Iterable[MetaLimit], keys: Mapping[KeyFunction, str]) -> Iterator[Asked]:
-    endpoint, _, method = place.destination
-    for limit in (single for each in declared for single in each.limits()):
-        if not limit.is_exempt:
-            yield Asked(limit, (keys[limit.key_func], limit.scope_for(endpoint, method)), limit.deduction_amount)
 
 
 def key_of_client(given: object) -> str:
@@ -143,9 +131,6 @@ class Answer:
     """Seconds since the epoch."""
     told: int | None = None
     """How many of the limits are reported; ``None``: all."""
-    _read: tuple[Decision, Mapping[str, RuleStatus]] | None = None
-    """The statuses of the decision as it stands, by key."""
-    _breached: list[int] | None = None
 
     @property
     def allowed(self) -> bool:
@@ -153,11 +138,15 @@ class Answer:
 
     def breached(self) -> list[int]:
         """The limits that refuse, by their places in the question."""
-        if self._breached is None:
-            asked = range(0 if self.allowed else len(self.question.asked))
-            found = [number for number in asked if self._refuses(number)]
-            self._breached = found or [*asked][:1]  # none of them: an override has changed the rule
-        return self._breached
+        if self.allowed:
+            return []
+        statuses = [self._statuses.get(key) for key in self.question.keys]
+        found = [
+            number
+            for number, (status, asked) in enumerate(zip(statuses, self.question.asked, strict=True))
+            if status is not None and not status.allowed and status.remaining < asked.cost
+        ]
+        return found or [*range(len(statuses))][:1]  # none of them: an override has changed the rule
 
     def of_meta(self) -> Answer | None:
         """The answer about a meta limit that refuses, and did so before this request; ``None`` if there is none."""
@@ -194,34 +183,22 @@ class Answer:
         wanted = {key for key, accepted in zip(self.question.keys, accepts, strict=True) if accepted}
         return [hit for hit in self.decision.hits if hit.key in set(self.question.keys) - wanted]
 
-    def _refuses(self, number: int) -> bool:
-        status = self._statuses.get(self.question.keys[number])
-        if status is None or status.allowed:
-            return False
-        return status.remaining < self.question.asked[number].cost
-
     @property
     def _statuses(self) -> Mapping[str, RuleStatus]:
-        read = self._read
-        if read is None or read[0] is not self.decision:
-            read = self._read = (self.decision, {status.hit.key: status for status in self.decision.statuses})
-        return read[1]
+        return {status.hit.key: status for status in self.decision.statuses}
 
 
 class RequestLimit:
     """Where a limit stands for the current request, as of the check."""
 
-    def __init__(self, extension: Binding, answer: Answer, number: int, breached: bool) -> None:
+    def __init__(self, extension: Any, answer: Answer, number: int, breached: bool) -> None:
         self.extension = extension
-        self._answer = answer
-        self._number = number
-        asked = answer.question.asked[number]
+        self._answer, self._number, self._asked = answer, number, answer.question.asked[number]
         self.limit: RateLimitItem = answer.item(number)
         """``amount`` per ``multiples`` of a unit of time."""
-        self._asked = asked
         self.breached = breached
         """Whether this limit refuses the request."""
-        self.shared: bool = asked.limit.shared
+        self.shared: bool = self._asked.limit.shared
 
     @property
     def request_args(self) -> list[str]:
@@ -259,7 +236,7 @@ class Progress:
 
     __slots__ = ("_limiter", "_limits", "_shown", "answer", "before", "conditional", "once")
 
-    def __init__(self, limiter: Binding) -> None:
+    def __init__(self, limiter: Any) -> None:
         self._limiter = limiter
         self.once: frozenset[RuntimeLimit] = frozenset()
         """Limits of the app and of blueprints that were checked already."""
@@ -295,7 +272,9 @@ class Progress:
         answer = self.answer
         if self._shown is None and answer is not None:
             if answer.allowed:
-                self._shown = RequestLimit(self._limiter, answer, answer.question.telling, False)
+                limits = [each.limit for each in answer.question.asked]
+                number = next((number for number, each in enumerate(limits) if not each.shared), 0)
+                self._shown = RequestLimit(self._limiter, answer, number, False)
             else:
                 self._shown = next(each for each in reversed(self.view_rate_limits) if each.breached)
         return self._shown

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
 from flask import Blueprint, Response, request
 
@@ -15,9 +15,8 @@ from flask_multilimit import ConfigurationError
 from .items import RateLimitItem, parse_many
 
 if TYPE_CHECKING:
-    from logging import Logger
+    from typing_extensions import Self
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 LimitText = str | Callable[[], str]
@@ -30,23 +29,6 @@ Reaction = Callable[[Any], Response | None]
 """Called with the :class:`RequestLimit` that refuses; a response that it returns is sent."""
 
 TEXTS_REMEMBERED = 64
-
-
-class Binding(Protocol):
-    """The Limiter that a limit belongs to, as far as the limit needs it."""
-
-    key_func: KeyFunction | None
-    logger: Logger
-
-    @property
-    def limiter(self) -> Any:
-        """Checks limits by hand."""
-
-    def decorate(self, limit: RouteLimit, target: Any) -> Any:
-        """Put ``limit`` on a function or a blueprint."""
-
-    def enter(self, limit: RouteLimit, location: str) -> None:
-        """Check ``limit`` here and now, for the ``with`` statement at ``location``."""
 
 
 class LimitOptions(TypedDict, total=False):
@@ -143,7 +125,7 @@ class Limit:
     on_breach: Reaction | None = None
     is_meta: ClassVar[bool] = False
     override_defaults: bool | None = field(default=False, init=False)
-    limiter: Binding = field(init=False, repr=False, compare=False)
+    limiter: Any = field(init=False, repr=False, compare=False)
     finalized: bool = field(default=True, compare=False)
     _made: dict[str, tuple[RuntimeLimit, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -167,18 +149,18 @@ class Limit:
         if not callable(self.limit_provider):
             self._items(self.limit_provider)
 
-    def bind(self: T, limiter: Binding) -> T:
+    def bind(self, limiter: Any) -> Self:
         """Make it a limit of ``limiter``. Raises :class:`ConfigurationError` if neither of them has a key."""
-        if not callable(self.key_function or limiter.key_func):  # type: ignore[attr-defined]
+        self.limiter = limiter
+        if not callable(self.limit_by):
             raise ConfigurationError(f"limit {self!r:.80}: give it a key_func, or one to the Limiter")
-        self.limiter = limiter  # type: ignore[attr-defined]
-        for each in self.meta_limits:  # type: ignore[attr-defined]
-            each.bind(limiter)
+        for each in self.meta_limits or ():
+            each.bind(limiter)  # type: ignore[union-attr]  # no text, after __post_init__
         return self
 
     @property
     def limit_by(self) -> KeyFunction:
-        return self.key_function or self.limiter.key_func  # type: ignore[return-value]  # bind() has checked it
+        return self.key_function or self.limiter.key_func
 
     @property
     def is_dynamic(self) -> bool:
@@ -217,7 +199,7 @@ class Limit:
             key_func=self.limit_by,
             methods=tuple(self.methods) if self.methods else None,
             cost=self.cost or 1,
-            meta_limits=tuple(self.meta_limits),  # type: ignore[arg-type]  # no text, after __post_init__
+            meta_limits=tuple(self.meta_limits or ()),  # type: ignore[arg-type]  # no text, after __post_init__
             **{name: getattr(self, name) for name in _COPIED},
         )
 
@@ -228,7 +210,7 @@ class RouteLimit(Limit):
     ``@RouteLimit("2/second", limiter=limiter)``. :meth:`Limiter.limit` returns one."""
 
     override_defaults: bool | None = False
-    limiter: Binding = field(repr=False, compare=False)
+    limiter: Any = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from flask import Flask, Request, Response, has_app_context, request
 from werkzeug.http import http_date, parse_date
@@ -17,13 +17,12 @@ from flask_multilimit.engine.text import SafeLogger
 
 from .checks import Answer, Progress, Question, RequestLimit, key_of_client, limits_asked
 from .constants import HeaderNames
-from .declared import Binding, KeyFunction, RuntimeLimit
+from .declared import KeyFunction, Reaction, RuntimeLimit
 from .differences import warn
 from .errors import RateLimitExceeded
 from .registry import Destination, Place, Registry, Resolved
 from .settings import Options, Settings
 from .storage import StorageOfApp, Strategy, Terms, storage_from
-from .util import get_qualified_name
 
 EXTENSION = "multilimit.flask_limiter"
 MULTILIMIT = "multilimit"
@@ -36,18 +35,10 @@ LONGEST_REMEMBERED = 256
 """The most characters of a key that is remembered: clients can invent keys, and must not fill the memory."""
 
 
-class Declaring(Binding, Protocol):
-    """The Limiter, as far as an app needs it."""
-
-    enabled: bool
-    registry: Registry
-    filters: list[Callable[[], bool]]
-
-
 class InForce:
     """What a Limiter knows about one app."""
 
-    def __init__(self, app: Flask, limiter: Declaring, settings: Settings, multilimit: MultiLimit) -> None:
+    def __init__(self, app: Flask, limiter: Any, settings: Settings, multilimit: MultiLimit) -> None:
         self.app = app
         self.limiter = limiter
         self.settings = settings
@@ -59,19 +50,14 @@ class InForce:
         self._name_of_progress = f"multilimit_flask_limiter_{id(self)}"
         self._places: dict[tuple[str, str | None, str, str | None], Place] = {}
         self._question_at = lru_cache(maxsize=QUESTIONS_REMEMBERED)(self._question_of)
-        self._question_now = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
+        self._remembered_question = lru_cache(maxsize=QUESTIONS_REMEMBERED, typed=True)(Question.of)
         self._started = False
 
     @classmethod
-    def make(cls, app: Flask, limiter: Declaring, options: Options) -> InForce:
+    def make(cls, app: Flask, limiter: Any, options: Options) -> InForce:
         """Put ``limiter`` into force in ``app``. Raises :class:`ConfigurationError` for settings that make no sense."""
-        settings = Settings.of(app.config, options)
-        for each in (
-            *settings.default_limits,
-            *settings.application_limits,
-            *settings.meta_limits,
-            *settings.in_memory_fallback,
-        ):
+        settings = Settings(app.config, options)
+        for each in settings.limits:
             each.bind(limiter)
         made = cls(app, limiter, settings, _multilimit_of(app, settings))
         app.extensions.setdefault(EXTENSION, {})[limiter] = made
@@ -104,6 +90,10 @@ class InForce:
     def strategy(self) -> Strategy:
         return Strategy(self.engine, self.terms, self.storage)
 
+    def identifiers(self, key: str, scope: str) -> tuple[str, ...]:
+        """Those of a client with ``key``, for checking a limit by hand."""
+        return (self.settings.key_prefix, key, scope) if self.settings.key_prefix else (key, scope)
+
     def reset(self) -> None:
         """Reset all quotas of the app."""
         with self.app.app_context():
@@ -115,45 +105,32 @@ class InForce:
 
     # Places
 
-    def before(self, asked: Request) -> Place:
-        """The place before the view is called."""
-        return self._place(asked, None)
-
-    def at(self, asked: Request, name: str) -> Place:
-        """The place where the decorated function ``name`` is called."""
-        return self._place(asked, name)
-
-    def entered(self, asked: Request, location: str) -> Place:
-        """The place of a ``with`` statement, whose limit may differ each time."""
-        return self.place_at(Destination(self.endpoint(), asked.blueprint, asked.method), location, is_inside=True)
-
-    def _place(self, asked: Request, name: str | None) -> Place:
+    def place(self, asked: Request, name: str | None = None) -> Place:
+        """The place where the decorated function ``name`` is called; before the view if there is none."""
         route, identify = asked.url_rule, self.settings.request_identifier
         endpoint = None if route is None else route.endpoint
         where = (endpoint or "" if identify is None else identify(), endpoint, asked.method, name)
         known = self._places.get(where)
         if known is None or known.version != self.registry.version:
             at = Destination(where[0], asked.blueprint, asked.method)
-            known = self.place_before(at) if name is None else self._made_at(at, name)
+            known = self.place_before(at) if name is None else self.place_at(at, name)
             if len(self._places) >= MOST_REMEMBERED:  # clients may invent methods, and request_identifier names
                 self._places.clear()
             self._places[where] = known
         return known
 
+    def entered(self, asked: Request, location: str) -> Place:
+        """The place of a ``with`` statement, whose limit may differ each time."""
+        return self.place_at(Destination(self.endpoint(), asked.blueprint, asked.method), location)
+
     def place_before(self, at: Destination) -> Place:
-        application, default = self.settings.application_limits, self.settings.default_limits
-        return self.registry.before_view(self.app, at, application, default, meta_limits=self.settings.meta_limits)
+        return self.registry.before_view(self.app, at, self.settings)
 
-    def _made_at(self, at: Destination, name: str) -> Place:
-        view = self.app.view_functions.get(at.endpoint)
-        is_inside = view is not None and get_qualified_name(view) != name
-        if is_inside:
+    def place_at(self, at: Destination, name: str) -> Place:
+        found = self.registry.at_function(self.app, at, self.settings, name)
+        if found.is_inside:
             self.registry.learn(at.endpoint, name)
-        return self.place_at(at, name, is_inside=is_inside)
-
-    def place_at(self, at: Destination, name: str, *, is_inside: bool = False) -> Place:
-        default, metas = self.settings.default_limits, self.settings.meta_limits
-        return self.registry.at_function(self.app, at, name, default, meta_limits=metas, is_inside=is_inside)
+        return found
 
     # Checks
 
@@ -210,22 +187,23 @@ class InForce:
         if keyed_by is None or (once and not once.isdisjoint(resolved.limits)):
             return self._question_with(place, [each for each in resolved.limits if each not in once])
         keys = tuple([self._key(each, place) for each in keyed_by])
-        if max(map(len, keys), default=0) > LONGEST_REMEMBERED:
-            return self._question_of(place, keys)
-        return self._question_at(place, keys)
+        is_short = max(map(len, keys), default=0) <= LONGEST_REMEMBERED
+        return self._question_at(place, keys) if is_short else self._question_of(place, keys)
 
     def _question_of(self, place: Place, keys: tuple[str, ...]) -> Question:
         """The question if nothing but ``keys`` depends on the request."""
         found = dict(zip(place.keyed_by or (), keys, strict=True))
-        asked, metas = limits_asked(place, place.resolve().limits, found, self.settings.key_prefix)
-        return Question.of(asked, metas, place.spared, self.terms)
+        return self._question_with(place, place.resolve().limits, found)
 
-    def _question_with(self, place: Place, limits: Iterable[RuntimeLimit]) -> Question:
-        """The question if more than the keys depends on the request."""
-        asked, metas = limits_asked(place, limits, _Keys(self, place), self.settings.key_prefix)
+    def _question_with(
+        self, place: Place, limits: Iterable[RuntimeLimit], keys: Mapping[KeyFunction, str] | None = None
+    ) -> Question:
+        """The question about ``limits``, whose ``keys`` are found if they are not given."""
+        found = _Keys(self, place) if keys is None else keys
+        asked, metas = limits_asked(place, limits, found, self.settings.key_prefix)
         if any(len(part) > LONGEST_REMEMBERED for each in asked for part in each.identifiers):
             return Question.of(asked, metas, place.spared, self.terms)
-        return self._question_now(asked, metas, place.spared, self.terms)
+        return self._remembered_question(asked, metas, place.spared, self.terms)
 
     def _key(self, key_func: KeyFunction, place: Place) -> str:
         given: object = key_func()
@@ -261,49 +239,40 @@ class InForce:
         if before is not None and before is not answer and not place.is_inside:
             before.decision = self.give_back(before.decision)
         of_meta = answer.of_meta()
-        return self._exceeded(answer, progress) if of_meta is None else self._exceeded_meta(of_meta, progress)
+        if of_meta is None:
+            return self._exceeded(answer, progress)
+        progress.tell(of_meta)  # the client does not learn about other limits
+        limit = of_meta.question.asked[0].limit
+        react, told = limit.on_breach or self.settings.on_meta_breach, progress.view_rate_limits[0]
+        return RateLimitExceeded(limit, self._reaction("on_meta_breach", [react], told), decision=answer.decision)
 
     def _exceeded(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
         refusing, asked = answer.breached(), answer.question.asked
         if self.settings.fail_on_first_breach:
             refusing = refusing[:1]
             answer.told = refusing[0] + 1
-        for number in refusing:
-            limit, identifiers, _ = asked[number]
+        for limit, identifiers, *_ in (asked[number] for number in refusing):
             self._logger.info(
                 "ratelimit %s (%s) exceeded at endpoint: %s", limit.limit, identifiers[-2], identifiers[-1]
             )
         response = None
         for number in refusing:
-            reactions = (self.settings.on_breach, asked[number].limit.on_breach)
-            response = self._react(reactions, progress.view_rate_limits[number], "on_breach") or response
-        return RateLimitExceeded(asked[refusing[0]].limit, response=response, decision=answer.decision)
+            reactions = [self.settings.on_breach, asked[number].limit.on_breach]
+            response = self._reaction("on_breach", reactions, progress.view_rate_limits[number]) or response
+        return RateLimitExceeded(asked[refusing[0]].limit, response, decision=answer.decision)
 
-    def _exceeded_meta(self, answer: Answer, progress: Progress) -> RateLimitExceeded:
-        """The refusal by a meta limit. The client does not learn about other limits."""
-        ((limit, *_),) = answer.question.asked
-        progress.tell(answer)
-        reactions = (limit.on_breach or self.settings.on_meta_breach,)
-        response = self._react(reactions, progress.view_rate_limits[0], "on_meta_breach")
-        return RateLimitExceeded(limit, response=response, decision=answer.decision)
-
-    def _react(
-        self, reactions: Iterable[Callable[[RequestLimit], Response | None] | None], told: RequestLimit, name: str
-    ) -> Response | None:
+    def _reaction(self, name: str, reactions: list[Reaction | None], told: RequestLimit) -> Response | None:
         """Call each once, and return the last response that any of them returns."""
         response = None
-        for react in dict.fromkeys(reactions):
-            if react is None:
-                continue
+        for react in filter(None, dict.fromkeys(reactions)):
             try:
                 given = react(told)
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 - of the app's own code
                 if not self.settings.swallow_errors:
                     raise
                 self._logger.exception("%s callback failed with error %s", name, error)
-                continue
-            if isinstance(given, Response):
-                response = given
+            else:
+                response = given if isinstance(given, Response) else response
         return response
 
     # Responses

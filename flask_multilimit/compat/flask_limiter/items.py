@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache, total_ordering
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from flask_multilimit import Ban, ConfigurationError, Rule
@@ -28,22 +28,12 @@ class Granularity(NamedTuple):
 DAY = 86_400
 MOST_STRIKES = 1000
 """The most refusals that a ban waits for."""
-GRANULARITIES = {
-    unit.name: unit
-    for unit in (
-        Granularity(1, "second"),
-        Granularity(60, "minute"),
-        Granularity(3600, "hour"),
-        Granularity(DAY, "day"),
-        Granularity(30 * DAY, "month"),
-        Granularity(360 * DAY, "year"),
-    )
-}
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY, "month": 30 * DAY, "year": 360 * DAY}
+GRANULARITIES = {name: Granularity(seconds, name) for name, seconds in _UNITS.items()}
 """The units by name. A year is 360 days, as in Flask-Limiter."""
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class RateLimitItem:
     """``amount`` per ``multiples`` of a unit of time."""
 
@@ -51,7 +41,7 @@ class RateLimitItem:
     multiples: int
     granularity: Granularity
     namespace: str = "LIMITER"
-    is_meta: bool = False
+    is_meta: bool = field(default=False, compare=False)
     """Whether it is that of a meta limit, which counts refusals."""
 
     @classmethod
@@ -78,22 +68,11 @@ class RateLimitItem:
     def __str__(self) -> str:
         return f"{self.amount} per {self.multiples} {self.granularity.name}"
 
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RateLimitItem) and self._identity == other._identity
+    __repr__ = __str__
 
     def __lt__(self, other: RateLimitItem) -> bool:
         """Compare by the unit alone: 1 per 100 seconds comes before 1 per minute."""
         return self.granularity.seconds < other.granularity.seconds
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[int, int, int]:
-        return self.amount, self.multiples, self.granularity.seconds
 
     @property
     def type_name(self) -> str:
@@ -137,17 +116,18 @@ def parse_many(text: str, *, is_meta: bool = False) -> tuple[RateLimitItem, ...]
     given: object = text
     if not isinstance(given, str) or len(given) > LONGEST:
         raise ConfigurationError(f'limit {text!r:.80}: write it as text, such as "10/minute"')
-    return tuple(_item(part.strip(), text, is_meta) for part in _SEPARATORS.split(text))
+    matches = [_ITEM.fullmatch(part.strip()) for part in _SEPARATORS.split(text)]
+    return tuple(_item(match, text, is_meta) for match in matches)
 
 
-def _item(part: str, text: str, is_meta: bool) -> RateLimitItem:
-    match = _ITEM.fullmatch(part)
+def _item(match: re.Match[str] | None, text: str, is_meta: bool) -> RateLimitItem:
     if match is None:
         raise ConfigurationError(f'limit {text!r}: write it as "10/minute", "10 per 2 hours" or "1/second; 100/day"')
     unit = match["unit"].lower()
-    granularity = GRANULARITIES.get(unit) or GRANULARITIES.get(unit.removesuffix("s"))
-    if granularity is None:
-        raise ConfigurationError(
-            f"limit {text!r}: unknown unit {match['unit']!r}, use one of {', '.join(GRANULARITIES)}"
-        )
-    return RateLimitItem(int(match["amount"]), int(match["multiples"] or 0) or 1, granularity, is_meta=is_meta)
+    if unit not in GRANULARITIES:
+        unit = unit.removesuffix("s")
+    if unit not in GRANULARITIES:
+        known = ", ".join(GRANULARITIES)
+        raise ConfigurationError(f"limit {text!r}: unknown unit {match['unit']!r}, use one of {known}")
+    multiples = int(match["multiples"] or 0) or 1
+    return RateLimitItem(int(match["amount"]), multiples, GRANULARITIES[unit], is_meta=is_meta)

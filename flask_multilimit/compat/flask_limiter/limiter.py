@@ -138,10 +138,7 @@ class Limiter:
         """
         if obj is None:
             return functools.partial(self.exempt, flags=flags)
-        if isinstance(obj, Blueprint):
-            self.registry.exempt_blueprint(obj.name, flags)
-        else:
-            self.registry.exempt_function(get_qualified_name(obj), flags)
+        self.registry.exempt(obj, flags)
         return obj
 
     def request_filter(self, fn: F) -> F:
@@ -228,7 +225,7 @@ class Limiter:
         if self.enabled:
             state.start()
             request = _current_request()
-            place = state.before(request)
+            place = state.place(request)
             if not place.is_free:
                 state.check(request, place)
 
@@ -237,7 +234,7 @@ class Limiter:
         state = InForce.of(_current_app(), self)
         if state is not None and self.enabled:
             request = _current_request()
-            state.check(request, state.at(request, name))
+            state.check(request, state.place(request, name))
 
     def _after_request(self, state: InForce, response: Response) -> Response:
         state.finish(_current_request(), response)

@@ -9,10 +9,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from flask import Flask
+from flask import Blueprint, Flask
 
 from .constants import ExemptionScope
 from .declared import KeyFunction, Limit, MetaLimit, RuntimeLimit
+from .settings import Settings
 from .util import get_qualified_name
 
 SPARING_OWN = ExemptionScope.APPLICATION | ExemptionScope.DEFAULT
@@ -156,12 +157,11 @@ class Registry:
         self.blueprints.setdefault(name, {})[limit] = None
         self.version += 1
 
-    def exempt_function(self, name: str, flags: ExemptionScope) -> None:
-        self.exempt_names[name] = flags
-        self.version += 1
-
-    def exempt_blueprint(self, name: str, flags: ExemptionScope) -> None:
-        self.exempt_blueprints[name] = flags
+    def exempt(self, target: Any, flags: ExemptionScope) -> None:
+        if isinstance(target, Blueprint):
+            self.exempt_blueprints[target.name] = flags
+        else:
+            self.exempt_names[get_qualified_name(target)] = flags
         self.version += 1
 
     def learn(self, endpoint: str, name: str) -> None:
@@ -172,9 +172,7 @@ class Registry:
 
     # The limits that apply
 
-    def before_view(
-        self, app: Flask, at: Destination, application: tuple[Limit, ...], default: tuple[Limit, ...], **more: Any
-    ) -> Place:
+    def before_view(self, app: Flask, at: Destination, settings: Settings) -> Place:
         """The limits to check before the view is called: those of the application, and if no decorated function will be
         called, those of the blueprint and the default ones, unless the blueprint overrides these.
 
@@ -185,35 +183,35 @@ class Registry:
         limits_come = self._is_decorated(view)
         lost = not limits_come and self._is_target(view)
         deferred = limits_come or at.endpoint in self._hints
-        return Place(
+        return self._place(
+            app,
             at,
-            self.version,
-            always=() if exempt & ExemptionScope.APPLICATION else application,
+            settings,
+            always=() if exempt & ExemptionScope.APPLICATION else settings.application_limits,
             own=self.limits_of(view_name(app, at.endpoint)) if lost else (),
             around=() if deferred else self._of_blueprint(app, at.blueprint),
-            default=default,
-            hinted=self._hinted(at.endpoint),
             wants_default=not deferred and not exempt & ExemptionScope.DEFAULT,
-            spared=bool(exempt & ExemptionScope.META),
             is_before=True,
-            **more,
         )
 
-    def at_function(self, app: Flask, at: Destination, name: str, default: tuple[Limit, ...], **more: Any) -> Place:
+    def at_function(self, app: Flask, at: Destination, settings: Settings, name: str) -> Place:
         """The limits to check where the decorated function ``name`` is called: its own, those of the blueprint unless
         its own override them, and the default ones unless either overrides them for this method."""
-        exempt = self.exemption(app, at)
-        return Place(
+        return self._place(
+            app,
             at,
-            self.version,
+            settings,
             own=self.limits_of(name),
             around=self._of_blueprint(app, at.blueprint),
-            default=default,
-            hinted=self._hinted(at.endpoint),
-            wants_default=not exempt & ExemptionScope.DEFAULT,
-            spared=bool(exempt & ExemptionScope.META),
-            **more,
+            wants_default=not self.exemption(app, at) & ExemptionScope.DEFAULT,
+            is_inside=view_name(app, at.endpoint) not in {name, ""},
         )
+
+    def _place(self, app: Flask, at: Destination, settings: Settings, **more: Any) -> Place:
+        hinted = tuple(each for name in self._hints.get(at.endpoint, ()) for each in self.limits_of(name))
+        spared = bool(self.exemption(app, at) & ExemptionScope.META)
+        default, metas = settings.default_limits, settings.meta_limits
+        return Place(at, self.version, default=default, hinted=hinted, meta_limits=metas, spared=spared, **more)
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits of a decorated function: none if it is exempt from anything."""
@@ -256,9 +254,6 @@ class Registry:
         with suppress(TypeError):  # it cannot be hashed, so it is not one
             return function in self._targets
         return False
-
-    def _hinted(self, endpoint: str) -> tuple[Limit, ...]:
-        return tuple(each for name in self._hints.get(endpoint, ()) for each in self.limits_of(name))
 
     def declared(self) -> Iterator[Limit]:
         """Every limit of a function or a blueprint."""

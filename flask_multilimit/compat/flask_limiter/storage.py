@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from flask_multilimit import ConfigurationError, Decision, Rule
+from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.engine import Hit, Hits, Limiter, RuleStatus, Storage, StorageError, hits_for
 
 from .items import GRANULARITIES, RateLimitItem
@@ -86,16 +86,7 @@ class Terms(NamedTuple):
 
 def hit_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms: Terms) -> Hit:
     """The hit of ``item``; ``identifiers`` are those of the client, and last the scope."""
-    *subject, scope = identifiers or ("",)
-    (hit,) = hits_for(
-        item.rule(terms.algorithm),
-        scope=scope,
-        subject="/".join(subject),
-        type=item.type_name,
-        cost=cost,
-        prefix=terms.prefix,
-        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
-    )
+    (hit,) = _hits(item, item.rule(terms.algorithm), identifiers, terms, cost=cost)
     return hit
 
 
@@ -104,17 +95,15 @@ def ban_for(item: RateLimitItem, identifiers: tuple[str, ...], cost: int, terms:
     ban = item.ban(cost)
     if ban is None:
         return hit_for(replace(item, amount=0), identifiers, cost, terms)
-    *subject, scope = identifiers or ("",)
-    *_, hit = hits_for(
-        "1/minute",  # its own hit is not used
-        scope=scope,
-        subject="/".join(subject),
-        type=item.type_name,
-        prefix=terms.prefix,
-        on_storage_error=terms.on_storage_error,  # type: ignore[arg-type]  # one of our own texts
-        ban=ban,
-    )
+    *_, hit = _hits(item, "1/minute", identifiers, terms, ban=ban)  # the hit of this rule is not used
     return hit
+
+
+def _hits(item: RateLimitItem, rules: Any, identifiers: tuple[str, ...], terms: Terms, **more: Any) -> Hits:
+    *subject, scope = identifiers or ("",)
+    policy: Any = terms.on_storage_error
+    whose: dict[str, Any] = {"scope": scope, "subject": "/".join(subject), "type": item.type_name}
+    return hits_for(rules, prefix=terms.prefix, on_storage_error=policy, **whose, **more)
 
 
 class WindowStats(NamedTuple):
@@ -165,6 +154,9 @@ class Strategy:
 _LADDER = (60, 3600, 86_400, 30 * 86_400, 400 * 86_400)
 """Windows, in seconds, of the notes that say how long a counter lasts."""
 _MOST = 10**9
+_KEY = re.compile(
+    r"LIMITER/(?P<identifiers>.*)/(?P<amount>[0-9]{1,12})/(?P<multiples>[0-9]{1,12})/(?P<unit>[a-z]+)", re.DOTALL
+)
 
 
 class StorageOfApp:
@@ -173,7 +165,8 @@ class StorageOfApp:
     def __init__(self, limiter: Limiter, terms: Terms, reset: Callable[[], None]) -> None:
         self._limiter = limiter
         self._terms = terms
-        self._reset = reset
+        self.reset = reset
+        """Resets all quotas of the app."""
 
     @property
     def storage(self) -> Storage:
@@ -188,45 +181,44 @@ class StorageOfApp:
             return False
         return True
 
-    def reset(self) -> None:
-        """Reset all quotas of the app."""
-        self._reset()
-
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Add to a counter, which ends ``expiry`` seconds after its beginning. Return its value."""
-        value = _used(self._limiter.check(self._counter(key, expiry, amount)))
+        value = _used(self._limiter.check(self._counter(key, expiry, amount)).statuses)
         if value == amount:  # the first one notes for how long, because others do not know
-            self._limiter.reset(self._notes(key))
+            notes = self._notes(key)
+            self._limiter.reset(notes)
             rung = next(number for number, window in enumerate(_LADDER) if window >= expiry)
-            self._limiter.check([replace(self._notes(key)[rung], cost=expiry)])
+            self._limiter.check([replace(notes[rung], cost=expiry)])
         return value
 
     def get(self, key: str) -> int:
         """The value of a counter, or what is used of a quota."""
-        hits = self._found(key)
-        return _used(self._limiter.peek(hits)) if hits else 0
+        return _used(self._statuses(key))
 
     def get_expiry(self, key: str) -> float:
         """When it ends, in seconds since the epoch."""
-        hits = self._found(key)
-        (wait,) = [status.reset_after for status in self._limiter.peek(hits).statuses] if hits else [0.0]
-        return time.time() + wait
+        return time.time() + max((status.reset_after for status in self._statuses(key)), default=0)
 
     def clear(self, key: str) -> None:
         """Reset a counter, or a quota."""
-        hits = list(self._found(key) or ())
         item, identifiers = _of_quota(key)
-        if item is not None and item.amount:
-            hits.append(ban_for(replace(item, is_meta=True), identifiers, 1, self._terms))
-        if hits:
-            self._limiter.reset([*hits, *self._notes(key)])
+        if item is None:
+            self._limiter.reset([*self._found(key), *self._notes(key)])
+        else:
+            meta = [ban_for(replace(item, is_meta=True), identifiers, 1, self._terms)] if item.amount else []
+            self._limiter.reset([*self._found(key), *meta])
 
-    def _found(self, key: str) -> Hits | None:
+    def _statuses(self, key: str) -> Sequence[RuleStatus]:
+        hits = self._found(key)
+        return self._limiter.peek(hits).statuses if hits else ()
+
+    def _found(self, key: str) -> Sequence[Hit]:
+        """The hit of a quota, or of a counter if there is one."""
         item, identifiers = _of_quota(key)
         if item is not None:
-            return Hits([hit_for(item, identifiers, 1, self._terms)])
-        noted = max(map(_of_status, self._limiter.peek(self._notes(key)).statuses))
-        return self._counter(key, noted, 1) if noted else None
+            return [hit_for(item, identifiers, 1, self._terms)]
+        noted = _used(self._limiter.peek(self._notes(key)).statuses)
+        return self._counter(key, noted, 1) if noted else []
 
     def _counter(self, key: str, expiry: int, amount: int) -> Hits:
         rule = Rule(time=expiry, count=_MOST, algorithm="fixed_window")
@@ -237,26 +229,14 @@ class StorageOfApp:
         return hits_for(rules, scope=key, type="expiry", prefix=self._terms.prefix)
 
 
-def _used(decision: Decision) -> int:
-    (status,) = decision.statuses
-    return _of_status(status)
-
-
-def _of_status(status: RuleStatus) -> int:
-    return status.rule.count - status.remaining
+def _used(statuses: Sequence[RuleStatus]) -> int:
+    return max((status.rule.count - status.remaining for status in statuses), default=0)
 
 
 def _of_quota(key: str) -> tuple[RateLimitItem | None, tuple[str, ...]]:
     """The limit and the identifiers of a ``RequestLimit.key``; no limit for a key that is the app's own."""
     match = _KEY.fullmatch(key)
-    unit = match and GRANULARITIES.get(match["unit"])
-    if not match or not unit:
+    if match is None or match["unit"] not in GRANULARITIES:
         return None, ()
-    return RateLimitItem(int(match["amount"]), int(match["multiples"]), unit), tuple(
-        match["identifiers"].rsplit("/", 1)
-    )
-
-
-_KEY = re.compile(
-    r"LIMITER/(?P<identifiers>.*)/(?P<amount>[0-9]{1,12})/(?P<multiples>[0-9]{1,12})/(?P<unit>[a-z]+)", re.DOTALL
-)
+    item = RateLimitItem(int(match["amount"]), int(match["multiples"]), GRANULARITIES[match["unit"]])
+    return item, tuple(match["identifiers"].rsplit("/", 1))
