@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine import ClusterStorage, Limiter, MemoryStorage, RedisStorage
-from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
+from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from support.bench import Bench
 from support.clock import Clock
 from support.compiled import CompiledStorage

@@ -7,6 +7,9 @@ from types import NoneType
 from typing import cast
 from urllib.parse import urlsplit
 
+Address = tuple[str, int]
+"""Host and port."""
+
 LAST_PORT = 65_535
 _HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"
 
@@ -33,7 +36,7 @@ def host_and_port(text: str, port: int) -> tuple[str, int]:
     check_port(text)
     parts = urlsplit(f"//{text}")
     if not parts.hostname or parts.netloc != text:
-        raise ValueError(f"{text!r} is not an address")
+        raise ValueError("an address is host, host:port or [IPv6]:port, and several are separated by commas")
     return parts.hostname, parts.port or port
 
 

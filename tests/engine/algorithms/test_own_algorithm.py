@@ -84,7 +84,7 @@ def test_its_own_test_passes(redis_client: redis.Redis) -> None:
 def test_the_tests_of_all_algorithms_include_it_and_pass_as_they_are(tmp_path: Path) -> None:
     """`my_limits` is a plugin of pytest here: it registers the algorithm before tests look at the table."""
     folders = [str(TESTS / name) for name in ("contract", "engine", "operate/simulate")]
-    of_all_at_once = ["test_one_command", "test_scripts", "test_several_slots"]
+    of_all_at_once = ["test_one_command", "test_scripts", "test_several_hash_slots"]
     command = [sys.executable, "-m", "pytest", "-p", "my_limits", "-p", "no:cacheprovider", "--ignore", __file__]
     run = subprocess.run(
         [*command, *folders, "-k", " or ".join(["cooldown", *of_all_at_once])],

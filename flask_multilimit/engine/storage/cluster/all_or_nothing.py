@@ -1,32 +1,68 @@
-"""Checks group by group, so that a check charges all of its hits or none, although they lie in several slots.
+"""Checks group by group, so that a check charges all of its hits or none, although they lie in several hash slots.
 
-A server is atomic only for keys of one slot. So the hits of each slot form a *group*, and the groups are checked one
-after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly, by that id,
-and the groups after it are only peeked; a refusal there is still a strike. A ban that watches rules of other slots gets
-its strike in a command of its own. A rule never admits more than it allows. For a moment, other requests may see
-charges that are about to be refunded.
+A server is atomic only for keys of one hash slot. So the hits of each hash slot form a *group*, and the groups are
+checked one after the other under one id. If a group refuses, the charges of the groups before it are refunded exactly,
+by that id, and the groups after it are only peeked; a refusal there is still a strike. A ban that watches rules of
+other hash slots gets its strike in a command of its own. A rule never admits more than it allows. For a moment, other
+requests may see charges that are about to be refunded.
 
-While a slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then each
-hit is a group of its own. A ban that holds still refuses, but no refusal is a strike.
+While a hash slot moves from one server to another, the servers may answer commands with several keys by TRYAGAIN. Then
+each hit is a group of its own. A ban that holds still refuses, but no refusal is a strike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
+
+from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import StorageError
-from ...hits import BanHit, Hit, bans_among, memoized
-from ...reply import joined, standing_of
+from ...hits import BanHit, Hit, Hits, bans_among, memoized
+from ...reply import DELAY, Standing, joined, retry_afters, standing_of
 from ...rules import Rule
-from .groups import Answer, Group, decision_from, groups_of
+from ..redis.storage import remembers_ids
+from .hash_slots import is_moving
 from .servers import Servers
 
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hits of a plan that are checked in one command."""
+
+    hash_slot: int
+    hits: tuple[Hit, ...]
+    places: tuple[int, ...]
+    """The place of each hit in the check."""
+    recognised: bool
+    """Whether a repeated check is charged only once."""
+    has_bans: bool
+
+    @classmethod
+    def of(cls, hash_slot: int, plan: Sequence[Hit], places: Sequence[int]) -> Group:
+        hits = Hits(plan[place] for place in places)
+        return cls(hash_slot, hits, tuple(places), remembers_ids(hits), bool(bans_among(hits)))
+
+    def apart(self, plan: Sequence[Hit]) -> list[Group]:
+        """Each hit as a group of its own."""
+        return [Group.of(self.hash_slot, plan, [place]) for place in self.places]
+
+    def must_be_taken_apart(self, error: StorageError) -> bool:
+        """Whether ``error`` was the answer because the hash slot is moving, so that each hit may get another one."""
+        return len(self.hits) > 1 and is_moving(error)
+
+    def refusing(self, answer: Decision) -> list[int]:
+        """The places of the hits that refuse."""
+        return [place for place, wait in zip(self.places, retry_afters(answer.reply), strict=True) if wait]
+
+
+GroupDecision = tuple[Group, Decision]
+
 REFUSES = Rule.refusing(1, algorithm="fixed_window")
-"""Stands for a rule of another slot that refuses."""
+"""Stands for a rule of another hash slot that refuses."""
 
 
 class AllOrNothing:
@@ -36,7 +72,7 @@ class AllOrNothing:
         self._servers = servers
 
     def check(self, hits: tuple[Hit, ...], groups: Sequence[Group], check_id: UUID | None) -> Decision:
-        answers: list[Answer] = []
+        answers: list[GroupDecision] = []
         charged: list[Decision] = []
 
         def ask(group: Group) -> Decision:
@@ -63,7 +99,7 @@ class AllOrNothing:
     def check_one(self, group: Group, check_id: UUID | None) -> Decision:
         """Check the hits of ``group`` alone, in one command."""
         return self._servers.ask(
-            group.slot, lambda server, tried: server.check(group.hits, tried or check_id), again=group.recognised
+            group.hash_slot, lambda server, tried: server.check(group.hits, tried or check_id), again=group.recognised
         )
 
     def peek(self, hits: tuple[Hit, ...]) -> Decision:
@@ -80,7 +116,7 @@ class AllOrNothing:
 
     def _answers(
         self, hits: tuple[Hit, ...], groups: Iterable[Group], ask: Callable[[Group], Decision]
-    ) -> Iterator[Answer]:
+    ) -> Iterator[GroupDecision]:
         """The answer of each group, the last first. Limits that many subjects share come first in a check, those of a
         single subject last: a request that the latter refuse takes nothing from the former, not even for a moment."""
         waiting = list(groups)
@@ -96,13 +132,13 @@ class AllOrNothing:
                 yield group, answer
 
     def _peek(self, group: Group) -> Decision:
-        return self._servers.ask(group.slot, lambda server, _: server.peek(group.hits))
+        return self._servers.ask(group.hash_slot, lambda server, _: server.peek(group.hits))
 
     # When a group refuses
 
     def _without_charges(
-        self, hits: tuple[Hit, ...], answers: Sequence[Answer], charged: list[Decision]
-    ) -> list[Answer]:
+        self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], charged: list[Decision]
+    ) -> list[GroupDecision]:
         """The answers as they are once ``charged`` has been refunded."""
         given_back = [group for group, answer in answers if answer.charges]
         self._take_back(charged)
@@ -114,32 +150,58 @@ class AllOrNothing:
             answer = charged.pop()
             self.settle(answer.id, answer.charges)
 
-    def _struck_from_elsewhere(self, hits: tuple[Hit, ...], answers: Sequence[Answer], check_id: UUID) -> list[Answer]:
-        """The answers of the bans that only rules of other slots have struck, after the strike."""
-        slots = {place: group.slot for group, _ in answers for place in group.places}
+    def _struck_from_elsewhere(
+        self, hits: tuple[Hit, ...], answers: Sequence[GroupDecision], check_id: UUID
+    ) -> list[GroupDecision]:
+        """The answers of the bans that only rules of other hash slots have struck, after the strike."""
+        hash_slots = {place: group.hash_slot for group, _ in answers for place in group.places}
         refusing = {place for group, answer in answers for place in group.refusing(answer)}
         struck = []
         for place, ban, watched in memoized(hits, bans_among):
-            guilty = {slots[other] for other in watched if other in refusing}
-            if guilty and slots[place] not in guilty and place not in refusing:
-                struck.append(self._struck(Group.of(slots[place], hits, [place]), ban, check_id))
+            guilty = {hash_slots[other] for other in watched if other in refusing}
+            if guilty and hash_slots[place] not in guilty and place not in refusing:
+                struck.append(self._struck(Group.of(hash_slots[place], hits, [place]), ban, check_id))
         return struck
 
-    def _struck(self, group: Group, ban: BanHit, check_id: UUID) -> Answer:
+    def _struck(self, group: Group, ban: BanHit, check_id: UUID) -> GroupDecision:
         refuses = Hit(f"{ban.key}:refused", REFUSES)
-        both = Group.of(group.slot, [replace(ban, watches=(refuses.key,)), refuses], (0, 1))
+        both = Group.of(group.hash_slot, [replace(ban, watches=(refuses.key,)), refuses], (0, 1))
         try:
             answer = self._strike(both, check_id)
         except StorageError as error:
             if not both.must_be_taken_apart(error):
                 raise
-            return group, self._peek(group)  # while a slot moves, no refusal is a strike
+            return group, self._peek(group)  # while a hash slot moves, no refusal is a strike
         alone = joined(answer.at, 0, [(standing_of(answer.reply, 0), ban.shadow)])
         return group, answer._replace(hits=group.hits, reply=alone)
 
     def _strike(self, group: Group, check_id: UUID) -> Decision:
-        return self._servers.ask(group.slot, lambda server, _: server.strike(group.hits, check_id))
+        return self._servers.ask(group.hash_slot, lambda server, _: server.strike(group.hits, check_id))
 
 
-def _all_allow(answers: Iterable[Answer]) -> bool:
+def _all_allow(answers: Iterable[GroupDecision]) -> bool:
     return all(answer.allowed for _, answer in answers)
+
+
+def groups_of(hits: tuple[Hit, ...]) -> tuple[Group, ...]:
+    """One group per hash slot, in the order of their first hits."""
+    places: dict[int, list[int]] = {}
+    for place, hit in enumerate(hits):
+        places.setdefault(key_slot(hit.key.encode()), []).append(place)
+    return tuple(Group.of(hash_slot, hits, of_hash_slot) for hash_slot, of_hash_slot in places.items())
+
+
+def decision_from(hits: tuple[Hit, ...], answers: Sequence[GroupDecision]) -> Decision:
+    """One decision from the answers of all groups, at the instant of the answer for the first hit."""
+    if len(answers) == 1:
+        return answers[0][1]
+    standings: dict[int, Standing] = {}
+    instants: dict[int, int] = {}
+    for group, answer in answers:
+        for i, place in enumerate(group.places):
+            standings[place] = standing_of(answer.reply, i)
+            instants[place] = answer.at
+    delay = max(answer.reply[DELAY] for _, answer in answers)
+    reply = joined(instants[0], delay, [(standings[place], hit.shadow) for place, hit in enumerate(hits)])
+    ahead = tuple(instants[place] - instants[0] for place in range(len(hits)))
+    return Decision(answers[0][1].check_id, hits, reply, ahead=ahead)

@@ -1,25 +1,127 @@
-"""Asks the server of a cluster that owns a slot: follows redirections, and turns to the one that replaces it."""
+"""The servers of a cluster: where to start, a client for each, and which one to ask about a hash slot, all within one
+deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from redis.cluster import ClusterNode
 from redis.crc import key_slot
 
-from ...errors import StorageError
-from ..redis.storage import RedisStorage
-from .nodes import Address, Nodes, WholeDeadline
-from .slots import Slots, has_no_right, is_moving, redirection_of
+from ...errors import ConfigurationError, StorageError
+from ..addresses import Address, host_and_port, redacted
+from ..redis.deadline import Deadline
+from ..redis.storage import RedisStorage, timed_client
+from .hash_slots import HashSlots, has_no_right, is_moving, redirection_of
 
 MOST_SERVERS = 8
 """The most servers that one question is redirected to."""
 
+_DEFAULT_PORT = 6379
+
 T = TypeVar("T")
 Question = Callable[[RedisStorage, "UUID | None"], T]
 """What to ask a server, given the id under which another server may have answered it before."""
+
+
+class WholeDeadline(Deadline):
+    """The deadline of a question that may go to several servers in turn. A further server does not restart it."""
+
+    def begin(self) -> None:
+        """The whole question begins."""
+        super().start()
+
+    def start(self, started: float | None = None) -> None:
+        """The question to one server begins."""
+
+
+class Nodes(Protocol):
+    """Makes the clients. The caller keeps them."""
+
+    start: Sequence[Address]
+    """The servers to ask first; they know the others."""
+    deadline: WholeDeadline
+    """All clients keep it."""
+
+    def client_at(self, address: Address) -> Any:
+        """A client of the server at ``address``. It neither follows redirections nor retries."""
+
+    def close(self) -> None:
+        """Close the connections that were opened here."""
+
+
+class NodesOfUri:
+    """From ``redis+cluster://[user:password@]host:port[,host:port...][?options]``. The options apply to all servers."""
+
+    def __init__(self, uri: str, *, timeout: float) -> None:
+        scheme, _, rest = uri.partition("+cluster://")
+        where, mark, options = rest.partition("?")
+        credentials, at, hosts = where.rpartition("@")
+        self._before, self._after = f"{scheme}://{credentials}{at}", f"{mark}{options}"
+        self._clients: list[Any] = []
+        self.deadline: WholeDeadline = WholeDeadline(timeout)
+        hosts = hosts.removesuffix("/").removesuffix("/0")
+        try:
+            self.start: Sequence[Address] = [_address_of(host) for host in hosts.split(",")]
+        except ValueError as error:
+            raise ConfigurationError(f"storage URI {redacted(uri)!r}: {error}") from None
+        self._reject_wrong_options(uri)
+
+    def client_at(self, address: Address) -> Any:
+        client = timed_client(self._url_of(address), self.deadline)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        while self._clients:
+            self._clients.pop().close()
+
+    def _url_of(self, address: Address) -> str:
+        host, port = address
+        return f"{self._before}{f'[{host}]' if ':' in host else host}:{port}{self._after}"
+
+    def _reject_wrong_options(self, uri: str) -> None:
+        client = timed_client(self._url_of(self.start[0]), self.deadline, given=uri)
+        if client.connection_pool.connection_kwargs.get("db"):
+            raise ConfigurationError(f"storage URI {redacted(uri)!r}: a cluster has only database 0")
+
+
+def _address_of(host: str) -> Address:
+    """Raises ``ValueError``."""
+    if "/" in host:
+        raise ValueError("a cluster has only database 0")
+    return host_and_port(host, _DEFAULT_PORT)
+
+
+class NodesOfClient:
+    """From a ``RedisCluster``: uses its pools, options and timeouts, but not its retries, which would charge a check
+    twice."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._kept: list[ClusterNode] = []  # redis-py 5.0 closes the connections of a node that is garbage
+        self._made: list[Any] = []
+        self.deadline: WholeDeadline = WholeDeadline(None)
+        self.start: Sequence[Address] = [(str(node.host), int(node.port)) for node in client.get_nodes()]
+
+    def client_at(self, address: Address) -> Any:
+        host, port = self._client.nodes_manager.remap_host_port(*address)
+        known = self._client.get_node(host=host, port=port)
+        node = known or ClusterNode(host, port)  # type: ignore[no-untyped-call]
+        client = self._client.get_redis_connection(node)
+        self._kept.append(node)
+        if known is None:
+            self._made.append(client)
+        return client
+
+    def close(self) -> None:
+        """Close the connections to servers that the client did not know. All others belong to the client."""
+        while self._made:
+            self._made.pop().close()
+        self._kept.clear()
 
 
 class Servers:
@@ -31,7 +133,7 @@ class Servers:
         self._clock = clock
         self._clients: dict[Address, Any] = {}
         self._servers: dict[Address, RedisStorage] = {}
-        self._slots = Slots(nodes.start, self._ask_for_slots, nodes.deadline)
+        self._hash_slots = HashSlots(nodes.start, self._ask_for_hash_slots, nodes.deadline)
 
     @property
     def clock(self) -> Callable[[], int] | None:
@@ -43,11 +145,11 @@ class Servers:
         for server in self._servers.values():
             server.clock = clock
 
-    def ask(self, slot: int, question: Question[T], *, again: bool = True) -> T:
-        """The answer of the server that owns ``slot``. If it cannot be reached and another server has taken over its
-        slots, ask that one, unless ``again`` forbids it because the question must not be answered twice."""
+    def ask(self, hash_slot: int, question: Question[T], *, again: bool = True) -> T:
+        """The answer of the server that owns ``hash_slot``. If it cannot be reached and another server has taken over,
+        ask that one, unless ``again`` forbids it because the question must not be answered twice."""
         tried: UUID | None = None
-        address, only_once = self._slots.owner(slot), False
+        address, only_once = self._hash_slots.owner(hash_slot), False
         for _ in range(MOST_SERVERS):
             try:
                 return question(self._asking_at(address) if only_once else self._at(address), tried)
@@ -55,12 +157,12 @@ class Servers:
                 failure, tried = error, error.check_id or tried
             redirection = redirection_of(failure, address)
             if redirection is None:
-                address = self._successor(slot, address, failure, again=again)
+                address = self._successor(hash_slot, address, failure, again=again)
                 only_once = False
                 continue
             address, only_once = redirection.address, redirection.only_once
             if not only_once:
-                self._slots.moved(slot, address)
+                self._hash_slots.moved(hash_slot, address)
         failure.remedy = "the servers of the cluster disagree about the owner of the slot: compare their CLUSTER SLOTS"
         raise failure
 
@@ -72,31 +174,31 @@ class Servers:
         *,
         again: bool = True,
     ) -> None:
-        """Ask once per slot, with all its items. Every slot is asked; then the first failure is raised."""
+        """Ask once per hash slot, with all its items. Every hash slot is asked; then the first failure is raised."""
 
-        def ask(slot: int, together: Sequence[T]) -> None:
-            self.ask(slot, lambda server, _: question(server, together), again=again)
+        def ask(hash_slot: int, together: Sequence[T]) -> None:
+            self.ask(hash_slot, lambda server, _: question(server, together), again=again)
 
-        by_slot: dict[int, list[T]] = {}
+        by_hash_slot: dict[int, list[T]] = {}
         for item in items:
-            by_slot.setdefault(key_slot(key_of(item).encode()), []).append(item)
-        waiting, failures = list(by_slot.items()), []
+            by_hash_slot.setdefault(key_slot(key_of(item).encode()), []).append(item)
+        waiting, failures = list(by_hash_slot.items()), []
         while waiting:
-            slot, together = waiting.pop()
+            hash_slot, together = waiting.pop()
             try:
-                ask(slot, together)
+                ask(hash_slot, together)
             except StorageError as error:
                 if is_moving(error) and len(together) > 1:
-                    waiting += [(slot, [item]) for item in together]
+                    waiting += [(hash_slot, [item]) for item in together]
                 else:
                     failures.append(error)
         if failures:
             raise failures[0]
 
     def primaries(self) -> list[RedisStorage]:
-        """All servers that own slots, according to the cluster now. Begins and stops the deadline."""
+        """All servers that own hash slots, according to the cluster now. Begins and stops the deadline."""
         self.deadline.begin()
-        primaries = self._slots.primaries()
+        primaries = self._hash_slots.primaries()
         self.deadline.stop()
         return [self._at(address) for address in primaries]
 
@@ -106,14 +208,14 @@ class Servers:
         self._clients.clear()
         self._nodes.close()
 
-    def _successor(self, slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
-        """The owner of ``slot`` after ``address`` has failed. Raises ``failure`` if there is no other, or it must not
-        be asked."""
+    def _successor(self, hash_slot: int, address: Address, failure: StorageError, *, again: bool) -> Address:
+        """The owner of ``hash_slot`` after ``address`` has failed. Raises ``failure`` if there is no other, or it must
+        not be asked."""
         if failure.key_specific or is_moving(failure) or has_no_right(failure):
             raise failure
-        self._slots.doubt(address)
+        self._hash_slots.doubt(address)
         with suppress(StorageError):
-            if again and (successor := self._slots.owner(slot)) != address:
+            if again and (successor := self._hash_slots.owner(hash_slot)) != address:
                 return successor
         raise failure
 
@@ -135,12 +237,12 @@ class Servers:
             client = self._clients.setdefault(address, self._nodes.client_at(address))
         return client
 
-    def _ask_for_slots(self, address: Address) -> Any:
+    def _ask_for_hash_slots(self, address: Address) -> Any:
         return self._client_at(address).execute_command("CLUSTER", "SLOTS")
 
 
 class _Asking:
-    """Sends the commands of a :class:`RedisStorage` to a server to which a slot is being moved."""
+    """Sends the commands of a :class:`RedisStorage` to a server to which a hash slot is being moved."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -21,10 +21,8 @@ from ..base import Lost, Slot, StoredKey, check_clock, check_timeout
 from ..redis.storage import RedisStorage
 from ..releases import ReleaseBatcher
 from ..tallies import Tallies, Tally
-from .all_or_nothing import AllOrNothing
-from .groups import groups_of
-from .nodes import Nodes, NodesOfClient, NodesOfUri
-from .servers import Servers
+from .all_or_nothing import AllOrNothing, groups_of
+from .servers import Nodes, NodesOfClient, NodesOfUri, Servers
 
 
 class ClusterStorage:
@@ -127,8 +125,8 @@ class ClusterStorage:
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         self._deadline.begin()
-        slot = key_slot(source.encode())
-        return self._servers.ask(slot, lambda server, _: server.tally(tallies, source=source, number=number))
+        hash_slot = key_slot(source.encode())
+        return self._servers.ask(hash_slot, lambda server, _: server.tally(tallies, source=source, number=number))
 
     def tallies(self, keys: Sequence[str]) -> Tallies:
         self._deadline.begin()
@@ -136,8 +134,8 @@ class ClusterStorage:
 
     def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes]) -> Any:
         self._deadline.begin()
-        slot = key_slot(keys[0].encode())
-        return self._servers.ask(slot, lambda server, _: server.run_script(script, keys, arguments), again=False)
+        hash_slot = key_slot(keys[0].encode())
+        return self._servers.ask(hash_slot, lambda server, _: server.run_script(script, keys, arguments), again=False)
 
     def close(self) -> None:
         self._servers.close()

@@ -15,15 +15,13 @@ from redis.connection import parse_url
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from ..addresses import PortError, host_and_port
+from ..addresses import Address, PortError, host_and_port
 from .deadline import TIMED_CONNECTIONS, Deadline, TimedConnection, TimedTlsConnection
 from .uri import SENTINEL_SCHEMES, MalformedError
 
 PORT = 26379
 PATIENCE = 0.5
 """The part of the remaining time that one sentinel may take: the next one and the primary need the rest."""
-
-Address = tuple[str, int]
 
 
 class NoPrimaryError(RedisConnectionError):

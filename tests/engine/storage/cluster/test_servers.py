@@ -12,8 +12,8 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from flask_multilimit.engine import ClusterStorage, StorageError
 from flask_multilimit.engine.decision import Charge
-from flask_multilimit.engine.storage.cluster.nodes import Address, WholeDeadline
-from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Servers
+from flask_multilimit.engine.storage.addresses import Address
+from flask_multilimit.engine.storage.cluster.servers import MOST_SERVERS, Servers, WholeDeadline
 from flask_multilimit.engine.storage.redis.storage import RedisStorage
 from support.bench import hits
 

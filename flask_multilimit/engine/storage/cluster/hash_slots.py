@@ -1,4 +1,4 @@
-"""Which server of a cluster owns a slot: learned from the servers, and corrected by their redirections."""
+"""Which server of a cluster owns a hash slot: learned from the servers, and corrected by their redirections."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StorageError
 from ...forks import tell_child
+from ..addresses import Address
 from ..redis.deadline import Deadline
 from ..redis.failures import REMEDIES, code_of, storage_error
-from .nodes import Address
 
-SLOTS = 16_384
+HASH_SLOTS = 16_384
 
 LEARNED_FOR = 1.0
-"""For this many seconds after the slots were learned, a redirection corrects one slot. Later, it is a sign that others
-have moved as well."""
+"""For this many seconds after the owners were learned, a redirection corrects one hash slot. Later, it is a sign that
+others have moved as well."""
 
 _REDIRECTION = re.compile(r"(?:(?:MOVED|ASK) )?(\d+) (\S*):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """The answer of a server that does not own the slot."""
+    """The answer of a server that does not own the hash slot."""
 
     address: Address
     only_once: bool
-    """Whether the slot is still being moved there (ASK)."""
+    """Whether the hash slot is still being moved there (ASK)."""
 
 
 def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
@@ -52,7 +52,7 @@ def redirection_of(error: StorageError, asked: Address) -> Redirection | None:
 
 
 def is_moving(error: StorageError) -> bool:
-    """Whether the server could not answer for several keys at once, because it is moving their slot."""
+    """Whether the server could not answer for several keys at once, because it is moving their hash slot."""
     return _code_in(error) == "TRYAGAIN"
 
 
@@ -61,8 +61,8 @@ def has_no_right(error: StorageError) -> bool:
     return _code_in(error) == "NOPERM"
 
 
-class Slots:
-    """The owner of each slot. ``ask`` returns what the server at an address answers to CLUSTER SLOTS.
+class HashSlots:
+    """The owner of each hash slot. ``ask`` returns what the server at an address answers to CLUSTER SLOTS.
 
     Every method may ask servers, and raises :class:`StorageError` when none of them answers within ``deadline``.
     Thread-safe, fork-safe.
@@ -78,34 +78,34 @@ class Slots:
         self._lock = threading.Lock()
         tell_child(self)
 
-    def owner(self, slot: int) -> Address:
-        """The server that owns ``slot``."""
-        owner = (self._owners or self._learn())[slot]
+    def owner(self, hash_slot: int) -> Address:
+        """The server that owns ``hash_slot``."""
+        owner = (self._owners or self._learn())[hash_slot]
         if owner is not None:
             return owner
-        self._owners = None  # the slot may have an owner next time
-        error = StorageError(f"no server of the cluster owns slot {slot}")
+        self._owners = None  # the hash slot may have an owner next time
+        error = StorageError(f"no server of the cluster owns slot {hash_slot}")
         error.remedy = REMEDIES["CLUSTERDOWN"]
         raise error
 
     def primaries(self) -> list[Address]:
-        """All servers that own slots, according to the cluster now."""
+        """All servers that own hash slots, according to the cluster now."""
         self._owners = None
         return sorted({owner for owner in self._learn() if owner is not None})
 
-    def moved(self, slot: int, to: Address) -> None:
-        """Note a redirection. The new owner of a slot is the best one to ask about the other slots."""
+    def moved(self, hash_slot: int, to: Address) -> None:
+        """Note a redirection. The new owner of a hash slot is the best one to ask about the other hash slots."""
         owners = self._owners
         if owners is None:
             return
         if time.monotonic() - self._learned_at < LEARNED_FOR:
-            owners[slot] = to
+            owners[hash_slot] = to
         else:
             self._known = [to, *(address for address in self._known if address != to)]
             self._owners = None
 
     def doubt(self, address: Address) -> None:
-        """The server at ``address`` has failed: before the next question, ask the others who owns its slots now."""
+        """The server at ``address`` has failed: before the next question, ask the others who owns its part now."""
         self._put_last(address)
         self._owners = None
 
@@ -151,7 +151,7 @@ class Slots:
         raise failure
 
     def _understood(self, reply: Any, asked: Address) -> list[Address | None]:
-        owners: list[Address | None] = [None] * SLOTS
+        owners: list[Address | None] = [None] * HASH_SLOTS
         known = {asked: None}
         for first, last, *nodes in reply:
             addresses = [(_host(node[0]) or asked[0], int(node[1])) for node in nodes]

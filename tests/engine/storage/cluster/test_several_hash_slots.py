@@ -27,7 +27,7 @@ from flask_multilimit.engine import (
 from flask_multilimit.engine.decision import Charge, Decision
 from flask_multilimit.engine.slots import slots_of, that_keeps_slots
 from flask_multilimit.engine.storage import storage_from
-from flask_multilimit.engine.storage.cluster.nodes import NodesOfUri
+from flask_multilimit.engine.storage.cluster.servers import NodesOfUri
 from support.bench import bare, exhaust, hits, rule
 from support.clock import Clock
 from support.cluster import Cluster
@@ -87,7 +87,7 @@ def told(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
 
 
 @pytest.mark.parametrize("counts", [(1,), (1, 3), (3, 1), (1, 1, 1)])
-def test_what_rules_of_other_slots_refuse_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
+def test_what_rules_of_other_hash_slots_refuse_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
     plan, one_storage = banned_by_others(*plan_of(*counts)), Limiter("memory://")
 
     for _ in range(5):
@@ -96,7 +96,7 @@ def test_what_rules_of_other_slots_refuse_is_a_strike(limiter: Limiter, counts: 
     assert limiter.peek(plan[-1:]).bans[0].holds
 
 
-def test_a_refusal_beside_that_of_another_slot_is_still_a_strike(limiter: Limiter) -> None:
+def test_a_refusal_beside_that_of_another_hash_slot_is_still_a_strike(limiter: Limiter) -> None:
     ban = Ban(after=2, within=60, time=60, factor=1)
     plan = (*hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban), *plan_of(1))
     one_storage = Limiter("memory://")
@@ -107,7 +107,7 @@ def test_a_refusal_beside_that_of_another_slot_is_still_a_strike(limiter: Limite
     assert limiter.peek(plan[:2]).bans[0].holds
 
 
-def test_a_strike_from_another_slot_is_one_however_often_it_is_asked(limiter: Limiter) -> None:
+def test_a_strike_from_another_hash_slot_is_one_however_often_it_is_asked(limiter: Limiter) -> None:
     plan, id_ = banned_by_others(*plan_of(1)), uuid4()
     limiter.check(plan)
 
@@ -116,7 +116,7 @@ def test_a_strike_from_another_slot_is_one_however_often_it_is_asked(limiter: Li
     assert seen == [[(False, False, False, 1)]] * 3
 
 
-def test_a_peek_is_no_strike_in_another_slot(limiter: Limiter) -> None:
+def test_a_peek_is_no_strike_in_another_hash_slot(limiter: Limiter) -> None:
     plan = banned_by_others(*plan_of(1))
     limiter.check(plan)
 
@@ -129,7 +129,7 @@ def test_a_peek_is_no_strike_in_another_slot(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("tight", [0, 1, 2])
-def test_a_refused_plan_takes_nothing_from_any_slot_whichever_refuses(
+def test_a_refused_plan_takes_nothing_from_any_hash_slot_whichever_refuses(
     limiter: Limiter, algorithm: str, tight: int
 ) -> None:
     counts = [9, 9, 9]
@@ -232,7 +232,7 @@ def test_a_scarce_limit_that_all_share_is_used_up_exactly(cluster: Cluster, limi
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_slot_that_gives_no_answer_leaves_the_others_as_they_were(
+def test_a_hash_slot_that_gives_no_answer_leaves_the_others_as_they_were(
     cluster: Cluster, limiter: Limiter, algorithm: str, failing: int
 ) -> None:
     plan = plan_of(9, 9, 9, algorithm=algorithm)
@@ -250,7 +250,7 @@ def test_a_slot_that_gives_no_answer_leaves_the_others_as_they_were(
     assert remaining(limiter.peek(others)) == [8, 8]
 
 
-def test_a_check_repeated_under_its_id_charges_each_slot_once(limiter: Limiter) -> None:
+def test_a_check_repeated_under_its_id_charges_each_hash_slot_once(limiter: Limiter) -> None:
     plan, check_id = plan_of(3, 3, 3), uuid4()
 
     decisions = [limiter.check(plan, check_id=check_id) for _ in range(5)]
@@ -285,7 +285,7 @@ def test_a_refused_check_holds_nothing_anywhere_whichever_rule_refuses(
     assert remaining(limiter.peek(plan)) == [*counts, 98]
 
 
-def test_a_slot_that_gives_no_answer_leaves_all_others_free(cluster: Cluster, limiter: Limiter) -> None:
+def test_a_hash_slot_that_gives_no_answer_leaves_all_others_free(cluster: Cluster, limiter: Limiter) -> None:
     plan = at_once(9, 9, 9)
     cluster.client_of(cluster.owner(plan[2].key)).rpush(plan[2].key, "not ours")
 
@@ -339,7 +339,7 @@ def test_never_do_more_run_at_once_than_all_rules_admit(limiter: Limiter) -> Non
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "token_bucket"])
-def test_each_slot_is_given_back_by_the_clock_of_its_own_server(cluster: Cluster, algorithm: str) -> None:
+def test_each_hash_slot_is_given_back_by_the_clock_of_its_own_server(cluster: Cluster, algorithm: str) -> None:
     """Two servers, one an hour ahead: the last given is asked first, always."""
     now = 1_750_000_000_000_000
     limiter = timed(cluster, itertools.cycle([now + 3_600_000_000, now]).__next__)
@@ -386,7 +386,9 @@ def test_a_check_is_as_many_commands_as_the_docs_say(
     assert (between - before, after - between) == (admitted, refused)
 
 
-def test_a_plan_of_one_slot_is_one_command_whatever_the_number_of_rules(cluster: Cluster, limiter: Limiter) -> None:
+def test_a_plan_of_one_hash_slot_is_one_command_whatever_the_number_of_rules(
+    cluster: Cluster, limiter: Limiter
+) -> None:
     plan = hits("5/second; 50/minute; 500/hour")
     limiter.check(plan)
 
@@ -396,7 +398,7 @@ def test_a_plan_of_one_slot_is_one_command_whatever_the_number_of_rules(cluster:
     assert scripts_run(cluster) - before == 1
 
 
-def test_what_was_charged_in_several_slots_is_given_back_in_part_and_whole(limiter: Limiter) -> None:
+def test_what_was_charged_in_several_hash_slots_is_given_back_in_part_and_whole(limiter: Limiter) -> None:
     plan = plan_of(5, 5, 5)
     decision = limiter.check(plan)
 
@@ -406,7 +408,7 @@ def test_what_was_charged_in_several_slots_is_given_back_in_part_and_whole(limit
     assert remaining(limiter.peek(plan)) == [5, 5, 5]
 
 
-def test_keys_of_several_slots_are_reset_and_listed(cluster: Cluster, limiter: Limiter) -> None:
+def test_keys_of_several_hash_slots_are_reset_and_listed(cluster: Cluster, limiter: Limiter) -> None:
     plan = plan_of(5, 5, 5) + hits("9/hour")
     limiter.check(plan)
     storage = limiter.storage
@@ -581,7 +583,7 @@ def test_a_cluster_is_told_from_a_server_by_itself(cluster: Cluster) -> None:
         limiter.close()
 
 
-def test_a_refund_of_one_slot_goes_on_when_another_fails(cluster: Cluster, limiter: Limiter) -> None:
+def test_a_refund_of_one_hash_slot_goes_on_when_another_fails(cluster: Cluster, limiter: Limiter) -> None:
     plan = plan_of(5, 5, 5)
     decision = limiter.check(plan)
     charges: tuple[Charge, ...] = decision.charges
