@@ -77,7 +77,7 @@ class Watcher:
         self._take = take
         self._report = report
         self._logger = SafeLogger(logger)
-        self._beat = Beat(self._look_again, name="multilimit-control", logger=self._logger)
+        self._beat = Beat(self._look_again, name="multilimit-control", logger=logger)
         self._lock = Lock()
         tell_child(self)
 

@@ -93,7 +93,7 @@ class Keeper:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self.beat: Beat = Beat(self._work, name="multilimit-slots", logger=_logger, clock=clock)
+        self.beat: Beat = Beat(self._work, name="multilimit-slots", clock=clock)
         """Wake it before slots are due."""
         self._begin()
         tell_child(self)

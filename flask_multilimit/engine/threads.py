@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import threading
 import time
@@ -53,7 +54,7 @@ class Beat:
         task: Callable[[], float | None],
         *,
         name: str,
-        logger: SafeLogger,
+        logger: logging.Logger | None = None,
         last: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,7 +63,7 @@ class Beat:
         to do may skip a :meth:`wake` that is not sooner."""
         self._task = task
         self._name = name
-        self._logger = logger
+        self._logger = SafeLogger(logger)
         self._last = last
         self._clock = clock
         self._thread: threading.Thread | None = None

@@ -31,9 +31,7 @@ class EverySecond:
         self._logger = SafeLogger(logger)
         self._tasks: list[Task] = []
         self._idle = 0
-        self.beat: Beat = Beat(
-            self._turn, name="multilimit-beat", logger=self._logger, last=partial(self.once, ending=True)
-        )
+        self.beat: Beat = Beat(self._turn, name="multilimit-beat", logger=logger, last=partial(self.once, ending=True))
 
     def add(self, task: Task) -> None:
         self._tasks.append(task)

@@ -12,7 +12,6 @@ from flask import Flask, request
 
 from flask_multilimit import IP, USER, Ban, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.observe import beat
 from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ class House:
         return str(result.output)
 
     def flush(self) -> None:
-        for each in list(beat._beats):
-            each.once()
+        gate_of(self.app).audience.watched.background.once()
 
     def close(self) -> None:
         self.app.logger.handlers.clear()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flask_multilimit.engine.text import SafeLogger
 from flask_multilimit.engine.threads import Beat
 from support.waiting import until
 
@@ -36,7 +35,7 @@ def threads() -> list[threading.Thread]:
 
 
 def beat_of(task: Callable[[], float | None]) -> Beat:
-    return Beat(task, name=NAME, logger=SafeLogger())
+    return Beat(task, name=NAME)
 
 
 def test_it_runs_again_after_the_seconds_that_the_task_says_until_nothing_is_left() -> None:
@@ -249,10 +248,9 @@ def test_a_forked_child_has_no_thread_and_can_start_one_whatever_that_of_the_par
 
 
 AT_THE_END = """
-from flask_multilimit.engine.text import SafeLogger
 from flask_multilimit.engine.threads import Beat
-beat = Beat(lambda: 60, name="multilimit-test", logger=SafeLogger(), last=lambda: print("last"))
-idle = Beat(lambda: None, name="multilimit-test", logger=SafeLogger(), last=lambda: print("idle"))
+beat = Beat(lambda: 60, name="multilimit-test", last=lambda: print("last"))
+idle = Beat(lambda: None, name="multilimit-test", last=lambda: print("idle"))
 beat.wake()
 """
 

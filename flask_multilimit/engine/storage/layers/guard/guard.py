@@ -69,7 +69,7 @@ class GuardedStorage:
         report = Report(logger, on_change, on_error)
         self._outage = Outage(storage, report, workers=workers, memory_keys=memory_keys, clock=clock)
         self._breaker = self._outage.breaker
-        self._recovery = Recovery(storage, self._outage, report)
+        self._recovery = Recovery(storage, self._outage, logger)
         self._remember = self._outage.fallback.remember
 
     # What a storage does

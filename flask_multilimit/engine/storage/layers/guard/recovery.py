@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Iterable
@@ -14,7 +15,6 @@ from ....threads import NEVER, Beat
 from ...base import Storage
 from .fallback import UNLIMITED
 from .outage import Outage, State
-from .report import Report
 
 PROBE_SECONDS = 0.9
 """The least between two probes. With the time of an answer, it is less than a second."""
@@ -25,12 +25,12 @@ FIRST_PROBE = (0.05, 0.15)
 class Recovery:
     """Ends an outage of ``storage`` in a thread of its own, which runs only while there is something to do."""
 
-    def __init__(self, storage: Storage, outage: Outage, report: Report) -> None:
+    def __init__(self, storage: Storage, outage: Outage, logger: logging.Logger | None) -> None:
         self._storage = storage
         self._outage = outage
         self._last = 0.0
         self._stopped = False
-        self._beat = Beat(self._probe, name="multilimit-probe", logger=report.logger)
+        self._beat = Beat(self._probe, name="multilimit-probe", logger=logger)
 
     @property
     def running(self) -> bool:

@@ -64,13 +64,13 @@ class Report:
         on_change: Callable[[Health], object] | None,
         on_error: OnStorageError,
     ) -> None:
-        self.logger: SafeLogger = SafeLogger(logger)
+        self._logger = SafeLogger(logger)
         self._on_change = on_change
         self._on_error: OnStorageError = on_error
         self._next_single = 0.0
 
     def failed(self, hits: tuple[Hit, ...], error: StorageError, health: Health) -> None:
-        self.logger.error(
+        self._logger.error(
             "Rate limits: %s, asked about %s. Until the storage is back: %s",
             with_remedy(error),
             without_subject(hits[0].key),
@@ -79,7 +79,7 @@ class Report:
         self._notify(health)
 
     def is_back(self, seconds: float, charged: int, health: Health) -> None:
-        self.logger.warning(
+        self._logger.warning(
             "Rate limits: the storage is back after %.1f s. Checks admitted meanwhile: %d charged to it, %d not.",
             seconds,
             charged,
@@ -93,7 +93,7 @@ class Report:
         try:
             self._on_change(health)
         except Exception as error:
-            self.logger.error("Rate limits: the on_change callback raised", error=error)
+            self._logger.error("Rate limits: the on_change callback raised", error=error)
 
     def is_due(self) -> bool:
         """Whether a line about a single check may be written now; not thread-safe."""
@@ -105,7 +105,7 @@ class Report:
 
     def single(self, hits: tuple[Hit, ...], error: StorageError) -> None:
         """About a check that fails although the storage answers others."""
-        self.logger.error("Rate limits: a check of %s failed: %s", hits[0].key, with_remedy(error))
+        self._logger.error("Rate limits: a check of %s failed: %s", hits[0].key, with_remedy(error))
 
 
 def _meanwhile(policy: OnStorageError, workers: Workers) -> str:

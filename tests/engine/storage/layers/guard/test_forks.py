@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,10 +48,15 @@ def fork_and(act: Callable[[], object], fork: Callable[[], int] = os.fork) -> in
 
 
 def fork_as_uwsgi_does() -> int:
-    """In C: Python is told only in the child, and afterwards."""
+    """In C: Python is told only in the child, and afterwards. No other thread may want the interpreter at that moment,
+    because the child would wait for it to take it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    time.sleep(0.01)
     child: int = ctypes.PyDLL(None).fork()
     if child == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
+    sys.setswitchinterval(before)
     return child
 
 
