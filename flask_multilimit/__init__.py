@@ -6,11 +6,9 @@ Here is what view code needs. :mod:`flask_multilimit.engine` has the limiter for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
-from .engine import Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
+from .engine import Ban, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
 from .extension import MultiLimit
 from .serve.record import current_decision
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
@@ -19,9 +17,6 @@ DEFAULT = LimitType.DEFAULT
 GLOBAL = LimitType.GLOBAL
 IP = LimitType.IP
 USER = LimitType.USER
-
-if TYPE_CHECKING:
-    from .engine import Ban
 
 __all__ = [
     "DEFAULT",
@@ -46,12 +41,3 @@ __all__ = [
     "problem",
     "rate_limiter",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import ``Ban`` on first use: few limits have one."""
-    if name == "Ban":
-        from .engine import Ban  # noqa: PLC0415
-
-        return Ban
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -146,7 +146,7 @@ class MultiLimit:
         self._apps.add(app)
         gate.install()
         app.extensions[STEERING] = steering = Steering(gate)
-        gate.limiter.revise = steering.revise
+        gate.limiter.follow(steering.apply_overrides)
         gate.startup.follow_changes = steering.start
         app.cli.add_command(Commands())
 

@@ -28,12 +28,12 @@ def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger
         raise ConfigurationError(f"limiter={brief(limiter)}: give the engine's Limiter")
     check_match("key_prefix", key_prefix, PREFIX_PATTERN)
     check_logger(logger)
-    if limiter.revise is not None:
+    if limiter.follows:
         raise ConfigurationError("this limiter follows already")
     store = store_for(limiter.storage, prefix=key_prefix)
     if not store.shared:
         raise ConfigurationError("memory:// is in this process, so nobody else can change its limits: share a storage")
-    limiter.revise = _Following(store, logger).revise
+    limiter.follow(_Following(store, logger).apply_overrides)
 
 
 class _Following:
@@ -50,7 +50,7 @@ class _Following:
         )
         tell_child(self)
 
-    def revise(self, hits: Hits) -> Hits | None:
+    def apply_overrides(self, hits: Hits) -> Hits | None:
         if not self._watching:
             self._watching = True
             self._watcher.start()

@@ -124,7 +124,7 @@ def freeze(app: Flask) -> Iterator[Clock]:
     frozen = gate.limiter = _NotingLimiter(
         layers, layers=limiter.layers, sleep=clock.advance, monotonic=lambda: clock.now
     )
-    frozen.revise = limiter.revise
+    frozen.follow(limiter.with_overrides)
     try:
         yield clock
     finally:

@@ -12,8 +12,6 @@ from .hits import Hit, Hits, hits_for
 from .limiter import Limiter
 from .rules import Concurrent, Rule
 from .storage import (
-    DenyCache,
-    GuardedStorage,
     Health,
     Layers,
     MemoryStorage,
@@ -22,7 +20,7 @@ from .storage import (
 )
 
 if TYPE_CHECKING:
-    from .storage import ClusterStorage, LeasingStorage, RedisStorage
+    from .storage import ClusterStorage, DenyCache, GuardedStorage, LeasingStorage, RedisStorage
 
 __all__ = [
     "Ban",

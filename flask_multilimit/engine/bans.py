@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from .algorithms import BAN, Algorithm, algorithm_of
-from .algorithms.ban import BanQuota
+from .algorithms import BAN, Algorithm, Quota, algorithm_of
 from .errors import ConfigurationError
 from .rules import Rule, called_with, checked, duration_of, fill_rule
 
@@ -89,15 +88,15 @@ _CHECKS = {
 }
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class BanRule(Rule):
     """The rule of the hit that a :class:`Ban` is. Not for ``rules``: a :class:`Ban` goes into ``ban``."""
 
-    ban: Ban = field(kw_only=True)
+    __slots__ = ("ban",)
+    ban: Ban
 
     def __init__(self, ban: Ban) -> None:
         first, most = round(ban.time * 1_000_000), round(ban.most * 1_000_000)
-        quota = BanQuota(
+        quota = Quota(
             window=round(ban.within * 1000) * 1000,
             count=ban.after,
             burst=0,
@@ -120,6 +119,15 @@ class BanRule(Rule):
     def window(self) -> str:
         """The part of its name after the type."""
         return BAN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BanRule) and self.ban == other.ban
+
+    def __hash__(self) -> int:
+        return hash(self.ban)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BanRule, (self.ban,)
 
     def __str__(self) -> str:
         return str(self.ban)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from .bans import Ban
 from .errors import ConfigurationError, brief, check_bool, check_several
@@ -23,9 +23,6 @@ from .keys import (
     stem_of_subject,
 )
 from .rules import Rule, Rules, rules_from
-
-if TYPE_CHECKING:
-    from .algorithms.ban import BanQuota
 
 T = TypeVar("T")
 
@@ -59,6 +56,8 @@ class Hit:
     """How to decide when the storage fails; ``None``: by the setting of the storage's guard."""
     origin: Origin | None = field(default=None, compare=False, repr=False, kw_only=True)
     """Its scope and subject, if :func:`hits_for` has made it."""
+    watches: tuple[str, ...] = field(default=(), compare=False, repr=False, kw_only=True)
+    """For a ban: the keys whose refusals are its strikes; those of a shadow only if it is one itself."""
 
     def __post_init__(self) -> None:
         _check_texts(self.key, self.name)
@@ -77,14 +76,11 @@ class Hit:
         return _pack(self.rule, self.cost, self.shadow)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)  # those of a Hit
 class BanHit(Hit):
-    """A ban of one subject: refuses while it holds, and otherwise only counts refusals of the hits that it watches."""
+    """A ban of one subject: refuses while it holds, and otherwise only counts refusals of the hits that it watches. Its
+    cost is 0: it charges nothing."""
 
-    cost: int = 0
-    """Always 0: it charges nothing."""
-    watches: tuple[str, ...] = field(default=(), compare=False)
-    """The keys whose refusals are its strikes; those of a shadow only if it is one itself."""
+    __slots__ = ()
 
     def joined_by(self, other: BanHit) -> BanHit:
         """One ban that watches for both: a shadow only if both are."""
@@ -210,7 +206,7 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
 
 def packed_ban(ban: Watching) -> bytes:
     """What else scripts read of a ban. There, places are counted from 1."""
-    quota, places = cast("BanQuota", ban.hit.rule.quota), [place + 1 for place in ban.watched]
+    quota, places = ban.hit.rule.quota, [place + 1 for place in ban.watched]
     numbers = quota.time, quota.factor, quota.most, quota.memory, len(places), *places
     return struct.pack(f"<{len(numbers)}d", *numbers)
 
@@ -312,6 +308,7 @@ def ban_hit(ban: Ban, stem: str, watched: Sequence[Hit], name: str) -> BanHit:
     return BanHit(
         key_of(stem, rule.algorithm, rule.window_ms),
         rule,
+        cost=0,
         name=name,
         shadow=first.shadow,
         on_storage_error=first.on_storage_error,

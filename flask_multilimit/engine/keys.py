@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import Literal
-from urllib.parse import quote
+from typing import Literal, NamedTuple
+from urllib.parse import quote, unquote
 
 MAX_KEY = 200
 MAX_PREFIX = 32
@@ -113,3 +113,38 @@ def beside(key: str, name: str) -> str:
 def _is_tagged_by_subject(after_tag: str) -> bool:
     """Whether the braces hold the subject: then only algorithm and window follow them."""
     return after_tag.count(":") == 2
+
+
+# A key taken apart, for commands and reports
+
+_RULE = r"(?P<algorithm>[^:{}]+):(?P<window>\d+)"
+_TAGGED_BY_SCOPE = re.compile(
+    r"(?P<stem>[^{}]+\{[^{}]*\}:(?:[^:{}]+:)?)(?P<type>[^:{}]+):(?P<subject>[^:{}]*):" + _RULE
+)
+_TAGGED_BY_SUBJECT = re.compile(r"(?P<stem>[^{}]+:)(?P<type>[^:{}]+):\{(?P<subject>[^{}]*)\}:" + _RULE)
+
+
+class KeyParts(NamedTuple):
+    """The parts of a key."""
+
+    stem: str
+    """The part before the type."""
+    type: str
+    subject: str
+    """Escaped."""
+    algorithm: str
+    window: str
+    """Milliseconds."""
+
+
+def parts_of_key(key: str) -> KeyParts | None:
+    """The parts of ``key``; ``None`` if it is not the key of a limit."""
+    match = _TAGGED_BY_SCOPE.fullmatch(key) or _TAGGED_BY_SUBJECT.fullmatch(key)
+    if match is None:
+        return None
+    return KeyParts(**{**match.groupdict(), "subject": "" if match["subject"] == NOTHING else match["subject"]})
+
+
+def scope_of_stem(stem: str, prefix: str) -> str:
+    """The scope in ``stem``, which begins with ``prefix``; the digest of a long scope."""
+    return unquote(hash_tag_of(stem) or stem.removeprefix(prefix).partition(":")[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from math import inf, isfinite
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from .decision import NOTHING, Decision, require_decision
@@ -19,7 +19,6 @@ from .hits import PEEKED, Hit, Hits, several_hits
 from .reply import head
 from .rules import LONGEST
 from .storage import (
-    GuardedStorage,
     Health,
     Layers,
     MemoryStorage,
@@ -84,9 +83,21 @@ class Limiter:
         self._keeps_slots: Any = None
         self._keeper: Any = None
         """Holds the slots of this process; ``None`` until there is one."""
-        self.revise: Callable[[Hits], Hits | None] | None = None
-        """Changes hits that come from :func:`hits_for` before they are checked; if it returns ``None``, nothing is
-        limited. For :func:`.follow_control`."""
+        self._apply_overrides: Callable[[Hits], Hits | None] | None = None
+
+    def follow(self, apply_overrides: Callable[[Hits], Hits | None]) -> None:
+        """Let ``apply_overrides`` change hits that come from :func:`hits_for` before they are checked; if it returns
+        ``None``, nothing is limited. For :func:`.follow_control`."""
+        self._apply_overrides = apply_overrides
+
+    @property
+    def follows(self) -> bool:
+        """Whether overrides change what is checked."""
+        return self._apply_overrides is not None
+
+    def with_overrides(self, hits: Hits) -> Hits | None:
+        """``hits`` as they are checked; ``None`` if nothing is limited."""
+        return hits if self._apply_overrides is None or not hits.revisable else self._apply_overrides(hits)
 
     @property
     def storage(self) -> Storage:
@@ -103,8 +114,8 @@ class Limiter:
         """The state of the storage as far as this process knows, without asking it. Raises :class:`ConfigurationError`
         if the storage is shared and has no guard, which would count its failures."""
         for layer in layers_of(self._storage):
-            if isinstance(layer, GuardedStorage):
-                return layer.health()
+            if hasattr(layer, "health"):
+                return cast("Health", layer.health())
         if not self.storage.shared:
             return Health.of_this_process()
         raise ConfigurationError(
@@ -124,11 +135,11 @@ class Limiter:
             self._refunds.forget(check_id.bytes)  # its new charges can be refunded again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
-        if self.revise is not None and hits.revisable:
-            revised = self.revise(hits)
-            if revised is None:
+        if self._apply_overrides is not None and hits.revisable:
+            changed = self._apply_overrides(hits)
+            if changed is None:
                 return unasked(hits)
-            hits = revised
+            hits = changed
         if self._may_add_leases and hits.leased:
             self._add_leases()
         return self._storage.check(hits, check_id)
@@ -136,22 +147,19 @@ class Limiter:
     def peek(self, hits: Iterable[Hit]) -> Decision:
         """What :meth:`check` would answer now, without charging anything."""
         hits = hits if isinstance(hits, Hits) else Hits(hits)
-        revised = self._revised(hits)
+        revised = self.with_overrides(hits)
         return unasked(hits) if revised is None else self._storage.peek(revised)
 
     def check_many(self, many: Iterable[Iterable[Hit]]) -> list[Decision]:
         """Decide several checks in one round trip, each of them all or nothing: for batch jobs."""
         check_several("many", many, "a list of hits")
         each = [hits if isinstance(hits, Hits) else Hits(hits) for hits in many]
-        asked = [self._revised(hits) for hits in each]
+        asked = [self.with_overrides(hits) for hits in each]
         limited = [hits for hits in asked if hits is not None]
         if self._may_add_leases and any(hits.leased for hits in limited):
             self._add_leases()
         decided = iter(self._storage.check_many(limited) if limited else ())
         return [unasked(hits) if now is None else next(decided) for hits, now in zip(each, asked, strict=True)]
-
-    def _revised(self, hits: Hits) -> Hits | None:
-        return self.revise(hits) if hits.revisable and self.revise is not None else hits
 
     def _add_leases(self) -> None:
         self._may_add_leases = False

@@ -24,10 +24,10 @@ Standing = Sequence[int]
 NOW, ALLOWED, DELAY = range(3)
 REMAINING, RETRY_AFTER, RESET_AFTER = range(3, 6)
 """The indices of the first hit."""
-EACH = 3
+FIELDS_PER_HIT = 3
 """Numbers for each hit."""
-REMAININGS = slice(REMAINING, None, EACH)
-RETRY_AFTERS = slice(RETRY_AFTER, None, EACH)
+REMAININGS = slice(REMAINING, None, FIELDS_PER_HIT)
+RETRY_AFTERS = slice(RETRY_AFTER, None, FIELDS_PER_HIT)
 """The same number of every hit, for the few places on the path of each request: a slice saves a call."""
 
 
@@ -49,7 +49,7 @@ def joined(now: int, delay: int, standings: Iterable[tuple[Standing, bool]]) -> 
 def is_well_formed(reply: object, hits: int) -> bool:
     """Whether a server's answer is a reply about that many hits."""
     try:
-        return len(reply) == REMAINING + EACH * hits and type(sum(reply)) is int  # type: ignore[arg-type,call-overload]
+        return len(reply) == REMAINING + FIELDS_PER_HIT * hits and type(sum(reply)) is int  # type: ignore[arg-type,call-overload]
     except TypeError:
         return False
 
@@ -62,30 +62,35 @@ def frame_of(reset_afters: Sequence[int]) -> list[int]:
 def completed(answer: object, hits: int, frame: list[int] | None) -> Reply | None:
     """The reply about that many hits that a server has answered, with the rest from ``frame`` if it was left out;
     ``None`` if it is no such reply."""
-    if frame is None or type(answer) is not list or len(answer) * EACH != len(frame):
+    if frame is None or type(answer) is not list or len(answer) * FIELDS_PER_HIT != len(frame):
         return cast("Reply", answer) if is_well_formed(answer, hits) else None
     try:
         sum(answer)
     except TypeError:
         return None
     reply = frame.copy()
-    reply[::EACH] = answer
+    reply[::FIELDS_PER_HIT] = answer
     return reply
 
 
 def start_of(place: int) -> int:
     """The index at which the standing of the hit at ``place`` starts."""
-    return REMAINING + EACH * place
+    return REMAINING + FIELDS_PER_HIT * place
 
 
 def standing_of(reply: Reply, place: int) -> Standing:
-    start = REMAINING + EACH * place
-    return reply[start : start + EACH]
+    start = REMAINING + FIELDS_PER_HIT * place
+    return reply[start : start + FIELDS_PER_HIT]
 
 
 def standings_of(reply: Reply) -> Iterable[tuple[int, int, int]]:
     """The standing of each hit, in order."""
-    return zip(reply[REMAINING::EACH], reply[RETRY_AFTER::EACH], reply[RESET_AFTER::EACH], strict=True)
+    return zip(
+        reply[REMAINING::FIELDS_PER_HIT],
+        reply[RETRY_AFTER::FIELDS_PER_HIT],
+        reply[RESET_AFTER::FIELDS_PER_HIT],
+        strict=True,
+    )
 
 
 def retry_afters(reply: Reply) -> Reply:
@@ -93,7 +98,7 @@ def retry_afters(reply: Reply) -> Reply:
 
 
 def reset_afters(reply: Reply) -> Reply:
-    return reply[RESET_AFTER::EACH]
+    return reply[RESET_AFTER::FIELDS_PER_HIT]
 
 
 def at_instant(reply: Reply, now: int) -> list[int]:
@@ -106,7 +111,7 @@ def at_instant(reply: Reply, now: int) -> list[int]:
 def passing_times(reply: Reply) -> tuple[int, ...]:
     """The indices of times that shrink while time passes: those that are neither 0 nor endless."""
     each = range(REMAINING, len(reply))
-    return tuple([i for i in each if (i - REMAINING) % EACH and reply[i] > 0])
+    return tuple([i for i in each if (i - REMAINING) % FIELDS_PER_HIT and reply[i] > 0])
 
 
 def aged(reply: list[int], times: Iterable[int], elapsed: int) -> list[int]:

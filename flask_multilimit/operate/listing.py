@@ -10,8 +10,7 @@ from ..declare.subjects import ANONYMOUS, LimitType
 from ..engine import ConfigurationError, Hit, Limiter, Rule, StorageError
 from ..engine.bans import BanRule
 from ..engine.hits import BanHit
-from ..engine.key_parts import parts_of_key
-from ..engine.keys import hash_tag_of
+from ..engine.keys import hash_tag_of, parts_of_key
 from ..engine.rules import CONCURRENCY, MAX_COUNT
 from ..engine.storage import Inspectable, StoredKey
 from ..observe.traffic.counts import is_traffic
@@ -196,7 +195,7 @@ def _hit_of(key: str, rules: dict[Counter, Rule]) -> Hit | None:
         return None
     rule = rules.get((parts.stem, parts.type, parts.algorithm, parts.window))
     if isinstance(rule, BanRule):
-        return BanHit(key, rule, name="declared")
+        return BanHit(key, rule, cost=0, name="declared")
     if rule is not None:
         return Hit(key, rule, cost=0, name="declared")
     if parts.algorithm not in _LOGS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from ..engine.key_parts import parts_of_key, scope_of_stem
+from ..engine.keys import parts_of_key, scope_of_stem
 from ..engine.rules import CONCURRENCY
 from ..engine.storage import Inspectable
 from ..serve.gate import AppGate

@@ -33,10 +33,9 @@ def check_hits(gate: AppGate, hits: Hits, scope: str, subjects: Mapping[str, str
         raise ConfigurationError(f"hits={brief(hits)}: give what hits_for(...) returns, or Hits([...])")
     _require_name(scope)
     check_mapping("subjects", subjects, SUBJECTS_BY_TYPE)
-    revise = gate.limiter.revise
-    revised = revise(hits) if hits.revisable and revise is not None else hits
-    applied = AppliedLimits.of_hits(revised or hits, subjects, scope)
-    if revised is None:
+    changed = gate.limiter.with_overrides(hits)
+    applied = AppliedLimits.of_hits(changed or hits, subjects, scope)
+    if changed is None:
         return unasked(applied.hits)
     return gate.verdicts.check_here(scope, applied) or unasked(applied.hits)
 

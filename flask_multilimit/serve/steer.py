@@ -73,7 +73,7 @@ class Steering:
         if self.enabled:
             self.watcher.look()
 
-    def revise(self, hits: Hits) -> Hits | None:
+    def apply_overrides(self, hits: Hits) -> Hits | None:
         """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
         gate = self._gate
         if not gate.startup.finished:

@@ -136,7 +136,7 @@ def test_it_follows_once(shop: Shop) -> None:
 
 def test_a_revision_is_worked_out_once(shop: Shop) -> None:
     shop.control.override("mail", times=3.0, lasting=True, force=True)
-    revise, hits = steering_of(shop.app).revise, mail()
+    revise, hits = steering_of(shop.app).apply_overrides, mail()
 
     assert revise(hits) is revise(hits)
 

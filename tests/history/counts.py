@@ -72,8 +72,9 @@ def run(
     with scripts_of_this_process(are_compiled=are_compiled, defect=defect):
         limiter = Limiter(storage_from_uri(url, timeout=30))
         follow_control(limiter)
-        if follows is not None and limiter.revise is not None:
-            limiter.revise = BROKEN[follows](limiter.revise)
+        if follows is not None:
+            following, limiter = limiter, Limiter(limiter.outermost)
+            limiter.follow(BROKEN[follows](following.with_overrides))
         plan = hits_for(Rule(WINDOW, DECLARED), scope=SCOPE)
         limiter.peek(plan)
         barrier.wait()

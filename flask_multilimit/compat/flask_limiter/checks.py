@@ -54,7 +54,7 @@ class Question(NamedTuple):
             watching.update(dict.fromkeys(keys if places is None else [keys[place] for place in places]))
         for key, watches in watched.items():
             if hits[key].cost == 0:
-                hits[key] = replace(hits[key], watches=tuple(watches))  # type: ignore[call-arg]  # of a ban
+                hits[key] = replace(hits[key], watches=tuple(watches))
         return cls(
             asked=asked,
             metas=metas,

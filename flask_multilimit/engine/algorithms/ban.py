@@ -14,12 +14,11 @@ is more than ``AHEAD`` in the future (the clock stepped back) is dropped. Twin o
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import lru_cache
 from math import floor
 from typing import NamedTuple
 
-from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, held, plain_quota, recognise_nothing
+from .base import AHEAD, NO_PARAMETERS, Outcome, Quota, encode_ban, plain_quota, recognise_nothing
 
 PARAMETERS: frozenset[str] = NO_PARAMETERS
 MAX_COST = 0
@@ -34,16 +33,6 @@ NOBODY = bytes(16)
 
 quota = plain_quota
 recognise = recognise_nothing
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class BanQuota(Quota):
-    """A ban in integers; ``window`` and ``count`` are those of its strikes. Times are microseconds."""
-
-    time: int
-    factor: float
-    most: int
-    memory: int
 
 
 class State(NamedTuple):
@@ -73,7 +62,7 @@ NOTHING = Seen(NO_BAN, 0, ())
 
 
 @lru_cache(maxsize=1024)
-def length(quota: BanQuota, level: int) -> int:
+def length(quota: Quota, level: int) -> int:
     """How long a ban of ``level`` lasts. Calculated in doubles as in Lua, one level after the other."""
     lasts = quota.time
     for _ in range(level):
@@ -82,8 +71,8 @@ def length(quota: BanQuota, level: int) -> int:
     return min(lasts, quota.most)
 
 
-def evaluate(state: State | None, quota: BanQuota, cost: int, now: int) -> Outcome:
-    """Remaining is the number of strikes until the ban; while a ban holds, the number of :func:`held`."""
+def evaluate(state: State | None, quota: Quota, cost: int, now: int) -> Outcome:
+    """Remaining is the number of strikes until the ban; while a ban holds, the number of :func:`.encode_ban`."""
     if state is None or _is_future(state, now):
         return quota.count, 0, 0, NOTHING
     left = remembered = 0
@@ -93,11 +82,11 @@ def evaluate(state: State | None, quota: BanQuota, cost: int, now: int) -> Outco
     strikes = state.strikes[bisect_right(state.strikes, now - quota.window, key=_instant) :]
     seen = Seen(state.level if remembered > 0 else NO_BAN, max(remembered, 0), strikes)
     if left > 0:
-        return held(state.level, begun=False), left, 0, seen
+        return encode_ban(state.level, begun=False), left, 0, seen
     return max(quota.count - len(strikes), 0), 0, 0, seen
 
 
-def strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> State | None:
+def strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> State | None:
     """Add a strike, unless a ban holds or ``check_id`` is among the strikes. Return the new state."""
     _, holds, _, seen = evaluate(state, quota, 0, now)
     if holds or any(id_ == check_id for _, id_ in seen.strikes):
@@ -109,33 +98,33 @@ def strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> S
     return State(began, seen.level, by, (*seen.strikes, (latest, check_id)))
 
 
-def told_of_strike(state: State | None, quota: BanQuota, now: int, check_id: bytes) -> Outcome:
+def told_of_strike(state: State | None, quota: Quota, now: int, check_id: bytes) -> Outcome:
     """As :func:`evaluate`, after :func:`strike`: also says whether this check began the ban."""
     remaining, left, delay, seen = evaluate(state, quota, 0, now)
     if left and state is not None and state.by == check_id:
-        remaining = held(seen.level, begun=True)
+        remaining = encode_ban(seen.level, begun=True)
     return remaining, left, delay, seen
 
 
 def charge(
-    state: State | None, quota: BanQuota, cost: int, now: int, seen: Seen, check_id: bytes
+    state: State | None, quota: Quota, cost: int, now: int, seen: Seen, check_id: bytes
 ) -> tuple[State | None, int]:
     """Drop what lies in the future. An allowed check does nothing else."""
     return drop_future(state, quota, now), reset_after(state, quota, now, seen)
 
 
-def reset_after(state: State | None, quota: BanQuota, now: int, seen: Seen) -> int:
+def reset_after(state: State | None, quota: Quota, now: int, seen: Seen) -> int:
     """Microseconds until neither a strike nor a ban is remembered."""
     of_strikes = seen.strikes[-1][0] + quota.window - now if seen.strikes else 0
     return max(seen.remembered, of_strikes)
 
 
-def drop_future(state: State | None, quota: BanQuota, now: int) -> State | None:
+def drop_future(state: State | None, quota: Quota, now: int) -> State | None:
     return None if state is not None and _is_future(state, now) else state
 
 
 def settle(
-    state: State | None, quota: BanQuota, cost: int, units: int, until: int, now: int, check_id: bytes
+    state: State | None, quota: Quota, cost: int, units: int, until: int, now: int, check_id: bytes
 ) -> State | None:
     """Does nothing: a ban charges nothing."""
     return state

@@ -29,6 +29,14 @@ class Quota:
     """Units admitted at once, if the algorithm has a burst; else ``count``."""
     max_delay: int
     """Longest wait in a queue, in microseconds; 0 for algorithms and rules without a queue."""
+    time: int = 0
+    """How long the first ban lasts, in microseconds. ``window`` and ``count`` are those of its strikes."""
+    factor: float = 1
+    """How many times as long each ban lasts that repeats one."""
+    most: int = 0
+    """The longest that a ban lasts, in microseconds."""
+    memory: int = 0
+    """Microseconds after the end of a ban within which the next one repeats it."""
 
 
 def plain_quota(window: int, count: int, burst: int | None, max_delay: int | None) -> Quota:
@@ -36,19 +44,19 @@ def plain_quota(window: int, count: int, burst: int | None, max_delay: int | Non
     return Quota(window, count, count, 0)
 
 
-def held(level: int, *, begun: bool) -> int:
+def encode_ban(level: int, *, begun: bool) -> int:
     """A number in place of remaining units while a ban holds: its level, and whether this check began it. It is below
     0, which no number of units is."""
     return -2 * (level + 1) - begun
 
 
 def level_of(remaining: int) -> int:
-    """The level in a number of :func:`held`."""
+    """The level in a number of :func:`encode_ban`."""
     return -remaining // 2 - 1
 
 
 def is_begun(remaining: int) -> bool:
-    """Whether a number of :func:`held` says that this check began the ban."""
+    """Whether a number of :func:`encode_ban` says that this check began the ban."""
     return remaining < 0 and remaining % 2 == 1
 
 

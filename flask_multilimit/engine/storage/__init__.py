@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .base import (
+    DENY_SECONDS,
+    LOADED_WHEN_USED,
+    LONGEST_DENY_SECONDS,
     Clocked,
     Confirms,
     HoldsUnits,
@@ -18,10 +20,9 @@ from .base import (
     StoredKey,
     is_storage,
     layers_of,
+    load,
 )
 from .evaluate import decide, settle
-from .layers.deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
-from .layers.guard.guard import GuardedStorage
 from .layers.guard.report import Health
 from .layers.stack import Layers, rebuilt, with_leases
 from .memory import MemoryStorage
@@ -30,6 +31,8 @@ from .tallies import KeepsTallies, Tallies, Tally
 
 if TYPE_CHECKING:
     from .cluster.storage import ClusterStorage
+    from .layers.deny_cache import DenyCache
+    from .layers.guard.guard import GuardedStorage
     from .layers.leases import LeasingStorage
     from .local.storage import LocalStorage
     from .redis.storage import RedisStorage
@@ -72,17 +75,8 @@ __all__ = [
     "with_leases",
 ]
 
-_WHEN_ASKED_FOR = {
-    "ClusterStorage": "cluster.storage",
-    "LeasingStorage": "layers.leases",
-    "LocalStorage": "local.storage",
-    "RedisStorage": "redis.storage",
-}
-"""Names whose modules are imported when they are first used. A process that needs neither them nor ``redis`` starts
-faster."""
-
 
 def __getattr__(name: str) -> Any:
-    if name in _WHEN_ASKED_FOR:
-        return getattr(import_module(f".{_WHEN_ASKED_FOR[name]}", __name__), name)
+    if name in LOADED_WHEN_USED:
+        return load(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -12,6 +14,10 @@ from ..hits import Hit
 
 LONGEST_TIMEOUT = 60
 """Seconds that an answer of a server may take."""
+DENY_SECONDS = 1.0
+"""The longest time for which a deny cache believes a refusal, by default."""
+LONGEST_DENY_SECONDS = 60.0
+"""The longest such time that can be set."""
 
 
 class StoredKey(NamedTuple):
@@ -134,11 +140,28 @@ class Clocked(Protocol):
 class HoldsUnits(Protocol):
     """A layer that takes units in advance, and reports when it has some again."""
 
-    on_units: Callable[[Sequence[str]], object] | None
-    """Called with the keys of which this process has units."""
+    def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
+        """From now on, ``call`` with the keys of which this process has units again."""
 
     def __len__(self) -> int:
         """The number of quotas from which units were taken, spent or not."""
+
+
+LOADED_WHEN_USED = {
+    "ClusterStorage": "cluster.storage",
+    "DenyCache": "layers.deny_cache",
+    "GuardedStorage": "layers.guard.guard",
+    "LeasingStorage": "layers.leases",
+    "LocalStorage": "local.storage",
+    "RedisStorage": "redis.storage",
+}
+"""Storages and layers whose modules are imported when they are first used: a process that needs neither them nor
+``redis`` starts faster."""
+
+
+def load(name: str) -> Any:
+    """A class of :data:`LOADED_WHEN_USED`."""
+    return getattr(import_module(f".{LOADED_WHEN_USED[name]}", __package__), name)
 
 
 def layers_of(storage: Storage) -> Iterator[Storage]:
@@ -159,6 +182,11 @@ def is_storage(given: object) -> bool:
     """Whether ``given`` is a :class:`Storage`. From Python 3.12 on, ``isinstance`` does not find attributes that come
     from ``__getattr__``."""
     return not isinstance(given, type) and all(hasattr(given, name) for name in _MEMBERS)
+
+
+def monotonic_microseconds() -> int:
+    """The clock of this process: microseconds from an arbitrary origin; never steps back."""
+    return monotonic_ns() // 1000
 
 
 def check_clock(clock: object) -> None:

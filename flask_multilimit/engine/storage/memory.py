@@ -11,13 +11,12 @@ from uuid import UUID
 
 from ..algorithms.base import ChargesUnits, HoldsSlots
 from ..algorithms.sliding_window import Log
-from ..clock import monotonic_microseconds
 from ..decision import NOTHING, Charge, Decision, decision_of
 from ..forks import mind_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
-from .base import Lost, Slot, StoredKey, check_clock
+from .base import Lost, Slot, StoredKey, check_clock, monotonic_microseconds
 from .evaluate import decide, evaluated, settle
 from .forgetting import MOST_KEYS, Forgetting
 from .tallies import Tallies, TalliesInMemory, Tally

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from ..errors import ConfigurationError
 from .addresses import redacted, shown_storage
-from .base import Storage, check_timeout, is_storage
+from .base import Storage, check_timeout, is_storage, load
 from .memory import MemoryStorage
 
 DEFAULT_TIMEOUT = 0.1
@@ -29,23 +29,17 @@ class Scheme(NamedTuple):
 
 
 def _redis(uri: str, timeout: float) -> Storage:
-    from .redis.storage import RedisStorage  # noqa: PLC0415 - see above
-
     # redis-py knows no URIs of Valkey, which has the same protocol.
     url = uri.replace("valkey", "redis", 1) if uri.startswith("valkey") else uri
-    return RedisStorage.from_url(url, timeout=timeout, given=uri)
+    return cast("Storage", load("RedisStorage").from_url(url, timeout=timeout, given=uri))
 
 
 def _cluster(uri: str, timeout: float) -> Storage:
-    from .cluster.storage import ClusterStorage  # noqa: PLC0415 - see above
-
-    return ClusterStorage.from_uri(uri, timeout=timeout)
+    return cast("Storage", load("ClusterStorage").from_uri(uri, timeout=timeout))
 
 
 def _local(uri: str, timeout: float) -> Storage:
-    from .local.storage import LocalStorage  # noqa: PLC0415 - see above
-
-    return LocalStorage.from_path(uri.removeprefix("local://"), timeout=timeout)
+    return cast("Storage", load("LocalStorage").from_path(uri.removeprefix("local://"), timeout=timeout))
 
 
 SCHEMES: dict[str, Scheme] = {
@@ -112,17 +106,12 @@ def storage_from(given: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Storage:
 
 
 def _storage_around(given: Any) -> Storage:
-    from redis import Redis  # noqa: PLC0415 - see above
-    from redis.cluster import RedisCluster  # noqa: PLC0415 - see above
+    import redis.cluster  # noqa: PLC0415 - see above
 
-    if isinstance(given, RedisCluster):
-        from .cluster.storage import ClusterStorage  # noqa: PLC0415 - see above
-
-        return ClusterStorage.from_client(given)
-    if isinstance(given, Redis):
-        from .redis.storage import RedisStorage  # noqa: PLC0415 - see above
-
-        return RedisStorage(given)
+    if isinstance(given, redis.cluster.RedisCluster):
+        return cast("Storage", load("ClusterStorage").from_client(given))
+    if isinstance(given, redis.Redis):
+        return cast("Storage", load("RedisStorage")(given))
     if hasattr(given, "evalsha") and not isinstance(given, type):
         raise ConfigurationError(
             f"storage={type(given).__name__} of {type(given).__module__}: its errors are not those of redis-py; give a "

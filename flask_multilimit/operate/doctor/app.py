@@ -11,7 +11,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from ...config import PREFIX
 from ...declare.subjects import ANONYMOUS, LimitType
 from ...engine import StorageError
-from ...engine.key_parts import parts_of_key
+from ...engine.keys import parts_of_key
 from ...plan.views import limited_inside_view
 from ...serve.gate import AppGate
 from ..console import plural

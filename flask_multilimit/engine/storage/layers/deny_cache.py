@@ -20,19 +20,26 @@ from typing import NamedTuple, cast
 from uuid import UUID
 
 from ...algorithms import NEVER
-from ...algorithms.base import held, is_begun, level_of
-from ...clock import monotonic_microseconds
+from ...algorithms.base import encode_ban, is_begun, level_of
 from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
 from ...errors import ConfigurationError, is_number
 from ...forks import tell_child
 from ...hits import Hit, bans_among, memoized, new_id
 from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
-from ..base import HoldsUnits, KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, layers_of
+from ..base import (
+    DENY_SECONDS,
+    LONGEST_DENY_SECONDS,
+    HoldsUnits,
+    KeepsSlots,
+    Lost,
+    Slot,
+    Storage,
+    check_clock,
+    check_storage,
+    layers_of,
+    monotonic_microseconds,
+)
 
-DENY_SECONDS = 1.0
-"""The longest time for which a refusal is believed, by default."""
-LONGEST_DENY_SECONDS = 60.0
-"""The longest such time that can be set."""
 REMEMBERED = 10_000
 """The most refusals that are remembered. Beyond that, the oldest is forgotten, and the storage is asked."""
 SWEEPS = 2
@@ -99,7 +106,7 @@ class DenyCache:
         self._lock = Lock()  # for writes; reads need none
         for layer in layers_of(storage):
             if isinstance(layer, HoldsUnits):
-                layer.on_units = self.forget
+                layer.on_units(self.forget)
         tell_child(self)
 
     def __len__(self) -> int:
@@ -193,7 +200,7 @@ def _without_beginnings(decision: Decision) -> list[int]:
     for place, _, _ in memoized(decision.hits, bans_among):
         begun = reply[start_of(place)]
         if is_begun(begun):
-            reply[start_of(place)] = held(level_of(begun), begun=False)
+            reply[start_of(place)] = encode_ban(level_of(begun), begun=False)
     return reply
 
 

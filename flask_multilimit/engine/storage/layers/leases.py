@@ -26,14 +26,13 @@ from threading import Lock
 from typing import cast
 from uuid import UUID
 
-from ...clock import monotonic_microseconds
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import tell_child
 from ...hits import BanHit, Hit, bans_among, memoized, new_id, part_of
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
-from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
+from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
 
 MOST_LEASES = 1024
 """The most quotas of which a process has leases. For another, it gives back the lease that was renewed longest ago."""
@@ -164,7 +163,7 @@ class LeasingStorage:
         check_storage(wrapped, "LeasingStorage")
         check_clock(clock)
         self.wrapped = wrapped
-        self.on_units: Callable[[Sequence[str]], object] | None = None
+        self._on_units: Callable[[Sequence[str]], object] | None = None
         """Called with keys of which another thread has just fetched or brought back units: a refusal that the storage
         gave meanwhile is no longer valid in this process. It is called under our lock."""
         self.shared: bool = wrapped.shared
@@ -233,6 +232,10 @@ class LeasingStorage:
 
     def rebuild(self, storage: Storage, clock: Callable[[], int]) -> LeasingStorage:
         return LeasingStorage(storage, clock=clock)
+
+    def on_units(self, call: Callable[[Sequence[str]], object]) -> None:
+        """From now on, ``call`` with the keys of which this process has units again."""
+        self._on_units = call
 
     def close(self) -> None:
         """Give back the units that are not spent."""
@@ -356,8 +359,8 @@ class LeasingStorage:
             lease.asking = False
 
     def _tell_of_units(self, hit: Hit) -> None:
-        if self.on_units is not None:
-            self.on_units((hit.key,))
+        if self._on_units is not None:
+            self._on_units((hit.key,))
 
     def _answer(self, question: _Question, answer: Decision, asked_at: int) -> Decision:
         """Under the lock: note what was granted, and put the reply together."""

@@ -10,16 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-from ...clock import monotonic_microseconds
 from ...errors import ConfigurationError, brief, check_logger, is_number
 from ...hits import OnStorageError, check_policy
-from ..base import Clocked, Storage, layers_of
+from ..base import DENY_SECONDS, LONGEST_DENY_SECONDS, Clocked, Storage, layers_of, load, monotonic_microseconds
 from ..forgetting import MOST_KEYS, check_memory_keys
 from ..memory import MemoryStorage
-from .deny_cache import DENY_SECONDS, LONGEST_DENY_SECONDS, DenyCache
-from .guard.guard import GuardedStorage
 from .guard.report import Health, check_on_change
 from .guard.workers import check_workers
 
@@ -62,9 +59,9 @@ class Layers:
             storage.keep_at_most(self.memory_keys)
         if not storage.shared:
             return storage
-        clock = _clock_of(storage)
-        if not _has(GuardedStorage, storage):
-            storage = GuardedStorage(
+        clock, guarded_storage, deny_cache = _clock_of(storage), load("GuardedStorage"), load("DenyCache")
+        if not _has(guarded_storage, storage):
+            storage = guarded_storage(
                 storage,
                 on_error=self.on_storage_error,
                 workers=self.workers,
@@ -73,24 +70,24 @@ class Layers:
                 memory_keys=self.memory_keys,
                 clock=clock,
             )
-        if self.deny_cache and not _has(DenyCache, storage):
-            storage = DenyCache(storage, seconds=self.deny_cache, clock=clock)
+        if self.deny_cache and not _has(deny_cache, storage):
+            storage = deny_cache(storage, seconds=self.deny_cache, clock=clock)
         return storage
 
 
 def with_leases(storage: Storage) -> Storage:
     """``storage`` with a :class:`LeasingStorage` in its place among the layers, if there can be one."""
-    from .leases import LeasingStorage  # noqa: PLC0415 - few rules have a lease: other processes start without it
-
-    if not storage.shared or _has(LeasingStorage, storage):
+    leasing_storage, deny_cache = load("LeasingStorage"), load("DenyCache")
+    found: Any = storage
+    if not storage.shared or _has(leasing_storage, storage):
         return storage
     clock = _clock_of(storage)
-    if isinstance(storage, DenyCache):
-        leasing = LeasingStorage(storage.wrapped, clock=clock)
-        leasing.on_units = storage.forget
-        storage.wrapped = leasing
-        return storage
-    return storage if _has(DenyCache, storage) else LeasingStorage(storage, clock=clock)
+    if isinstance(storage, deny_cache):
+        found.wrapped = leasing_storage(found.wrapped, clock=clock)
+        found.wrapped.on_units(found.forget)
+    elif not _has(deny_cache, storage):
+        found = leasing_storage(storage, clock=clock)
+    return cast("Storage", found)
 
 
 @runtime_checkable

@@ -17,15 +17,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 from ...algorithms import ALGORITHMS, BAN, SHIPPED, Quota
 from ...hits import Hit, bans_among
 from ...reply import frame_of
 from .scripts import library, script_of, source, source_of_algorithm, strikes
-
-if TYPE_CHECKING:
-    from ...algorithms.ban import BanQuota
 
 MOST_HITS = 20
 """The most hits in a compiled script: Lua allows 200 local names, and each hit needs six."""
@@ -146,7 +143,7 @@ class _Hit:
         numbers: dict[str, float] = {"window": quota.window, "count": quota.count, "cost": shaped.cost}
         numbers |= {"burst": quota.burst, "max_delay": quota.max_delay}
         if self.name == BAN:
-            ban = cast("BanQuota", quota)
+            ban = quota
             numbers |= {"time": ban.time, "factor": ban.factor, "most": ban.most, "memory": ban.memory}
         self._fields = {
             "key": f"k{i}",

@@ -13,13 +13,12 @@ from functools import lru_cache
 from itertools import chain
 
 from ....algorithms import UNKNOWN
-from ....algorithms.base import held, level_of
-from ....clock import monotonic_microseconds
+from ....algorithms.base import encode_ban, level_of
 from ....decision import Decision
 from ....hits import BanHit, Hit, bans_among, memoized
 from ....reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Concurrent, Rule
-from ...base import Slot
+from ...base import Slot, monotonic_microseconds
 from ...forgetting import MOST_KEYS
 from ...memory import SWEEPS, MemoryStorage
 
@@ -141,7 +140,7 @@ class Fallback:
             remaining, retry_after, _ = standing_of(known.decision.reply, place)
             left = known.at + retry_after - self.now()
             if retry_after and left > 0:
-                return held(level_of(remaining), begun=False), left, left
+                return encode_ban(level_of(remaining), begun=False), left, left
         return hit.rule.quota.count, 0, 0
 
     def refund(self, local: Decision, keys: frozenset[str]) -> Decision:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from ....clock import monotonic_microseconds
 from ....decision import FALLBACKS, Charge, Decision
 from ....errors import StorageDenied, StorageError, check_logger
 from ....hits import PEEKED, Hit, OnStorageError, check_policy
-from ...base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage
+from ...base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
 from ...forgetting import MOST_KEYS, check_memory_keys
 from .outage import Outage, State
 from .recovery import Recovery

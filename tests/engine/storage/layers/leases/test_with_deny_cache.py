@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flask_multilimit.engine import DenyCache, LeasingStorage, Limiter, MemoryStorage, Rule, hits_for
+import pytest
+
+from flask_multilimit.engine import DenyCache, LeasingStorage, MemoryStorage, Rule, hits_for
 from flask_multilimit.engine.storage import with_leases
 from support.clock import Clock
 
@@ -32,10 +34,12 @@ class Shared(MemoryStorage):
         return decision
 
 
-def test_units_that_another_thread_has_just_fetched_are_not_refused() -> None:
+@pytest.mark.parametrize("added_later", [False, True])
+def test_units_that_another_thread_has_just_fetched_are_not_refused(added_later: bool) -> None:
     clock = Clock(1_700_000_000_000_000)
     server = Shared(clock=clock)
-    storage = DenyCache(LeasingStorage(server, clock=clock), clock=clock)
+    inner = server if added_later else LeasingStorage(server, clock=clock)
+    storage = with_leases(DenyCache(inner, clock=clock))
     admitted = [storage.check(LEASED).allowed for _ in range(1 + 2)]  # so that the next grant is of more than one
     meanwhile: list[bool] = []
     server.meanwhile = lambda: meanwhile.extend(storage.check(LEASED).allowed for _ in range(2))
@@ -62,11 +66,3 @@ def test_units_that_come_back_from_another_thread_are_not_refused() -> None:
 
     assert answers == [False]
     assert storage.check(leased).allowed
-
-
-def test_leases_that_are_added_later_tell_too() -> None:
-    storage = with_leases(DenyCache(Shared()))
-
-    leasing = storage.wrapped  # type: ignore[attr-defined]
-    assert leasing.on_units == storage.forget  # type: ignore[attr-defined]
-    Limiter(storage).close()
