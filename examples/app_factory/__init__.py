@@ -34,4 +34,5 @@ def create_app(config: Mapping[str, Any] | None = None) -> Flask:
     def health() -> str:
         return "well\n"
 
+    multilimit.validate(app)
     return app

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from flask import request
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
+from ..engine.keys import NAME_PATTERN
 from .networks import Networks, network_from
-from .subjects import LimitType
+from .subjects import LimitType, SingleType
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 IMPORT_PATTERN = f"^{IMPORT_PATH.pattern}$"
@@ -53,7 +55,7 @@ class ChargeWhenStatus(_Callable):
     :class:`ConfigurationError` for anything else."""
 
     def __init__(self, given: object) -> None:
-        several = (given,) if isinstance(given, (int, str)) or not isinstance(given, Iterable) else tuple(given)
+        several = (given,) if isinstance(given, (int, str, bytes)) or not isinstance(given, Iterable) else tuple(given)
         if not several or not all(map(_is_status, several)):
             raise ConfigurationError(
                 f'charge_when={brief(given)}: give statuses such as [401, 403] or "4xx", or a callable with the '
@@ -101,3 +103,54 @@ def imported(text: str) -> Callable[..., Any]:
 
 def is_import_path(value: object) -> bool:
     return isinstance(value, str) and value not in TYPES and IMPORT_PATH.fullmatch(value) is not None
+
+
+def parts_of_type(type_: object) -> list[object]:
+    """The parts of a type; text may join several: ``"user+ip"``."""
+    parts = type_ if isinstance(type_, (tuple, list)) else (type_,)
+    return [single for part in parts for single in (part.split("+") if _is_text(part) else [part])]
+
+
+def type_from(type_: object) -> tuple[Any, str | None]:
+    """The type that ``type_`` names, such as ``ip``, ``user+ip``, ``header:X-Api-Key`` or ``module:function``, or is;
+    and the name of its limiter unless it has another: that of the header or the function. Raises
+    :class:`ConfigurationError`."""
+    parts = parts_of_type(type_)
+    found = tuple(_type_from_text(part.strip()) if _is_text(part) else part for part in parts)
+    own = [part for part in parts if _is_text(part) and part.strip().lower() not in TYPES]
+    name = own[0].strip().rpartition(":")[2].rpartition(".")[2].lower() if len(own) == 1 else ""
+    single = len(found) == 1 and not isinstance(type_, (tuple, list))
+    return found[0] if single else found, name if re.fullmatch(NAME_PATTERN, name) else None
+
+
+def _is_text(part: object) -> TypeGuard[str]:
+    return isinstance(part, str) and not isinstance(part, LimitType)
+
+
+def check_type_text(text: object) -> None:
+    """Raise ``ValueError`` unless ``text`` names a type."""
+    text = str(text).strip()
+    if text.lower() not in TYPES and not is_header(text) and not is_import_path(text):
+        known = f"{', '.join(TYPES)}, header:NAME, module:function"
+        raise ValueError(f"unknown type {text!r}{nearest(text, TYPES)}; use {known}, or several joined by +")
+
+
+def _type_from_text(text: str) -> SingleType:
+    try:
+        check_type_text(text)
+    except ValueError as error:
+        raise ConfigurationError(f"type={brief(text)}: {error}") from None
+    if text.lower() in TYPES:
+        return TYPES[text.lower()]
+    return HeaderType(text.partition(":")[2]) if is_header(text) else imported(text)
+
+
+def is_header(text: str) -> bool:
+    """Whether it is a type such as ``header:X-Api-Key``."""
+    return re.fullmatch(r"header:[A-Za-z0-9!#$%&'*.^_`|~-]{1,64}", text) is not None
+
+
+def nearest(value: str, names: Iterable[str]) -> str:
+    """The end of a sentence: which of ``names`` may be meant, or nothing."""
+    match = difflib.get_close_matches(value, list(names), n=1)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -75,8 +75,16 @@ def _declared(declaration: Declaration, other: Declaration, where: str) -> str:
 def warn_of_idle_rules(
     where: str, new: Sequence[Declaration], others: Sequence[Declaration], *, stacklevel: int
 ) -> None:
-    """Warn about each rule that can never refuse, because another one always refuses first. ``others`` were checked
-    when they were declared."""
+    """Warn about each rule that can never refuse, because it charges nothing, or another one always refuses first.
+    ``others`` were checked when they were declared."""
+    for declaration in new:
+        if declaration.cost == 0:
+            warnings.warn(
+                f'limiter on "{where}": the {declaration} has cost=0: it charges nothing, so it never refuses; give a '
+                "cost of 1 or more",
+                ConfigurationWarning,
+                stacklevel=stacklevel + 1,
+            )
     rules = [(declaration, rule) for declaration in (*new, *others) for rule in declaration.fixed_rules]
     for place, (declaration, rule) in enumerate(rules):
         for other_place, (other, tighter) in enumerate(rules):

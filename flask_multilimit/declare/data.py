@@ -5,8 +5,6 @@ It has all options of :func:`rate_limiter`. A callable is given by its import pa
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -42,18 +40,17 @@ from .callables import (
     IMPORT_PATH,
     IMPORT_PATTERN,
     STATUS_CLASS,
-    TYPES,
     ExemptNetworks,
-    HeaderType,
+    check_type_text,
     imported,
+    is_header,
     is_import_path,
+    parts_of_type,
 )
 from .file import OFF
 from .limiter import LONGEST_WAIT, Declaration
 from .networks import network_from
-from .subjects import SingleType, SubjectType
 
-_HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*.^_`|~-]{1,64})")
 CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
 """Options for which text names a callable."""
 COST_FORMS = 'give a whole number, 0 or more, or "module:function"'
@@ -304,17 +301,15 @@ class WrittenLimiter(Written):
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
         if info.context and not info.context.get("imports", True):
             for part in value if isinstance(value, tuple) else (value,):
-                if is_import_path(part) and not _HEADER.fullmatch(part):
+                if is_import_path(part) and not is_header(part):
                     raise ValueError("names a callable, which only settings and files can; declare it there")
         return value
 
     @field_validator("type")
     @classmethod
     def _check_type(cls, value: Any) -> Any:
-        for part in _parts_of(value):
-            if part.lower() not in TYPES and not _HEADER.fullmatch(part) and not is_import_path(part):
-                known = f"{', '.join(TYPES)}, header:NAME, module:function"
-                raise ValueError(f"unknown type {part!r}{nearest(part, TYPES)}; use {known}, or several joined by +")
+        for part in parts_of_type(value):
+            check_type_text(part)
         return value
 
     @model_validator(mode="after")
@@ -331,8 +326,6 @@ class WrittenLimiter(Written):
     def options(self) -> dict[str, Any]:
         """What :func:`rate_limiter` takes. Raises :class:`ConfigurationError`."""
         options = {name: getattr(self, name) for name in self.model_fields_set if name != "exempt"}
-        if "type" in options:
-            options["type"] = type_of(self.type)
         if "rules" in options:
             options["rules"] = imported(str(self.rules)) if is_import_path(self.rules) else rules_of(self.rules)
         if self.fallback is not None:
@@ -344,43 +337,7 @@ class WrittenLimiter(Written):
             options["ban"] = self.ban.ban
         if self.exempt:
             options["exempt_when"] = ExemptNetworks(self.exempt)
-        if self.name is None and (own := _name_for(self.type)):
-            options["name"] = own
         return options
-
-
-def _parts_of(type_: str | tuple[str, ...]) -> list[str]:
-    texts = [type_] if isinstance(type_, str) else type_
-    return [part.strip() for text in texts for part in text.split("+")]
-
-
-def type_of(written: str | tuple[str, ...]) -> SubjectType:
-    """The type that ``written`` names, such as ``ip``, ``user+ip``, ``header:X-Api-Key`` or ``module:function``."""
-    found = tuple(_single_type(part) for part in _parts_of(written))
-    return found[0] if len(found) == 1 else found
-
-
-def nearest(value: str, names: Iterable[str]) -> str:
-    """The end of a sentence: which of ``names`` may be meant, or nothing."""
-    match = difflib.get_close_matches(value, list(names), n=1)
-    return f"; did you mean {match[0]!r}?" if match else ""
-
-
-def _single_type(text: str) -> SingleType:
-    if text.lower() in TYPES:
-        return TYPES[text.lower()]
-    if header := _HEADER.fullmatch(text):
-        return HeaderType(header[1])
-    return imported(text)
-
-
-def _name_for(type_: str | tuple[str, ...]) -> str | None:
-    """The default name of a limiter whose type needs one: that of the header or the function."""
-    own = [part for part in _parts_of(type_) if part.lower() not in TYPES]
-    if len(own) != 1:
-        return None
-    name = own[0].rpartition(":")[2].rpartition(".")[2].lower()
-    return name if re.fullmatch(NAME_PATTERN, name) else None
 
 
 def _check_limit_text(text: str) -> str:

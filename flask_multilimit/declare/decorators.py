@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any, Literal, TypeVar, cast, get_args, overload
 
@@ -54,7 +54,10 @@ class RateLimiter:
     def __call__(self, target: T) -> T:
         """Put the limiter on a function, or on a blueprint, where it applies to each of its endpoints."""
         if isinstance(target, Blueprint):
-            limits_of_blueprint(target).append(self.at(f'blueprint "{target.name}"'))
+            where = f'blueprint "{target.name}"'
+            declaration = self.at(where)
+            warn_of_idle_rules(where, [declaration], (), stacklevel=2)
+            limits_of_blueprint(target).append(declaration)
             return target
         if any(isinstance(below, MethodType) for below in functions_below(target)):
             return self.on_method(target)
@@ -73,8 +76,8 @@ class RateLimiter:
 
 
 def rate_limiter(
-    *,
-    type: SubjectType = LimitType.DEFAULT,  # noqa: A002 - the field's word
+    *first: Rules,
+    type: SubjectType | str | Sequence[SubjectType | str] = LimitType.DEFAULT,  # noqa: A002 - the field's word
     rules: Rules | GiveRules | None = None,
     fallback: Rules | None = None,
     key: str | None = None,
@@ -95,12 +98,16 @@ def rate_limiter(
     with_defaults: bool = False,
     name: str | None = None,
 ) -> RateLimiter:
-    """Declare a limiter on a view, a method, any function, or a blueprint. Stack as many as you like: they take one
-    check.
+    """Declare a limiter on a view, a method, any function, or a blueprint: ``@rate_limiter("5/minute", type="ip")``.
+    Stack as many as you like: they take one check.
 
-    :param type: who shares the quota: a :class:`LimitType`; a callable of your own (``name`` is then required)
-        that returns the subject of this request, or ``None`` if the limiter does not apply to it; or a tuple of
-        these, which together are one subject.
+    Put it below ``@app.route``, like every decorator of a view. A refused call raises :exc:`RateLimitExceeded`
+    (HTTP 429) and leaves every quota as it was.
+
+    :param first: the ``rules``, unless a callable returns them.
+    :param type: who shares the quota: a :class:`LimitType`, or its name as text; a callable of your own (``name`` is
+        then required) that returns the subject of this request, or ``None`` if the limiter does not apply to it; text
+        such as ``"header:X-Tenant"`` or ``"module:function"``; or a tuple of these, which together are one subject.
     :param rules: a :class:`Rule`, text such as ``"100/minute; 10/second"``, or several of these; or a callable
         that returns them for the current request, or for the subject if it takes one: ``None``, ``""`` or ``[]`` for no
         limit now, 0 to let nothing pass. Default: one ``Rule()``, which is 100 in 60 seconds.
@@ -132,13 +139,25 @@ def rate_limiter(
     :param on_rejected: called with the :class:`Decision` of a refusal; its return value, if any, is the response.
     :param with_defaults: let the default limits apply, too.
     :param name: the name of its rules in header fields, and for a type of your own also in keys.
-
-    A refused call raises :exc:`RateLimitExceeded` (HTTP 429) and leaves every quota as it was. Put the decorator below
-    ``@app.route``, like every decorator of a view. A mistake in it raises :class:`ConfigurationError` where it is
-    applied.
+    :returns: a decorator, which can also stand in lists of limits.
+    :raises ConfigurationError: where it is applied, for a mistake in it; here, if it has no parentheses.
     """
     options = dict(locals())
+    options.pop("first")
+    if first:
+        options["rules"] = _rules_first(first, rules)
     return RateLimiter(options)
+
+
+def _rules_first(first: tuple[Any, ...], rules: object) -> Any:
+    if callable(first[0]):
+        raise ConfigurationError(
+            f"@rate_limiter on {brief(first[0])}: write @rate_limiter() or @rate_limiter('5/minute'), with "
+            "parentheses; a callable for rules is given by name: rules=..."
+        )
+    if rules is not None:
+        raise ConfigurationError(f"rate_limiter({brief(first[0])}, rules={brief(rules)}): give the rules once")
+    return first[0] if len(first) == 1 else first
 
 
 @overload

@@ -18,7 +18,7 @@ from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag,
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.records import record
 from ..engine.rules import Rules, rules_from
-from .callables import ChargeWhenStatus
+from .callables import ChargeWhenStatus, type_from
 from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
@@ -82,6 +82,10 @@ class Declaration:
             given = dict(_given(options))
             if "rules" in given and not callable(given["rules"]):
                 given["rules"] = rules_from(given["rules"])
+            if "type" in given:
+                given["type"], name = type_from(given["type"])
+                if name is not None:
+                    given.setdefault("name", name)
             if "fallback" in given:
                 given["fallback"] = rules_from(given["fallback"])
             if "charge_when" in given and not callable(given["charge_when"]):
@@ -342,12 +346,17 @@ def _check_type(type_: object, name: object) -> None:
     parts = type_ if isinstance(type_, tuple) else (type_,)
     if not parts:
         raise ConfigurationError("type=(): give at least one type")
+    if len(parts) > 1 and (LimitType.DEFAULT in parts or len(set(map(id, parts))) < len(parts)):
+        raise ConfigurationError(
+            "type: several parts are one subject together, so give each of them once, and leave DEFAULT, which is "
+            "everyone, out"
+        )
     own = [part for part in parts if not isinstance(part, LimitType)]
     for part in own:
         if not callable(part):
             raise ConfigurationError(
-                f"type={brief(part)}: give a LimitType such as LimitType.IP, a callable that returns the subject, or a "
-                "tuple of these"
+                f'type={brief(part)}: give a LimitType such as LimitType.IP, text such as "ip", a callable that '
+                "returns the subject, or a tuple of these"
             )
     if not own:
         return

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN, PREFIX_PATTERN
 from ..engine.rules import NAME
-from .callables import IMPORT_PATTERN
-from .data import COST_FORMS, STATUSES_FORMS, WrittenBan, WrittenLimiter, WrittenRule, nearest
+from .callables import IMPORT_PATTERN, nearest
+from .data import COST_FORMS, STATUSES_FORMS, WrittenBan, WrittenLimiter, WrittenRule
 from .mistakes import InvalidData, Mistake
 
 

@@ -214,6 +214,13 @@ class Plans:
             found.setdefault(declared.type_name, declared.type)
         return found
 
+    def require_type(self, name: str) -> None:
+        """Raise :class:`ConfigurationError` unless a limiter has a type of this name."""
+        self.ensure()
+        if name not in self.types:
+            known = ", ".join(sorted(self.types))
+            raise ConfigurationError(f"no limiter of this app has a type called {name!r}; its types are: {known}")
+
     # Make one
 
     def _of_options(self, endpoint: str, *, by_flask: bool) -> Plan:

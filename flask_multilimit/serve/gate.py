@@ -90,6 +90,14 @@ class AppGate(InForce):
                 describe(response, record.decisions, self.settings)
             return response
 
+        run = self.app.run
+
+        @functools.wraps(run)
+        def run_app(*arguments: Any, **options: Any) -> None:
+            self.startup.validate()
+            run(*arguments, **options)
+
+        self.app.run = run_app  # type: ignore[method-assign]
         self.app.process_response = process_response  # type: ignore[assignment, method-assign]
         self.app.preprocess_request = preprocess_request  # type: ignore[method-assign]
         self.app.dispatch_request = dispatch_request  # type: ignore[method-assign]

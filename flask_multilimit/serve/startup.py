@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable
 from threading import Lock
+
+from flask import Flask
 
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning
@@ -26,6 +27,7 @@ class Startup:
         """Whether the limits were checked, so requests are served."""
         self.finished: bool = False
         """Whether nothing is left to do in this process."""
+        self._failed = False
         self._lock = Lock()
         tell_child(self)
 
@@ -36,10 +38,22 @@ class Startup:
                 on = self._in_force
                 warn_of_several_processes(on.app, on.settings, on.limiter)
                 warn_where_no_threads_run(on.app, on.settings)
-                self._check_declarations()
-                self._report_unknown_names()
+                self._check()
                 self.checked = True
         self.keep_up()
+
+    def _check(self) -> None:
+        logger = SafeLogger(self._in_force.app.logger)
+        try:
+            self._check_declarations()
+            problems = self._problems()
+        except ConfigurationError as error:
+            if not self._failed:
+                self._failed = True
+                logger.critical("Rate limits: no request is served until this is corrected: %s", error)
+            raise
+        for problem in problems:
+            logger.warning("Rate limits: %s", problem)
 
     def keep_up(self) -> None:
         """Begin to follow changes, once in each process."""
@@ -53,18 +67,14 @@ class Startup:
     def validate(self) -> None:
         """Raise :class:`ConfigurationError` for any mistake in declarations and settings of limits."""
         self._check_declarations()
-        plans = self._in_force.plans
-        if self._in_force.settings.unknown_names == "error":
-            plans.require_known_names()
-        for problem in plans.sources.unknown_names():
+        for problem in self._problems():
             warnings.warn(problem, ConfigurationWarning, stacklevel=3)
 
     def _check_declarations(self) -> None:
         on = self._in_force
         on.plans.build()
         self._require_slots()
-        if on.access is not None and LimitType.USER.value in on.access.type_names:
-            on.subjects.require_users("allow and deny")
+        self._require_listed_types()
 
     def _require_slots(self) -> None:
         """Raise :class:`ConfigurationError` if there are Concurrent rules, and the storage keeps no slots."""
@@ -78,22 +88,41 @@ class Startup:
                 except ConfigurationError as error:
                     raise ConfigurationError(f'limiter on "{plan.scope}": {error}') from None
 
-    def _report_unknown_names(self) -> None:
-        """Raise :class:`ConfigurationError` if a developer sees it. In production only log: a limit that applies to
-        nothing must not stop all requests."""
-        app, plans = self._in_force.app, self._in_force.plans
-        strict = self._in_force.settings.unknown_names == "error"
-        if strict and (app.testing or app.debug):
-            plans.require_known_names()
-        for problem in plans.sources.unknown_names():
-            SafeLogger(app.logger).log(
-                logging.ERROR if strict else logging.WARNING, "Rate limits: a limit applies to nothing. %s", problem
-            )
+    def _require_listed_types(self) -> None:
+        """Raise :class:`ConfigurationError` for a listed subject whose type the app does not have: no request would
+        match it."""
+        on = self._in_force
+        for listed in on.access.declared if on.access is not None else ():
+            if listed.who.type_name == LimitType.USER.value:
+                on.subjects.require_users(listed.where)
+            elif listed.who.type_name:
+                try:
+                    on.plans.require_type(listed.who.type_name)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f'{listed.where}: "{listed.who}": {error}') from None
+
+    def _problems(self) -> list[str]:
+        """What is worth a warning. Raises :class:`ConfigurationError` for names that no endpoint has, unless the
+        settings say that they are such."""
+        on = self._in_force
+        if on.settings.unknown_names == "error":
+            on.plans.require_known_names()
+        return [*on.plans.sources.unknown_names(), *_settings_of_flask_limiter(on.app)]
 
     def _after_fork_in_child(self) -> None:
         """The thread that follows changes stays behind in the parent."""
         self._lock = Lock()
-        self.finished = False
+        self._failed = self.finished = False
+
+
+def _settings_of_flask_limiter(app: Flask) -> list[str]:
+    """A message for a setting of Flask-Limiter that nothing in ``app`` reads."""
+    left = [name for name in app.config if name.startswith("RATELIMIT_")]
+    if not left or "limiter" in app.extensions:
+        return []
+    return [
+        f"{left[0]} is a setting of Flask-Limiter, which MultiLimit does not read; its settings begin with MULTILIMIT_"
+    ]
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import redis.asyncio
-from flask import Flask
+from flask import Blueprint, Flask
 
 from flask_multilimit import Ban, ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
 from flask_multilimit.config import Settings
@@ -60,9 +60,7 @@ PLACE = r'^limiter on ".*test_startup:view": '
         ({"rules": {"time": 60, "count": 100}}, "a rule is not a mapping here"),
         ({"rules": [Rule(60, 5), Rule(60, 9, lease=2)]}, "would share one key, as type and window are the same, but"),
         # type and name
-        ({"type": "ip"}, "type='ip': give a LimitType such as LimitType.IP, a callable that returns"),
         ({"type": ()}, "type=(): give at least one type"),
-        ({"type": (LimitType.IP, "user")}, "type='user': give a LimitType"),
         ({"type": 7}, "type=7: give a LimitType"),
         ({"type": view}, 'view: a type of your own needs a name, such as name="api_key"'),
         ({"type": view, "name": ""}, "name='': 1 to 20 characters"),
@@ -180,8 +178,37 @@ def test_an_app_is_limited_by_other_means(app: Flask) -> None:
 
 
 def test_a_decorator_without_parentheses_is_an_error_that_shows_how_to_write_it() -> None:
-    with pytest.raises((ConfigurationError, TypeError), match=r"rate_limiter\(\)"):
-        rate_limiter(view)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"write @rate_limiter\(\) or @rate_limiter\('5/minute'\), with"):
+        rate_limiter(view)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "limiter",
+    [
+        rate_limiter("5/minute", type="ip"),
+        rate_limiter(Rule(60, 5), type="ip"),
+        rate_limiter(["5/minute"], type=("ip",)),
+        rate_limiter("5/minute", type=LimitType.IP),
+    ],
+)
+def test_rules_may_come_first_and_types_be_text(limited_app: Flask, client: FlaskClient, limiter: Any) -> None:
+    limited_app.add_url_rule("/", "index", limiter(lambda: "ok"))
+
+    assert client.get("/").headers["RateLimit-Policy"] == '"ip-60s";q=5;w=60'
+
+
+def test_several_rules_may_come_first(limited_app: Flask, client: FlaskClient) -> None:
+    limited_app.add_url_rule(
+        "/", "index", rate_limiter("5/minute", Rule(3600, 20), type="header:X-Tenant")(lambda: "ok")
+    )
+
+    policy = '"x-tenant-60s";q=5;w=60, "x-tenant-3600s";q=20;w=3600'
+    assert client.get("/").headers["RateLimit-Policy"] == policy
+
+
+def test_rules_given_twice_are_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="give the rules once"):
+        rate_limiter("5/minute", rules="9/minute")
 
 
 class TestSharedKeys:
@@ -243,6 +270,11 @@ class TestSharedKeys:
 
 class TestIdleRules:
     """A rule that can never refuse, because another always refuses first, is worth a warning."""
+
+    @pytest.mark.parametrize("target", [view, Blueprint("shop", "shop")], ids=["view", "blueprint"])
+    def test_warn_of_a_limiter_that_charges_nothing(self, target: Any) -> None:
+        with pytest.warns(ConfigurationWarning, match="cost=0: it charges nothing, so it never refuses"):
+            rate_limiter("5/minute", cost=0)(target)
 
     def test_warn_at_the_line_of_the_declaration(self) -> None:
         with pytest.warns(ConfigurationWarning) as caught:

@@ -33,7 +33,7 @@ def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
     multilimit = MultiLimit(app, storage=storage, user_loader=lambda: request.headers.get("X-User"))
     one = rate_limiter(type=(LimitType.IP, document), name="reads", rules="1/minute")
     two = rate_limiter(type=(document, folder, LimitType.USER), name="place", rules="1/minute")
-    all_of_it = rate_limiter(type=(LimitType.DEFAULT, document), name="all", rules="1/minute")
+    all_of_it = rate_limiter(type=(document,), name="all", rules="1/minute")
     app.add_url_rule("/one", "one", one(view()))
     app.add_url_rule("/two", "two", two(view()))
     app.add_url_rule("/all", "all", all_of_it(view()))
@@ -93,7 +93,7 @@ def test_a_reset_that_touches_nothing_is_an_error(app: Flask, multilimit: MultiL
 
 @pytest.mark.parametrize("given", [["raeds:a"], ["reads:a", "raeds:a"]])
 def test_a_type_that_no_endpoint_has_is_an_error(app: Flask, multilimit: MultiLimit, given: list[str]) -> None:
-    types = "all, default, document, folder, ip, place, reads, user"
+    types = "all, document, folder, ip, place, reads, user"
     for ask in (multilimit.peek, multilimit.reset):
         with (
             app.app_context(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from flask_multilimit import ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, rate_limiter
+from flask_multilimit.compat.flask_limiter import Limiter
+from flask_multilimit.compat.flask_limiter.util import get_remote_address
 from support.asking import statuses, view
 
 if TYPE_CHECKING:
@@ -66,20 +68,22 @@ class TestUnknownNames:
             multilimit.validate(app)
 
     @pytest.mark.usefixtures("multilimit")
-    def test_in_production_stop_no_request(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    def test_stop_all_requests_and_are_one_critical_line(self, app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+        assert statuses(app, "/health", "/health", "/nowhere") == [500] * 3
+
+        (logged,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
+        assert f"no request is served until this is corrected: {STALE}" in logged.getMessage()
+
+    def test_stop_no_request_if_warnings_are_enough(
+        self, app: Flask, storage: RecordingStorage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        limits = {"old_name": "5/minute", "health": "2/minute"}
+        app.config.update(MULTILIMIT_LIMITS=limits, MULTILIMIT_UNKNOWN_NAMES="warn")
+        app.get("/health", endpoint="health")(view())
+        MultiLimit(app, storage=storage)
+
         assert statuses(app, "/health", "/health", "/health") == [200, 200, 429]
-
-        (logged,) = (record for record in caplog.records if STALE in record.getMessage())
-        assert logged.levelno == logging.ERROR
-
-    @pytest.mark.usefixtures("multilimit")
-    @pytest.mark.parametrize("mode", ["testing", "debug"])
-    def test_stop_the_first_request_where_a_developer_sees_it(self, app: Flask, mode: str) -> None:
-        setattr(app, mode, True)
-        app.config["PROPAGATE_EXCEPTIONS"] = True
-
-        with pytest.raises(ConfigurationError, match="old_name"):
-            statuses(app, "/health")
+        assert [record.levelno for record in caplog.records if STALE in record.getMessage()] == [logging.WARNING]
 
     @pytest.mark.usefixtures("multilimit")
     def test_are_found_by_the_doctor_and_do_not_stop_the_list(self, app: Flask) -> None:
@@ -92,3 +96,61 @@ class TestUnknownNames:
         assert f"A limit applies to nothing. {STALE}" in doctor.output
         assert listed.exit_code == 0
         assert "health  GET /health" in listed.output
+
+
+class TestFirstMoment:
+    """A mistake is found at the first moment at which the app can be complete."""
+
+    @pytest.mark.usefixtures("multilimit")
+    def test_the_development_server_does_not_start(self, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("werkzeug.serving.run_simple", lambda *_, **__: pytest.fail("it serves"))
+
+        with pytest.raises(ConfigurationError, match="old_name"):
+            app.run()
+
+    def test_the_development_server_starts_if_all_is_well(
+        self, app: Flask, storage: RecordingStorage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        served: list[Any] = []
+        monkeypatch.setattr("werkzeug.serving.run_simple", lambda *given, **_: served.append(given))
+        MultiLimit(app, storage=storage)
+
+        app.run(port=5001)
+
+        assert [port for _, port, *_ in served] == [5001]
+
+
+@pytest.mark.parametrize("setting", ["ALLOW", "DENY"])
+def test_a_list_with_a_type_that_the_app_does_not_have_is_an_error(
+    app: Flask, storage: RecordingStorage, setting: str
+) -> None:
+    app.config[f"MULTILIMIT_{setting}"] = ["10.0.0.0/8", "usr:x"]
+    multilimit = MultiLimit(app, storage=storage)
+
+    with pytest.raises(ConfigurationError, match=rf'MULTILIMIT_{setting}: "usr:x": no limiter of this app has a type'):
+        multilimit.validate(app)
+
+
+@pytest.mark.parametrize("listed", ["user:x", "tenant:x"])
+def test_a_list_with_a_type_of_the_app_is_right(app: Flask, storage: RecordingStorage, listed: str) -> None:
+    app.config["MULTILIMIT_DENY"] = [listed]
+    multilimit = MultiLimit(app, storage=storage, user_loader=lambda: None)
+    app.get("/", endpoint="view")(rate_limiter("5/minute", type=lambda: "x", name="tenant")(view()))
+
+    multilimit.validate(app)
+
+
+def test_a_setting_of_flask_limiter_that_nothing_reads_is_a_warning(app: Flask, storage: RecordingStorage) -> None:
+    app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
+    multilimit = MultiLimit(app, storage=storage)
+
+    with pytest.warns(ConfigurationWarning, match="RATELIMIT_STORAGE_URI is a setting of Flask-Limiter, which"):
+        multilimit.validate(app)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_setting_of_flask_limiter_is_right_on_the_bridge(app: Flask) -> None:
+    app.config["RATELIMIT_STORAGE_URI"] = "memory://"
+    Limiter(get_remote_address, app=app)
+
+    app.extensions["multilimit"].validate(app)
