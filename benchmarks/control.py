@@ -19,10 +19,10 @@ from typing import Any
 from flask import Flask
 
 from flask_multilimit import MultiLimit
-from flask_multilimit.control.reading import document_from
+from flask_multilimit.control.document import document_from
 from flask_multilimit.control.store import NEVER_WRITTEN, Change
+from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
-from flask_multilimit.serve.steer import steering_of
 
 from .environment import ROOT
 
@@ -76,7 +76,7 @@ def made() -> Flask:
 def a_request(count: int) -> tuple[float, float]:
     """Microseconds of CPU to look up one address: the median, and the slowest tenth."""
     app = made()
-    steering_of(app).take(document_from(document_of(count)))
+    applier_of(app).take(document_from(document_of(count)))
     lists = gate_of(app).access
     blocks = []
     for _ in range(BLOCKS):
@@ -93,11 +93,11 @@ def a_load(count: int) -> float:
     text = document_of(count)
     taken = []
     for _ in range(LOADS):
-        watcher = steering_of(made()).watcher
-        watcher.store.write(NEVER_WRITTEN, text, CHANGE)
+        follower = applier_of(made()).follower
+        follower.store.write(NEVER_WRITTEN, text, CHANGE)
         gc.collect()  # the garbage of the previous app
         begin = time.process_time()
-        watcher.look()
+        follower.look()
         taken.append(time.process_time() - begin)
     return statistics.median(taken)
 

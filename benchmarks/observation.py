@@ -73,7 +73,7 @@ def check_of(count: int, *, traffic: bool, prometheus: bool) -> Callable[[], obj
         record.decisions.clear()
         return with_context
 
-    from flask_multilimit.serve.record import NO_PLAN, Record  # noqa: PLC0415 - not a name that users need
+    from flask_multilimit.serve.state import NO_PLAN, Record  # noqa: PLC0415 - not a name that users need
 
     record = Record(NO_PLAN)
     return check

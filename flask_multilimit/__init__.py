@@ -10,8 +10,8 @@ from .declare.decorators import RateLimiter, exempt, rate_limiter
 from .declare.subjects import LimitType
 from .engine import Ban, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
 from .extension import MultiLimit
-from .serve.record import current_decision
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
+from .serve.state import current_decision
 
 DEFAULT = LimitType.DEFAULT
 GLOBAL = LimitType.GLOBAL

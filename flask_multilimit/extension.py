@@ -35,10 +35,10 @@ from .plan.endpoint import ASKER, Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
+from .serve.applier import APPLIER, ControlApplier, applier_of
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_in_force, gate_of
-from .serve.here import check_here, check_hits
-from .serve.steer import STEERING, Steering, steering_of
+from .serve.inline_checks import check_here, check_hits
 from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ class MultiLimit:
         app.extensions[GATE] = gate
         self._apps.add(app)
         gate.install()
-        app.extensions[STEERING] = steering = Steering(gate)
-        gate.limiter.follow(steering.apply_overrides)
-        gate.startup.follow_changes = steering.start
+        app.extensions[APPLIER] = applier = ControlApplier(gate)
+        gate.limiter.follow(applier.apply_overrides)
+        gate.startup.follow_changes = applier.start
         app.cli.add_command(Commands())
 
     def _gate_for(self, app: Flask, settings: Settings, sources: Sources, lists: AccessLists | None) -> AppGate:
@@ -329,7 +329,7 @@ class MultiLimit:
         """
         for app in list(self._apps):
             gate = gate_of(app)
-            steering_of(app).watcher.close()
+            applier_of(app).follower.close()
             gate.audience.watched.background.close()
             gate.limiter.close()
 
@@ -347,7 +347,7 @@ class MultiLimit:
     @property
     def control(self) -> Control:
         """Changes limits and lists of the current app while it runs."""
-        return steering_of(app_in_force()).control
+        return applier_of(app_in_force()).control
 
     @property
     def limiter(self) -> Limiter:

@@ -6,7 +6,7 @@ import logging
 
 from .control.document import Document
 from .control.store import Store, store_for
-from .control.watch import Watcher
+from .control.watch import ControlFollower
 from .engine import ConfigurationError, Hits, Limiter
 from .engine.errors import brief, check_logger
 from .engine.forks import tell_child
@@ -42,7 +42,7 @@ class _Following:
     def __init__(self, store: Store, logger: logging.Logger | None) -> None:
         self._overrides = Overrides()
         self._watching = False
-        self._watcher = Watcher(
+        self._follower = ControlFollower(
             store,
             take=self._take,
             report=_nothing,
@@ -53,7 +53,7 @@ class _Following:
     def apply_overrides(self, hits: Hits) -> Hits | None:
         if not self._watching:
             self._watching = True
-            self._watcher.start()
+            self._follower.start()
         return revised(hits, self._overrides) if self._overrides else hits
 
     def _take(self, document: Document) -> None:
@@ -65,4 +65,4 @@ class _Following:
 
 
 def _nothing(error: Exception) -> None:
-    """The watcher has logged it."""
+    """The follower has logged it."""

@@ -9,7 +9,7 @@ from flask import Flask
 from hypothesis import HealthCheck, settings
 
 from flask_multilimit import MultiLimit
-from flask_multilimit.control.watch import Watcher
+from flask_multilimit.control.watch import ControlFollower
 from flask_multilimit.declare.holding import changes
 from flask_multilimit.engine import Limiter, RedisStorage, forks, storage_from_uri, threads
 from flask_multilimit.engine.storage.redis.shapes import Shapes
@@ -128,7 +128,7 @@ def _no_watchers_of_earlier_tests() -> Iterator[None]:
     """What an app asks in the background is not asked in another test."""
     yield
     for each in list(forks._told):
-        if isinstance(each, Watcher):
+        if isinstance(each, ControlFollower):
             each.close()
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from ..declare.who import Who
     from ..following import follow_control
     from .control import Control, ControlConflict, NeedsForce
-    from .controls import Listing, Override
-    from .preview import Difference, Preview
+    from .document import Difference, Preview
+    from .entries import Listing, Override
 
 __all__ = [
     "Control",
@@ -30,13 +30,13 @@ __all__ = [
 _ROOMS = {
     "Control": ".control",
     "ControlConflict": ".control",
-    "Difference": ".preview",
+    "Difference": ".document",
     "InvalidData": "..declare.mistakes",
-    "Listing": ".controls",
+    "Listing": ".entries",
     "Mistake": "..declare.mistakes",
     "NeedsForce": ".control",
-    "Override": ".controls",
-    "Preview": ".preview",
+    "Override": ".entries",
+    "Preview": ".document",
     "Who": "..declare.who",
     "follow_control": "..following",
 }

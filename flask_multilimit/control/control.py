@@ -13,13 +13,10 @@ from ..declare.mistakes import InvalidData, Mistake
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules
-from .controls import LONGEST_TEXT, Listing, Override, entry_from
-from .document import Document
-from .kinds import ListingKind
-from .preview import Difference, Preview
-from .reading import document_from
-from .store import Change, Store
-from .watch import Watcher
+from .document import Difference, Document, Preview, document_from
+from .entries import LONGEST_TEXT, Listing, Override, entry_from
+from .store import Change, ListingKind, Store
+from .watch import ControlFollower
 
 TRIES = 20
 """How often a change is tried while others write."""
@@ -39,7 +36,7 @@ class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
     """The change would lock out (nearly) everyone. Pass ``force=True`` if that is intended."""
 
 
-class Steered(Protocol):
+class ChangedApp(Protocol):
     """The app whose limits are changed."""
 
     def validate(self, document: Document, entry: Override | Listing) -> None:
@@ -64,10 +61,10 @@ class Control:
     :class:`ConfigurationError`, and nothing is stored.
     """
 
-    def __init__(self, store: Store, watcher: Watcher, steered: Steered) -> None:
+    def __init__(self, store: Store, follower: ControlFollower, app: ChangedApp) -> None:
         self._store = store
-        self._watcher = watcher
-        self._steered = steered
+        self._follower = follower
+        self._app = app
 
     def override(
         self,
@@ -169,7 +166,7 @@ class Control:
     @property
     def problem(self) -> Exception | None:
         """Why the newest document is not in force in this process; ``None`` if it is."""
-        return self._watcher.problem
+        return self._follower.problem
 
     @property
     def shared(self) -> bool:
@@ -183,7 +180,7 @@ class Control:
 
     def idle(self) -> set[str]:
         """The ids of overrides in force that apply to nothing in this app: their endpoint or rule is gone."""
-        return self._steered.idle(self._read()[1])
+        return self._app.idle(self._read()[1])
 
     # In two steps, for commands and pages that first show what would change
 
@@ -206,17 +203,17 @@ class Control:
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
         entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
-        before = self._watcher.in_force.document
+        before = self._follower.in_force.document
         after = before.having(entry)
-        self._steered.validate(after, entry)
-        endpoints = self._steered.differences(before, after)
-        return Preview(entry, tuple(endpoints), self._steered.warning(after, entry), _of_target(before, entry))
+        self._app.validate(after, entry)
+        endpoints = self._app.differences(before, after)
+        return Preview(entry, tuple(endpoints), self._app.warning(after, entry), _of_target(before, entry))
 
     def preview_undo(self, id: str) -> Preview:  # noqa: A002 - the entry's
         """What :meth:`undo` would do. Nothing is changed."""
         before = self._read()[1]
         entry = _of_id(before, id)
-        return Preview(entry, tuple(self._steered.differences(before, before.without([id]))), "")
+        return Preview(entry, tuple(self._app.differences(before, before.without([id]))), "")
 
     def put(self, entry: Override | Listing, *, force: bool = False) -> None:
         """Put the ``entry`` of a :meth:`preview` in force. Raises :class:`ControlConflict`, :class:`NeedsForce`,
@@ -228,8 +225,8 @@ class Control:
         seen = _of_target(document, entry)
         for _ in range(TRIES):
             changed = document.having(entry)
-            self._steered.validate(changed, entry)
-            if not force and (warning := self._steered.warning(changed, entry)):
+            self._app.validate(changed, entry)
+            if not force and (warning := self._app.warning(changed, entry)):
                 raise NeedsForce(f"{warning}; to do it anyway, force it")
             if self._write(stamp, changed, entry, "set", entry.author, entry.reason):
                 return
@@ -252,8 +249,8 @@ class Control:
         if (for_ is None) == (not lasting):
             remedy = 'for how long? Give for_, seconds or text such as "2h"; or lasting=True'
             raise InvalidData("", [Mistake("for", "", remedy)])
-        self._watcher.look()
-        now = self._watcher.in_force.time()
+        self._follower.look()
+        now = self._follower.in_force.time()
         until = None if for_ is None else now + seconds_of(for_)
         made = {"id": token_hex(4), "since": now, "until": until, "reason": reason, "author": author}
         return entry_from({name: value for name, value in {**given, **made}.items() if value is not None})
@@ -279,7 +276,7 @@ class Control:
         change = Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=entry.id)
         written = self._store.write(seen, document.dump(), change)
         if written is not None:
-            self._watcher.start()
+            self._follower.start()
         return written is not None
 
 

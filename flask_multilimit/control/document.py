@@ -1,22 +1,17 @@
-"""The control document: all changes made while the app runs. :mod:`.reading` reads it."""
+"""The control document: all changes made while the app runs; and what one more change would do."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import ConfigurationError
+from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES
 
 if TYPE_CHECKING:
-    from .controls import Listing, Override
-
-FORMAT = 1
-"""The version of the document's format. A process that finds a newer one changes nothing."""
-MOST_ENTRIES = 100_000
-"""The most entries of a document."""
-MOST_OVERRIDES = 1000
-"""The most overrides among them: each one may change every endpoint."""
+    from .entries import Listing, Override
 
 
 class Document(NamedTuple):
@@ -61,3 +56,35 @@ class Document(NamedTuple):
     def next_end(self) -> float | None:
         """When the first of its entries ends."""
         return min((each.until for each in self.entries if each.until is not None), default=None)
+
+
+def document_from(text: str | bytes) -> Document:
+    """The document in ``text``. Another version may have written it, or a person may have broken it: raises
+    :class:`ConfigurationError` if it cannot be read, or has a newer format."""
+    from .entries import entries_from  # noqa: PLC0415 - most processes never have a document to read
+
+    return Document(entries_from(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An endpoint whose limits change, for some or all of its methods."""
+
+    endpoint: str
+    methods: tuple[str, ...]
+    before: tuple[str, ...]
+    """One text for each rule."""
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A change that has not been made yet: :meth:`.Control.put` makes it."""
+
+    entry: Override | Listing
+    endpoints: tuple[Difference, ...]
+    """The endpoints whose limits differ afterwards. Entries of lists change no limits."""
+    warning: str
+    """Why the change needs ``force=True``; empty if it does not."""
+    replaces: Override | Listing | None = None
+    """The entry about the same limit or client that the change replaces. Undoing the change does not restore it."""

@@ -9,11 +9,21 @@ from functools import cache
 from importlib.resources import files
 from secrets import token_hex
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, get_args
 
 from ..engine import StorageError
 from ..engine.storage import Scripted, Storage
 
+ListingKind = Literal["ban", "deny", "allow"]
+Kind = Literal["override", ListingKind]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""All kinds, in the order in which they are shown."""
+FORMAT = 1
+"""The version of the document's format. A process that finds a newer one changes nothing."""
+MOST_ENTRIES = 100_000
+"""The most entries of a document."""
+MOST_OVERRIDES = 1000
+"""The most overrides among them: each one may change every endpoint."""
 KEPT = 1000
 """The number of changes that the history keeps."""
 RIGHTS_TO_FOLLOW = "+hget"

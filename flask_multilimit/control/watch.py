@@ -16,7 +16,7 @@ from ..engine.errors import with_remedy
 from ..engine.forks import tell_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
-from .document import Document
+from .document import Document, document_from
 from .store import NEVER_WRITTEN, Store
 
 SECONDS = (0.4, 0.6)
@@ -50,7 +50,7 @@ class InForce(NamedTuple):
         return self.now + time.monotonic() - self.read if self.read else time.time()
 
 
-class Watcher:
+class ControlFollower:
     """Follows a store: calls ``take`` with the entries that apply, whenever these change, and ``report`` if a document,
     or something in it, cannot be applied. Then the earlier entries stay in force, as they do while the store does not
     answer.
@@ -129,7 +129,7 @@ class Watcher:
 
     def _take_newest(self, stamp: str, text: str, now: float, read: float) -> None:
         try:
-            document = _read(text) if text else NOTHING
+            document = document_from(text) if text else NOTHING
         except ConfigurationError as error:
             self._fail(error)
             return
@@ -174,12 +174,6 @@ class Watcher:
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()
-
-
-def _read(text: str) -> Document:
-    from .reading import document_from  # noqa: PLC0415 - most processes never have a document to read
-
-    return document_from(text)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..control.preview import Difference
+from ..control.document import Difference
 from ..engine import Rule
 from .endpoint import Plan, PlannedLimiter
 from .overrides import NamedRule

@@ -24,7 +24,7 @@ from ..engine.records import record
 from ..engine.rules import NAME
 
 if TYPE_CHECKING:
-    from ..control.controls import Override
+    from ..control.entries import Override
     from .overrides import NamedRule, Overrides, SpecialRules
 
 HITS_REMEMBERED = 1024

@@ -18,7 +18,7 @@ from ..engine import ConfigurationError, Rule
 from ..engine.rules import fields_of, rule_of
 
 if TYPE_CHECKING:
-    from ..control.controls import Override
+    from ..control.entries import Override
     from ..declare.data import WrittenRule
 
 NamedRule = tuple[str, Rule]

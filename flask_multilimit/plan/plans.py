@@ -24,7 +24,7 @@ from .sources import UNMATCHED_SCOPE, Sources, scope_of
 from .views import methods_of_handlers, view_exemptions, view_stack
 
 if TYPE_CHECKING:
-    from ..control.controls import Override
+    from ..control.entries import Override
     from .overrides import Overrides
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))

@@ -11,7 +11,7 @@ from ..declare.who import Who
 from ..engine import ConfigurationError
 
 if TYPE_CHECKING:
-    from ..control.controls import Listing
+    from ..control.entries import Listing
 
 Status = Literal[403, 429]
 Action = Literal["allow", "deny"]

@@ -1,4 +1,4 @@
-"""The audience of an app's outcomes: traffic, unless it is switched off, and the developer's observers."""
+"""The audience of an app's outcomes: traffic, the developer's observers, and receivers of signals."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ from ..signals import limit_event, limits_checked, notify, request_rejected, sha
 
 if TYPE_CHECKING:
     from ..observe.traffic.reading import BanWatch
+
+
+import time
+
+from ..engine import BanStatus
+from ..engine.text import SafeLogger
+from ..signals import subject_banned
 
 
 def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
@@ -221,3 +228,41 @@ def _reject_without_traffic(settings: Settings) -> None:
             raise ConfigurationError(
                 f"{PREFIX}{name.upper()}={getattr(settings, name)!r} needs {PREFIX}TRAFFIC, which is False"
             )
+
+
+def tell_of_bans(app: Flask, settings: Settings, decision: Decision, scope: str, applied: AppliedLimits) -> None:
+    """Report the bans that began with ``decision``, which was made at ``scope``."""
+    for ban in decision.bans:
+        if ban.begun and not ban.hit.shadow:
+            limiter, subject = _banned(ban, applied)
+            _log(app, settings, ban, scope, subject)
+            notify(
+                subject_banned,
+                app,
+                endpoint=scope,
+                limiter=limiter,
+                subject=subject.value,
+                until=time.time() + ban.retry_after,
+                level=ban.level,
+                decision=decision,
+            )
+
+
+def _banned(ban: BanStatus, applied: AppliedLimits) -> tuple[str, Subject]:
+    """The name of the limiter that bans, and the banned subject. Hits that no limiter has made hold both themselves."""
+    origin = ban.hit.origin
+    if origin is not None:
+        return origin.type, Subject(origin.type, origin.subject)
+    limiter = next(each for each in applied if ban.hit in each.hits)
+    return limiter.declaration.name or limiter.declaration.type_name, limiter.subject
+
+
+def _log(app: Flask, settings: Settings, ban: BanStatus, scope: str, subject: Subject) -> None:
+    if settings.log == "off":
+        return
+    who = f" {subject.value}" if settings.log == "subjects" else ""
+    again = f", repetition {ban.level}" if ban.level else ""
+    whom = f" {subject.type}{who}"
+    SafeLogger(app.logger).info(
+        "Rate limits: banned%s for %g s at %s by %s%s", whom, ban.retry_after, scope, ban.name, again
+    )

@@ -12,14 +12,13 @@ from ..engine.text import SafeLogger
 from ..observe.events import OTHERS
 from ..plan.endpoint import Applied, AppliedLimits, scope_of
 from .audience import tell_of
-from .in_force import InForce
-from .record import Record, Records
+from .state import AppState, Record, Records
 
 
 class Settlement:
     """Gives back charges of one app."""
 
-    def __init__(self, in_force: InForce, records: Records) -> None:
+    def __init__(self, in_force: AppState, records: Records) -> None:
         self._in_force = in_force
         self._records = records
         self._holder_of_request: Callable[[], Holder | None] | None = None

@@ -6,20 +6,22 @@ import warnings
 from collections.abc import Callable
 from threading import Lock
 
-from flask import Flask
+from flask import Flask, request
 
+from ..config import Settings
 from ..declare.subjects import LimitType
-from ..engine import ConfigurationError, ConfigurationWarning
+from ..engine import ConfigurationError, ConfigurationWarning, Limiter
 from ..engine.forks import tell_child
+from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
-from .in_force import InForce
-from .workers import warn_of_several_processes, warn_where_no_threads_run
+from ..engine.threads import threads_run
+from .state import AppState
 
 
 class Startup:
     """Starts one app: checks its limits once, and begins to follow changes once in each process."""
 
-    def __init__(self, in_force: InForce) -> None:
+    def __init__(self, in_force: AppState) -> None:
         self._in_force = in_force
         self.follow_changes: Callable[[], None] = _nothing
         """Applies the changes made so far, and from now on those that follow."""
@@ -127,3 +129,33 @@ def _settings_of_flask_limiter(app: Flask) -> list[str]:
 
 def _nothing() -> None:
     """There are no changes to follow without control."""
+
+
+def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:
+    """Log a warning if traffic is counted, and the server lets no thread flush it."""
+    if settings.traffic and settings.enabled and not threads_run():
+        SafeLogger(app.logger).warning(
+            "Rate limits: uWSGI runs no threads, so traffic is flushed only while requests are served: start it "
+            "with enable-threads, or set MULTILIMIT_TRAFFIC=False."
+        )
+
+
+def warn_of_several_processes(app: Flask, settings: Settings, limiter: Limiter) -> None:
+    """Log a warning if the server of the current request has several worker processes, and they share no storage or
+    their number is unknown."""
+    if not request.environ.get("wsgi.multiprocess") or not settings.enabled:
+        return
+    if not limiter.storage.shared:
+        SafeLogger(app.logger).warning(
+            "Rate limits: several worker processes serve this app, and with MULTILIMIT_STORAGE_URI=%s each of them "
+            "admits the whole of every limit. Set a storage that they share: local:// on one machine (pip install "
+            "'flask-multilimit[local]'), or a server, such as redis://localhost:6379/0.",
+            redacted(settings.storage_uri),
+        )
+    elif not (workers := limiter.health().workers).certain:
+        SafeLogger(app.logger).warning(
+            "Rate limits: the number of worker processes that serve this app is unknown. While storage is away, each "
+            "of them admits 1/%d of every limit (%s). Set MULTILIMIT_WORKERS.",
+            workers.count,
+            workers.source,
+        )

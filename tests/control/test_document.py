@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.control.control import seconds_of
-from flask_multilimit.control.controls import Listing, entry_from
-from flask_multilimit.control.document import Document
-from flask_multilimit.control.reading import document_from
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.control.document import Document, document_from
+from flask_multilimit.control.entries import Listing, entry_from
+from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.signals import control_failed
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class TestInTheStorage:
 
         with control_failed.connected_to(lambda _, error: told.append(str(error)), shop.app):
             for _ in range(3):
-                steering_of(shop.app).watcher.look()
+                applier_of(shop.app).follower.look()
 
         assert shop.statuses(1) == [403]
         assert [message in each for each in told] == [True]
@@ -135,7 +134,7 @@ class TestInTheStorage:
 
     def test_a_good_one_after_a_broken_one_holds(self, shop: Shop, redis_client: redis.Redis) -> None:
         redis_client.hset(KEY, mapping={"stamp": "9-broken", "document": "{"})
-        steering_of(shop.app).watcher.look()
+        applier_of(shop.app).follower.look()
         redis_client.delete(KEY)
         shop.control.deny("198.51.100.7", lasting=True)
 
@@ -211,15 +210,15 @@ class TestInTheStorage:
         ending = [{**each, "until": now + 3600 + n / 1000} for n, each in enumerate(entries)]
         text = json.dumps({"format": 1, "entries": ending})
         redis_client.hset(KEY, mapping={"stamp": "9-ending", "document": text})
-        watcher = steering_of(shop.app).watcher
-        watcher.look()
-        taken = watcher._taken
+        follower = applier_of(shop.app).follower
+        follower.look()
+        taken = follower._taken
 
         for _ in range(3):
-            watcher.look()
+            follower.look()
 
         assert len(taken.entries) == 2000
-        assert watcher._taken is taken
+        assert follower._taken is taken
 
 
 def test_listings_are_what_they_say() -> None:

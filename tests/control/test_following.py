@@ -11,7 +11,7 @@ from control.conftest import made, soon
 from flask_multilimit import Ban, ConfigurationError
 from flask_multilimit.control import follow_control
 from flask_multilimit.engine import Hits, Limiter, hits_for
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 from support.asking import commands
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def test_it_follows_once(shop: Shop) -> None:
 
 def test_a_revision_is_worked_out_once(shop: Shop) -> None:
     shop.control.override("mail", times=3.0, lasting=True, force=True)
-    revise, hits = steering_of(shop.app).apply_overrides, mail()
+    revise, hits = applier_of(shop.app).apply_overrides, mail()
 
     assert revise(hits) is revise(hits)
 

@@ -19,8 +19,8 @@ from flask_multilimit.control import ControlConflict
 from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
-from flask_multilimit.serve.steer import steering_of
-from flask_multilimit.serve.trial import Trial
+from flask_multilimit.serve.applier import applier_of
+from flask_multilimit.serve.validator import Trial
 from support.asking import commands
 from support.folders import DOCS
 from support.processes import Program
@@ -116,7 +116,7 @@ def test_a_change_that_a_fail_over_has_lost_is_told_from_the_next_of_the_same_nu
 ) -> None:
     shop, other = made(on_server), made(on_server)
     shop.control.deny("198.51.100.7", lasting=True)
-    stamp = steering_of(shop.app).watcher.in_force.stamp
+    stamp = applier_of(shop.app).follower.in_force.stamp
     redis_client.flushall()
     entry = other.control.allow("203.0.113.1", lasting=True)
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
-from flask_multilimit.control.document import Document
-from flask_multilimit.control.reading import document_from
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.control.document import Document, document_from
+from flask_multilimit.serve.applier import applier_of
 from fuzz.effort import tries
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def made() -> Flask:
     MultiLimit(app, user_loader=lambda: request.headers.get("X-User"))
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="100/minute")(lambda: "ok"))
     app.add_url_rule("/mine", "mine", rate_limiter(type=USER, rules="100/minute; 1000/hour")(lambda: "ok"))
-    steering_of(app).watcher.store.shared = True
+    applier_of(app).follower.store.shared = True
     return app
 
 
@@ -93,7 +92,7 @@ def run(app: Flask, arguments: list[str]) -> Result:
 
 
 def entries(app: Flask) -> tuple[Any, ...]:
-    return steering_of(app).control.entries()
+    return applier_of(app).control.entries()
 
 
 @tries(2)

@@ -17,8 +17,8 @@ from flask_multilimit import Ban, LimitType, MultiLimit, rate_limiter
 from flask_multilimit.observe import metrics as table
 from flask_multilimit.observe import opentelemetry
 from flask_multilimit.observe.opentelemetry import OpenTelemetryObserver
+from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
-from flask_multilimit.serve.steer import steering_of
 from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def test_bans_in_force_and_what_control_has_changed(
     for _ in range(3):
         client.get("/")
     gate_of(app).audience.watched.background.once()
-    steering_of(app).control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
+    applier_of(app).control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
 
     found = points(reader)
     where = {"multilimit.app": "shop", "multilimit.endpoint": "view", "multilimit.rule": "ip-ban"}

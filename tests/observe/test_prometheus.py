@@ -19,8 +19,8 @@ from flask_multilimit.observe import beat
 from flask_multilimit.observe import metrics as table
 from flask_multilimit.observe.events import OTHERS
 from flask_multilimit.observe.prometheus import PrometheusMetrics
+from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import gate_of
-from flask_multilimit.serve.steer import steering_of
 from flask_multilimit.signals import Event
 from support.waiting import until
 
@@ -247,7 +247,7 @@ def test_control_shows_what_is_in_force(app: Flask, metrics: PrometheusMetrics, 
     client_of(app, metrics).get("/")
     kinds = ("allow", "ban", "deny", "override")
     before = samples(registry, "multilimit_control_entries")
-    control = steering_of(app).control
+    control = applier_of(app).control
     control.ban("203.0.113.7", reason="an attack", for_="5 minutes")
     control.ban("203.0.113.8", reason="an attack", for_="5 minutes")
     entry = control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
@@ -267,7 +267,7 @@ def test_control_shows_its_version_and_how_fresh_it_is(
     client.get("/")
     assert samples(registry, "multilimit_control_version") == {("shop",): 0}
 
-    steering_of(app).control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
+    applier_of(app).control.deny("203.0.113.0/24", reason="an attack", for_="5 minutes")
 
     assert samples(registry, "multilimit_control_version") == {("shop",): 1}
     (age,) = samples(registry, "multilimit_control_age_seconds").values()

@@ -17,8 +17,8 @@ from flask_multilimit.operate.listing import describe_keys, endpoints_of, prefix
 from flask_multilimit.operate.slots import slots_in_use
 from flask_multilimit.operate.top import SlotsInUse
 from flask_multilimit.operate.words import rule_text
+from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import AppGate, gate_of
-from flask_multilimit.serve.steer import steering_of
 from support.asking import statuses, view
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def control_of(app: Flask) -> Control:
     with app.app_context():
-        return steering_of(app).control
+        return applier_of(app).control
 
 
 def rules_of(gate: AppGate) -> list[str]:

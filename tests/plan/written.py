@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask_multilimit.control.controls import Override
+from flask_multilimit.control.entries import Override
 from flask_multilimit.plan.overrides import Overrides
 
 

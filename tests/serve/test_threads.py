@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import MultiLimit
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_uwsgi_without_threads_is_warned_of(
     app.test_client().get("/")
     app.test_client().get("/")
     with app.app_context():
-        steering_of(app).control.deny("203.0.113.7", for_=60)
+        applier_of(app).control.deny("203.0.113.7", for_=60)
 
     told = ("so traffic is flushed only while requests are served", "so changes are not noticed")
     assert tuple(caplog.text.count(each) for each in told) == warnings

@@ -10,7 +10,7 @@ from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
 from flask_multilimit import LimitType, MultiLimit, rate_limiter
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 from support.asking import ask, policy, statuses, view
 
 if TYPE_CHECKING:
@@ -245,6 +245,6 @@ class TestMethods:
         MultiLimit(app, storage=storage, unmatched_limits={"rules": "9/minute", "methods": ["POST"]})
         limit = {"type": "ip", "rules": "1/minute", "methods": ["PROPFIND"]}
         with app.app_context():
-            steering_of(app).control.override("unmatched", limit=limit, lasting=True)
+            applier_of(app).control.override("unmatched", limit=limit, lasting=True)
 
         assert statuses(app, "/no", "/no", method="PROPFIND") == [404, 429]

@@ -15,8 +15,8 @@ from ...config import PREFIX
 from ...engine import ConfigurationError, Limiter, MultiLimitError, StorageError
 from ...engine.errors import with_remedy
 from ...engine.storage.addresses import redacted
+from ...serve.applier import applier_of
 from ...serve.gate import AppGate, gate_of
-from ...serve.steer import steering_of
 from .. import console
 
 SCHEMA = 1
@@ -37,7 +37,7 @@ def command(name: str, *, short_help: str) -> Callable[[Callable[..., Any]], cli
 
 def current_gate() -> AppGate:
     """The gate of the app, with the changes made while it runs."""
-    steering_of(current_app).look()
+    applier_of(current_app).look()
     return gate_of(current_app)
 
 

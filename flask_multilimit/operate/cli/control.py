@@ -13,10 +13,10 @@ import click
 from flask import current_app
 
 from ...config import PREFIX
-from ...control.controls import Listing, Override
-from ...control.preview import Preview
+from ...control.document import Preview
+from ...control.entries import Listing, Override
 from ...engine import ConfigurationError
-from ...serve.steer import Steering, steering_of
+from ...serve.applier import ControlApplier, applier_of
 from .. import console
 from .base import C, as_json, command, for_people, user_name, write, write_json
 
@@ -31,14 +31,14 @@ _OF_NOBODY = (
 )
 
 
-def _steering() -> Steering:
+def _applier() -> ControlApplier:
     """Raise :class:`ConfigurationError` if a change would not reach the workers."""
-    steering = steering_of(current_app)
-    if not steering.control.shared:
+    applier = applier_of(current_app)
+    if not applier.control.shared:
         raise ConfigurationError(_PER_PROCESS)
-    if not steering.enabled:
+    if not applier.enabled:
         raise ConfigurationError(f"{PREFIX}CONTROL or {PREFIX}ENABLED is False, so no worker would learn of a change")
-    return steering
+    return applier
 
 
 def change_options(command: C) -> C:
@@ -150,7 +150,7 @@ def _change(
     if (for_ is None) == (not lasting):
         raise click.UsageError("Say how long it lasts: --for 2h, or --lasting.")
     with for_people():
-        control = _steering().control
+        control = _applier().control
         if not control.in_use:
             raise ConfigurationError(_OF_NOBODY)
         author = user_name() if author is None else author
@@ -186,15 +186,15 @@ def _confirm(warning: str, *, yes: bool, force: bool) -> None:
 def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Undo the change with this ID, as `entries` shows it. What was declared applies again."""
     with for_people():
-        steering = _steering()
-        preview = steering.control.preview_undo(id_)
+        applier = _applier()
+        preview = applier.control.preview_undo(id_)
         if not as_json:
             console.write(_preview_lines(preview), err=not dry_run)
         if not dry_run:
             if not yes:
                 console.confirm("Undo this?", abort=True, err=True)
             author = user_name() if author is None else author
-            steering.control.undo(id_, reason=reason, author=author)
+            applier.control.undo(id_, reason=reason, author=author)
     if as_json:
         write_json(changed=not dry_run, **_preview_as_json(preview))
     elif not dry_run:
@@ -206,8 +206,8 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
 def entries_command(as_json: bool) -> None:
     """List the overrides, allow and deny entries and bans in force."""
     with for_people():
-        steering = _steering()
-        entries, idle = steering.control.entries(), steering.control.idle()
+        applier = _applier()
+        entries, idle = applier.control.entries(), applier.control.idle()
     if as_json:
         write_json(entries=[{**_entry_as_json(each), "idle": each.id in idle} for each in entries])
         return
@@ -235,7 +235,7 @@ def entries_command(as_json: bool) -> None:
 def history_command(most: int, as_json: bool) -> None:
     """List the latest changes and resets, the newest first, with who made them and why."""
     with for_people():
-        changes = _steering().control.history(most)
+        changes = _applier().control.history(most)
     if as_json:
         write_json(changes=list(changes))
         return

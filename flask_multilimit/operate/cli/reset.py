@@ -10,8 +10,8 @@ import click
 from ...declare.subjects import EVERYONE, LimitType, subjects_given
 from ...engine import ConfigurationError, Decision, Hit, StorageError
 from ...plan.endpoint import hits_of
+from ...serve.applier import applier_of
 from ...serve.gate import AppGate
-from ...serve.steer import steering_of
 from .. import console
 from ..everywhere import all_keys, keys_of
 from ..standing import require_limiters, standings_of
@@ -165,12 +165,12 @@ class _Reset:
 
     def _note(self, gate: AppGate) -> None:
         """Add a line to the history, if there is one."""
-        steering = steering_of(gate.app)
-        if not steering.enabled:
+        applier = applier_of(gate.app)
+        if not applier.enabled:
             return
         author = user_name() if self.author is None else self.author
         try:
-            steering.control.note("reset", self.what, reason=self.reason, author=author)
+            applier.control.note("reset", self.what, reason=self.reason, author=author)
         except (ConfigurationError, StorageError) as error:
             console.echo(f"Reset, but the history does not show it: {error}", err=True)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from ...control.kinds import Kind
+from ...control.store import Kind
 
 
 class _Model:

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Response, jsonify
 from pydantic import TypeAdapter
 
-from ...control.kinds import KINDS
+from ...control.store import KINDS
 from . import answers, changes, limits, now, pages, whatif, whatif_page
 from .shell import url
 

@@ -10,16 +10,16 @@ from flask import request
 from werkzeug.datastructures import MultiDict
 
 from ...control.control import ControlConflict
-from ...control.controls import Listing
-from ...control.kinds import KINDS
-from ...control.preview import Preview
+from ...control.document import Preview
+from ...control.entries import Listing
+from ...control.store import KINDS
 from ...declare.mistakes import InvalidData, Mistake
 from ...declare.networks import Networks
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...plan.plans import Plans
+from ...serve.applier import applier_of
 from ...serve.gate import AppGate
-from ...serve.steer import steering_of
 from .entries import entry_facts, in_force_of
 from .evidence import known_of
 from .hour import Hour
@@ -85,7 +85,7 @@ def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     if not given.get("reason"):
         return Proposal(given, {"reason": NO_REASON}, status=400)
     try:
-        preview = steering_of(gate.app).control.preview(
+        preview = applier_of(gate.app).control.preview(
             as_data(gate.plans, given),
             for_=None if given.get("lasting") else given.get("for", ""),
             lasting=bool(given.get("lasting")),
@@ -107,7 +107,7 @@ def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
     if found.warning and not force:
         return Proposal(given, {"force": "confirm that you are sure"}, found.preview, found.warning, status=409)
     try:
-        steering_of(gate.app).control.put(found.preview.entry, force=force)
+        applier_of(gate.app).control.put(found.preview.entry, force=force)
     except ControlConflict as error:
         return Proposal(given, {"": str(error)}, found.preview, found.warning, status=409)
     except ConfigurationError as error:
@@ -220,7 +220,7 @@ def _difference(difference: Any) -> dict[str, Any]:
 
 def _replaced(gate: AppGate, preview: Preview) -> dict[str, Any] | None:
     """The entry that it would replace."""
-    for each in in_force_of(steering_of(gate.app)).entries:
+    for each in in_force_of(applier_of(gate.app)).entries:
         if each.target == preview.entry.target and each.id != preview.entry.id:
             return entry_facts(each)
     return None

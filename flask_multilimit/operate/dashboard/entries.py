@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ...control.controls import Listing, Override
 from ...control.document import Document
-from ...control.kinds import KINDS
+from ...control.entries import Listing, Override
+from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
+from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
-from ...serve.steer import Steering, steering_of
 from .paging import part_of
 
 MOST_HISTORY = 1000
@@ -33,17 +33,17 @@ def entry_facts(entry: Override | Listing) -> dict[str, Any]:
 def entries_of(gate: AppGate) -> tuple[Document, str]:
     """The changes in force, read from the storage. If it does not answer, those that this process knows, and the
     reason."""
-    steering = steering_of(gate.app)
+    applier = applier_of(gate.app)
     try:
-        return Document(entries=steering.control.entries()), ""
+        return Document(entries=applier.control.entries()), ""
     except (StorageError, ConfigurationError) as error:
         shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
-        return in_force_of(steering), shown
+        return in_force_of(applier), shown
 
 
-def in_force_of(steering: Steering) -> Document:
+def in_force_of(applier: ControlApplier) -> Document:
     """The changes in force as far as this process knows, without asking the storage."""
-    in_force = steering.watcher.in_force
+    in_force = applier.follower.in_force
     return in_force.document.at(in_force.time())
 
 
@@ -90,12 +90,12 @@ def declared_lists(gate: AppGate) -> list[dict[str, str]]:
 
 def history_facts(gate: AppGate, *, q: str = "", page: int = 1) -> dict[str, Any]:
     """What the page of the history shows, as JSON."""
-    steering = steering_of(gate.app)
+    applier = applier_of(gate.app)
     try:
-        changes, problem = steering.control.history(MOST_HISTORY), ""
+        changes, problem = applier.control.history(MOST_HISTORY), ""
     except StorageError as error:
         changes, problem = [], with_remedy(error)
-    in_force = {each.id for each in in_force_of(steering).entries}
+    in_force = {each.id for each in in_force_of(applier).entries}
     wanted = [each for each in changes if q.lower() in " ".join(map(str, each.values())).lower()]
     part = part_of(wanted, page, size=50)
     rows = [{**each, "in_force": each["what"] == "set" and each["id"] in in_force} for each in part.rows]

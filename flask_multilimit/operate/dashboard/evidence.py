@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...control.preview import Difference
+from ...control.document import Difference
 from ...observe.events import NEAR_LIMIT
 from .hour import Hour
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flask import request
 
-from ...control.controls import Override
+from ...control.entries import Override
 from ...declare.limiter import Declaration
 from ...engine import Rule
 from ...plan.plans import Plans

@@ -11,14 +11,14 @@ from flask import current_app
 
 from ...config import PREFIX
 from ...control.document import Document
-from ...control.kinds import KINDS
+from ...control.store import KINDS
 from ...engine import ConfigurationError
 from ...engine.errors import with_remedy
 from ...engine.storage.redis.uri import address_of
 from ...observe.traffic import TopSubject, reader_of
 from ...observe.traffic.counts import BUCKET_SECONDS
+from ...serve.applier import applier_of
 from ...serve.gate import AppGate
-from ...serve.steer import steering_of
 from .hour import ALL, CURVES, SLICES, Hour
 from .paging import part_of
 from .who import named
@@ -194,13 +194,13 @@ def storage_facts(gate: AppGate) -> dict[str, Any]:
 
 def changes_facts(gate: AppGate) -> dict[str, Any]:
     """How much is changed, as far as this process knows, without asking the storage."""
-    steering = steering_of(gate.app)
-    in_force = steering.watcher.in_force
+    applier = applier_of(gate.app)
+    in_force = applier.follower.in_force
     document: Document = in_force.document.at(in_force.time())
     kinds = [each.kind for each in document.entries]
     return {
-        "enabled": steering.enabled,
-        "shared": steering.control.shared,
-        "problem": str(steering.control.problem or ""),
+        "enabled": applier.enabled,
+        "shared": applier.control.shared,
+        "problem": str(applier.control.problem or ""),
         **{kind: kinds.count(kind) for kind in KINDS},
     }

@@ -7,13 +7,13 @@ from typing import Any
 from flask import Response, request
 from werkzeug.exceptions import Forbidden
 
-from ...control.kinds import KINDS
+from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...engine.text import SafeLogger
 from ...observe.traffic.counts import BUCKET_SECONDS
+from ...serve.applier import applier_of
 from ...serve.gate import gate_in_force
-from ...serve.steer import steering_of
 from . import changes, entries, limits, now, subject
 from .drawing import PLANE, SPARK, Drawing, drawn, grouped
 from .forms import notice_given, notice_of, require_own_form
@@ -80,7 +80,7 @@ def limits_page() -> Response:
 
 def _keep_up() -> None:
     """Read the changes in force now, because another process may have made one a moment ago."""
-    steering_of(gate_in_force().app).look()
+    applier_of(gate_in_force().app).look()
 
 
 # Changes
@@ -104,7 +104,7 @@ def undo() -> Response:
     """Undo an entry."""
     _require_may_change()
     try:
-        entry = steering_of(gate_in_force().app).control.undo(
+        entry = applier_of(gate_in_force().app).control.undo(
             request.form.get("id", ""), reason=request.form.get("reason", "").strip()[:500], author=visit().author
         )
     except StorageError as error:
@@ -120,7 +120,7 @@ def _require_may_change(*, changes_limits: bool = True) -> None:
         raise Forbidden(MAY_NOT)
     require_own_form()
     require_few_changes(visit().author)
-    if changes_limits and not steering_of(gate_in_force().app).enabled:
+    if changes_limits and not applier_of(gate_in_force().app).enabled:
         raise Forbidden(SWITCHED_OFF)
 
 
@@ -147,8 +147,8 @@ def _change(found: changes.Proposal) -> Response:
         status=found.status,
         parts_at=changes.parts_at(gate_in_force().plans, endpoint),
         types=sorted({"default", *gate_in_force().plans.types}),
-        enabled=steering_of(gate_in_force().app).enabled,
-        shared=steering_of(gate_in_force().app).control.shared,
+        enabled=applier_of(gate_in_force().app).enabled,
+        shared=applier_of(gate_in_force().app).control.shared,
         fields=changes.FIELDS,
         **shown,
     )
@@ -207,7 +207,7 @@ def _note_reset(what: str) -> None:
     """Add a line to the history. The quotas are reset already, so an error does not change the answer."""
     app = gate_in_force().app
     try:
-        steering_of(app).control.note("reset", what, author=visit().author)
+        applier_of(app).control.note("reset", what, author=visit().author)
     except (ConfigurationError, StorageError) as error:
         SafeLogger(app.logger).error("Rate limits: the history does not show the reset of %s: %s", what, error)
 
@@ -230,7 +230,7 @@ def lists_page(*, problem: str = "", status: int = 200) -> Response:
         failed=problem,
         done=next((each for each in entries.all_facts(gate_in_force()) if each["id"] == done), None) if done else None,
         undone=notice_given("undone"),
-        shared=steering_of(gate_in_force().app).control.shared,
+        shared=applier_of(gate_in_force().app).control.shared,
         **found,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...control.controls import Listing, Override
+from ...control.entries import Listing, Override
 from ...declare.addresses import network_of
 from ...declare.networks import Network, Networks
 from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
@@ -19,8 +19,8 @@ from ...engine.errors import with_remedy
 from ...observe.traffic.counts import encodable, short
 from ...plan.endpoint import Applied, hits_of
 from ...plan.standings import Standing
+from ...serve.applier import applier_of
 from ...serve.gate import AppGate
-from ...serve.steer import steering_of
 from ..listing import ListedEndpoint
 from ..standing import standings_of
 from ..words import rule_text
@@ -211,7 +211,7 @@ def _verdict(gate: AppGate, somebody: Somebody) -> dict[str, str] | None:
 
 def _entries(gate: AppGate, somebody: Somebody) -> list[Override | Listing]:
     """The entries about it, about a network that contains it, and about networks in it."""
-    entries = in_force_of(steering_of(gate.app)).entries
+    entries = in_force_of(applier_of(gate.app)).entries
     return [each for each in entries if each.who is not None and _is_about(each.who, somebody)]
 
 

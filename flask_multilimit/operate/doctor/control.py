@@ -10,8 +10,8 @@ from ...config import PREFIX
 from ...control.store import DOCUMENT, RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from ...engine import ConfigurationError, StorageError
 from ...engine.storage.redis.failures import code_of
+from ...serve.applier import ControlApplier, applier_of
 from ...serve.gate import AppGate
-from ...serve.steer import Steering, steering_of
 from .findings import Finding, Severity, remedy_for
 
 MANY_ENDED = 100
@@ -19,14 +19,14 @@ MANY_ENDED = 100
 
 
 def examine_control(gate: AppGate) -> Iterator[Finding]:
-    steering = steering_of(gate.app)
-    if not steering.enabled:
+    applier = applier_of(gate.app)
+    if not applier.enabled:
         text = f"{PREFIX}CONTROL or {PREFIX}ENABLED is False: limits cannot be changed while the app runs."
         yield Finding("control", Severity.HINT, text, "Leave the settings out to change limits without a deploy.")
-    if not (steering.enabled and steering.control.shared):
+    if not (applier.enabled and applier.control.shared):
         return
     try:
-        entries, idle = steering.control.entries(), steering.control.idle()
+        entries, idle = applier.control.entries(), applier.control.idle()
     except StorageError as error:
         if not error.no_reply:  # otherwise the storage has a finding of its own
             yield _not_readable(error)
@@ -35,18 +35,18 @@ def examine_control(gate: AppGate) -> Iterator[Finding]:
         text = f"The changes in the storage are not in force: {str(error).rstrip('.')}."
         yield Finding("control", Severity.WRONG, text, _LOOK_AT_IT)
         return
-    if steering.control.problem is not None:
-        text = f"The newest changes are not in force: {str(steering.control.problem).rstrip('.')}."
+    if applier.control.problem is not None:
+        text = f"The newest changes are not in force: {str(applier.control.problem).rstrip('.')}."
         yield Finding("control", Severity.WRONG, text, "Undo what does not fit: `flask multilimit unset`.")
     for each in entries:
         if each.id in idle:
             text = f"{each} ({each.id}) applies to nothing: its endpoint or rule is gone."
             yield Finding("control", Severity.WARNING, text, f"flask multilimit unset {each.id}")
-    yield from _ended(steering, len(entries))
+    yield from _ended(applier, len(entries))
 
 
-def _ended(steering: Steering, holding: int) -> Iterator[Finding]:
-    ended = len(steering.watcher.in_force.document.entries) - holding
+def _ended(applier: ControlApplier, holding: int) -> Iterator[Finding]:
+    ended = len(applier.follower.in_force.document.entries) - holding
     if ended > MANY_ENDED:
         text = f"{ended} entries have ended, but are still in the document that each worker reads when it changes."
         yield Finding("control", Severity.HINT, text, "The next change removes them.")

@@ -12,7 +12,7 @@ from flask_multilimit import MultiLimit
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 from support.asking import statuses
 
 from .conftest import ROOT, browser_of, made
@@ -46,7 +46,7 @@ def confirm(browser: FlaskClient, **given: str) -> TestResponse:
 
 def entries_of(app: Flask) -> list[str]:
     with app.app_context():
-        return [str(each) for each in steering_of(app).control.entries()]
+        return [str(each) for each in applier_of(app).control.entries()]
 
 
 def test_a_form_is_opened_with_what_can_be_changed(ada: FlaskClient) -> None:
@@ -183,7 +183,7 @@ def test_an_entry_is_taken_back(app: Flask, ada: FlaskClient) -> None:
 
 def test_lists_are_found_and_paged(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
-        control = steering_of(app).control
+        control = applier_of(app).control
         for number in range(60):
             control.deny(f"198.51.100.{number}", lasting=True, reason=f"number {number}", author="bob")
         control.ban("user:x", for_="1h")
@@ -210,7 +210,7 @@ def test_lists_of_the_settings_and_of_the_file_are_shown(tmp_path: Path) -> None
     app = made(MULTILIMIT_DENY=["192.0.2.0/24"], MULTILIMIT_FILE=str(file))
     ada = browser_of("ada", app)
     with app.app_context():
-        steering_of(app).control.deny("192.0.2.9", lasting=True)
+        applier_of(app).control.deny("192.0.2.9", lasting=True)
 
     declared = ada.get(f"{ROOT}api/lists").get_json()["declared"]
     page = ada.get(f"{ROOT}lists").text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flask_multilimit import rate_limiter
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 
 from .conftest import ROOT, browser_of, made
 
@@ -47,7 +47,7 @@ def test_they_are_found_by_name_path_rule_and_type(ada: FlaskClient) -> None:
 
 def test_they_are_narrowed_down(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
-        steering_of(app).control.override("show", shadow=True, for_="1h", author="bob", reason="too strict")
+        applier_of(app).control.override("show", shadow=True, for_="1h", author="bob", reason="too strict")
 
     assert names(limits(ada, "?show=unlimited")) == ["open", "static"]
     assert names(limits(ada, "?show=shadow")) == ["show"]
@@ -56,7 +56,7 @@ def test_they_are_narrowed_down(app: Flask, ada: FlaskClient) -> None:
 
 def test_what_is_changed_is_marked_with_who_and_why(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
-        steering_of(app).control.override(
+        applier_of(app).control.override(
             "show", rule="ip-60s", rules="9/minute", for_="1h", author="bob", reason="sale"
         )
 
@@ -71,7 +71,7 @@ def test_what_is_changed_is_marked_with_who_and_why(app: Flask, ada: FlaskClient
 
 def test_what_is_switched_off_stays_in_sight(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
-        steering_of(app).control.override("show", off=True, for_="1h")
+        applier_of(app).control.override("show", off=True, for_="1h")
 
     found = limits(ada, "?q=show")["endpoints"][0]
 
@@ -82,7 +82,7 @@ def test_what_is_switched_off_stays_in_sight(app: Flask, ada: FlaskClient) -> No
 def test_rules_of_subjects_are_shown_with_their_limiter(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
         for number in range(5):
-            steering_of(app).control.override("show", who=f"192.0.2.{number}", rules="9/minute", for_="1h")
+            applier_of(app).control.override("show", who=f"192.0.2.{number}", rules="9/minute", for_="1h")
 
     (row,) = limits(ada, "?q=show")["endpoints"][0]["limits"]
 
@@ -135,8 +135,8 @@ def test_where_the_pages_are_does_not_matter() -> None:
 def test_a_limit_of_several_methods_is_one_row_whatever_is_changed(app: Flask, ada: FlaskClient) -> None:
     app.add_url_rule("/form", "form", rate_limiter(rules="9/minute")(lambda: "ok"), methods=["GET", "POST"])
     with app.app_context():
-        steering_of(app).control.override("form", limit="400/hour", for_="1h")
-        steering_of(app).control.override("show", shadow=True, for_="1h")
+        applier_of(app).control.override("form", limit="400/hour", for_="1h")
+        applier_of(app).control.override("show", shadow=True, for_="1h")
 
     rows = limits(ada, "?q=form")["endpoints"][0]["limits"]
 

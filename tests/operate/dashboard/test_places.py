@@ -12,7 +12,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.dashboard import Dashboard
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 from support.asking import view
 
 from .conftest import ROOT, browser_of, made
@@ -76,7 +76,7 @@ def test_one_dashboard_in_several_apps() -> None:
     assert confirm(shop.test_client(), **RULE).status_code == 303
 
     with bank.app_context():
-        assert steering_of(bank).control.entries() == ()
+        assert applier_of(bank).control.entries() == ()
     assert "<span>bank</span>" in bank.test_client().get(ROOT).text
     assert ">Change</a>" not in bank.test_client().get(f"{ROOT}history").text
 

@@ -12,7 +12,7 @@ from flask_multilimit.control import Control
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 from support.asking import statuses, view
 
 from .conftest import ROOT, browser_of, made
@@ -124,7 +124,7 @@ def test_subjects_of_any_content_are_shown_harmlessly(ada: FlaskClient, value: s
 
 def test_what_was_said_of_it(app: Flask, ada: FlaskClient) -> None:
     with app.app_context():
-        control = steering_of(app).control
+        control = applier_of(app).control
         control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
         control.override("show", who="203.0.113.0/24", rules="9/minute", for_="1h")
         control.deny("198.51.100.0/24", lasting=True)

@@ -24,7 +24,7 @@ from flask_multilimit import (
     Rule,
     rate_limiter,
 )
-from flask_multilimit.control.controls import Override
+from flask_multilimit.control.entries import Override
 from flask_multilimit.declare.who import Who
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
@@ -33,7 +33,7 @@ from flask_multilimit.operate.simulate.logs.logged import LoggedRequest
 from flask_multilimit.operate.simulate.logs.reading import read_logs
 from flask_multilimit.operate.simulate.report import Report
 from flask_multilimit.operate.simulate.whatif import LimitSet, replay_of, simulate
-from flask_multilimit.serve.steer import steering_of
+from flask_multilimit.serve.applier import applier_of
 
 from .lines import SECOND, START_AT, line
 
@@ -408,7 +408,7 @@ def test_a_priority_can_be_given() -> None:
 def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:
     app = app_with(rate_limiter(type=IP, rules="1/minute"))
     override = Override(kind="override", id="00000001", since=0, who=Who.parse("203.0.113.7"), rules="3/minute")
-    plans = steering_of(app).plans_with([override])
+    plans = applier_of(app).plans_with([override])
     replay = replay_of(app, limits=LimitSet(plans, None), subjects={}, given=Given())
 
     for second in range(5):

@@ -1,12 +1,27 @@
-"""The record of a request: its plan, the decisions for it, and the charges that wait for its response."""
+"""The state of one app, and the record of each of its requests."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flask import Flask
+
+from ..config import Settings
+from ..declare.subjects import Subjects
+from ..engine import Limiter
+from ..plan.plans import Plans
+from .audience import AppAudience
+
+if TYPE_CHECKING:
+    from .access import AccessLists
+
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal, cast
 
-from flask import Flask, Request, Response, g
+from flask import Request, Response, g
 from werkzeug.local import LocalProxy
 
 from ..declare.advice import app_in_force, gate_of_app
@@ -16,6 +31,23 @@ from ..engine import ConfigurationError, Decision, Hit
 from ..engine.errors import brief
 from ..engine.limiter import unasked
 from ..plan.endpoint import Applied, Plan
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class AppState:
+    """Control and the test kit replace parts of it while the app runs, each in one assignment."""
+
+    app: Flask
+    settings: Settings
+    limiter: Limiter
+    plans: Plans
+    """The limits. A request keeps the plan that it found first."""
+    subjects: Subjects
+    access: AccessLists | None
+    """The allow and deny lists; ``None`` if they are empty."""
+    audience: AppAudience
+    """Learns of every outcome."""
+
 
 Access = Literal["unknown", "limited", "allowed"]
 """What the allow and deny lists say about a request; ``unknown`` until they are asked."""

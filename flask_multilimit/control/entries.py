@@ -1,4 +1,7 @@
-"""The entries of the control document: what is changed while the app runs, by whom, why, and until when."""
+"""The entries of the control document: what is changed while the app runs, by whom, why, and until when.
+
+Most processes never have an entry, so :mod:`.document` loads this room when there is one.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
 
 from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
 from ..declare.limiter import may_hold_slots
 from ..declare.networks import Network, addresses_in
-from ..declare.validation import validated
+from ..declare.validation import NO_IMPORTS, validated
 from ..declare.who import Who
-from ..engine import Rule
-from .kinds import ListingKind
+from ..engine import ConfigurationError, Rule
+from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 
 LONGEST_TEXT = 500
 MOST_TIMES = 1000
@@ -147,10 +150,50 @@ class Listing(_Entry):
         return f"{self.kind} {self.who}"
 
 
+_AnyEntry = Annotated[Override | Listing, Field(discriminator="kind")]
+
+
+class _WrittenDocument(Written):
+    """The document as it is stored."""
+
+    format: Annotated[int, Field(le=FORMAT)] = FORMAT
+    entries: Annotated[tuple[_AnyEntry, ...], Field(max_length=MOST_ENTRIES, strict=False)] = ()
+
+    @field_validator("entries")
+    @classmethod
+    def _check_overrides(cls, value: tuple[_AnyEntry, ...]) -> tuple[_AnyEntry, ...]:
+        if sum(each.kind == "override" for each in value) > MOST_OVERRIDES:
+            raise ValueError(f"more than {MOST_OVERRIDES} overrides")
+        return value
+
+
 def entry_from(given: dict[str, Any]) -> Override | Listing:
     """The entry that ``given`` describes. Raises :class:`ConfigurationError`, as for a declaration."""
     model: type[Override] | type[Listing] = Override if given.get("kind") == "override" else Listing
     return validated(model, str(given.get("kind")), given, imports=False)
+
+
+def entries_from(text: str | bytes) -> tuple[Override | Listing, ...]:
+    """The entries of the document in ``text``. Raises as :func:`.document_from`."""
+    try:
+        read = _WrittenDocument.model_validate_json(text, context=NO_IMPORTS)
+    except ValueError:  # a ValidationError is one
+        read = _explained(text)
+    return read.entries
+
+
+def _explained(text: str | bytes) -> _WrittenDocument:
+    """Read it again, to raise an error that says what is wrong with it."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the control document is not JSON: {error}") from error
+    if isinstance(given, dict) and isinstance(given.get("format"), int) and given["format"] > FORMAT:
+        raise ConfigurationError(
+            f"the control document has format {given['format']}, and this process knows {FORMAT}: it was written "
+            "by a newer version of flask-multilimit; update this process"
+        )
+    return validated(_WrittenDocument, "the control document", given, imports=False)
 
 
 def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:

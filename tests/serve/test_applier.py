@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
-from flask_multilimit.control.controls import Listing
 from flask_multilimit.control.document import Document
-from flask_multilimit.serve.steer import MOST_LOGGED, steering_of
+from flask_multilimit.control.entries import Listing
+from flask_multilimit.serve.applier import MOST_LOGGED, applier_of
 from flask_multilimit.signals import control_changed
 from support.asking import ask, view
 
@@ -37,7 +37,7 @@ def test_an_app_follows_changes_unless_it_is_switched_off(app: Flask, settings: 
     app.config.update(settings)
     MultiLimit(app)
 
-    assert steering_of(app).enabled is enabled
+    assert applier_of(app).enabled is enabled
 
 
 def test_changes_are_signalled_and_logged(app: Flask, multilimit: MultiLimit, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,10 +60,10 @@ def test_of_many_changes_at_once_the_first_are_logged(app: Flask, caplog: pytest
         Listing.model_validate({"id": f"{number:08x}", "kind": "allow", "who": f"203.0.113.{number}", "since": 0})
         for number in range(MOST_LOGGED + 3)
     ]
-    steering = steering_of(app)
-    steering.start()
+    applier = applier_of(app)
+    applier.start()
 
-    steering.take(Document(entries=tuple(entries)))
+    applier.take(Document(entries=tuple(entries)))
 
     assert len(told(caplog)) == MOST_LOGGED + 1
     assert told(caplog)[-1] == "Rate limits: now in force: 3 more entries"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 from flask import Flask
 
 from ..control.document import Document
-from ..control.kinds import KINDS
-from ..control.store import store_for
-from ..control.watch import Watcher
+from ..control.store import KINDS, store_for
+from ..control.watch import ControlFollower
 from ..declare.holding import changes
 from ..engine import Hits
 from ..engine.text import SafeLogger
@@ -23,16 +22,16 @@ from .gate import AppGate, gate_of
 
 if TYPE_CHECKING:
     from ..control.control import Control
-    from ..control.controls import Listing, Override
+    from ..control.entries import Listing, Override
     from ..plan.overrides import Overrides
     from .access import AccessLists, Listed
 
-STEERING = "multilimit_steering"
-"""The key of an app's steering in ``app.extensions``."""
+APPLIER = "multilimit.applier"
+"""The key of an app's applier in ``app.extensions``."""
 MOST_LOGGED = 10
 
 
-class Steering:
+class ControlApplier:
     """Applies the control document to a gate."""
 
     def __init__(self, gate: AppGate) -> None:
@@ -45,17 +44,19 @@ class Steering:
         self._logs = False
         self._amounts = _amounts(())
         store = store_for(gate.limiter.storage, prefix=gate.settings.key_prefix)
-        self.watcher: Watcher = Watcher(store, take=self.take, report=self._report, logger=gate.app.logger)
+        self.follower: ControlFollower = ControlFollower(
+            store, take=self.take, report=self._report, logger=gate.app.logger
+        )
         gate.audience.watched.control_state = self._state
 
     @cached_property
     def control(self) -> Control:
         """The control that changes limits and lists."""
         from ..control.control import Control  # noqa: PLC0415 - it imports all models; few processes make changes
-        from .trial import Trial  # noqa: PLC0415 - few processes make changes
+        from .validator import ChangeValidator  # noqa: PLC0415 - few processes make changes
 
-        trial = Trial(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
-        return Control(self.watcher.store, self.watcher, trial)
+        trial = ChangeValidator(self._declared, self.plans_with, ipv6_prefix=self._gate.settings.ipv6_prefix)
+        return Control(self.follower.store, self.follower, trial)
 
     @property
     def enabled(self) -> bool:
@@ -66,12 +67,12 @@ class Steering:
         """Apply the current document, follow changes, and log them."""
         if self.enabled:
             self._logs = True
-            self.watcher.start()
+            self.follower.start()
 
     def look(self) -> None:
         """Apply the current document once, without log lines: for commands, which print for themselves."""
         if self.enabled:
-            self.watcher.look()
+            self.follower.look()
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
         """``hits``, which no plan has made, after the overrides of their scope; ``None`` if all are off."""
@@ -101,7 +102,7 @@ class Steering:
         self._gate.audience.stir()
 
     def _state(self) -> ControlState | None:
-        return ControlState(self.watcher.version, self.watcher.age, self._amounts) if self.enabled else None
+        return ControlState(self.follower.version, self.follower.age, self._amounts) if self.enabled else None
 
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
         """The plans of the app after ``overrides``. Raises :class:`ConfigurationError`."""
@@ -126,7 +127,7 @@ class Steering:
         return AccessLists(self._lists, listings, told=told)
 
     def _now(self) -> float:
-        return self.watcher.in_force.time()
+        return self.follower.in_force.time()
 
     def _tell(self, entries: tuple[Override | Listing, ...]) -> None:
         """Log one line for each entry that is new or gone, and send the signal."""
@@ -157,7 +158,7 @@ def _amounts(entries: Sequence[Override | Listing]) -> dict[str, int]:
     return {kind: found[kind] for kind in KINDS}
 
 
-def steering_of(app: Flask) -> Steering:
-    """The steering of ``app``. Raises :class:`ConfigurationError` if it has no MultiLimit."""
+def applier_of(app: Flask) -> ControlApplier:
+    """The applier of ``app``. Raises :class:`ConfigurationError` if it has no MultiLimit."""
     gate_of(app)
-    return cast("Steering", app.extensions[STEERING])
+    return cast("ControlApplier", app.extensions[APPLIER])

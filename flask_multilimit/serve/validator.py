@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from ..control.controls import Listing, Override, too_many_denied
-from ..control.document import Document
-from ..control.preview import Difference
+from ..control.document import Difference, Document
+from ..control.entries import Listing, Override, too_many_denied
 from ..declare.mistakes import InvalidData, Mistake
 from ..declare.networks import network_from
 from ..declare.who import Who
@@ -18,7 +17,7 @@ SMALLEST_SHARE = 0.01
 """The smallest part of a declared rate to which an override may reduce it without ``force``."""
 
 
-class Trial:
+class ChangeValidator:
     """Tries changes on the plans of an app, which stay as they are."""
 
     def __init__(self, declared: Plans, plans_with: Callable[[Sequence[Override]], Plans], *, ipv6_prefix: int) -> None:
