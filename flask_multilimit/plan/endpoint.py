@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
@@ -17,7 +18,7 @@ from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
 from ..declare.reserve import rule_for
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
-from ..engine import ConfigurationError, Decision, Hit, Rule
+from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule
 from ..engine.hits import BanHit, Hits, ban_hit
 from ..engine.keys import HashTag, escape_subject, key_of, stem_of, stem_of_subject
 from ..engine.records import record
@@ -244,6 +245,15 @@ class AppliedLimits(tuple[Applied, ...]):
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         hits.memory[cls] = (scope, dict(subjects), made)
         return made
+
+    def wait(self, limiter: Limiter, decision: Decision) -> tuple[Decision, float]:
+        """Sleep after ``decision`` until the request can pass, if all limiters permit that. Return the last decision,
+        and the seconds that this took."""
+        timeout = self.longest_wait(decision)
+        if not timeout:
+            return decision, 0.0
+        started = perf_counter()
+        return limiter.wait(decision, timeout=timeout), perf_counter() - started
 
     def longest_wait(self, decision: Decision) -> float:
         """Seconds that this request may sleep: as long as every limiter that refuses, or has a queue, permits."""

@@ -123,9 +123,8 @@ def _check_timed(limiter: Limiter, scope: str, applied: AppliedLimits, audience:
     try:
         decision = limiter.check(applied.hits)
         seconds = perf_counter() - started
-        if applied.may_wait and (wait := applied.longest_wait(decision)):
-            decision = limiter.wait(decision, timeout=wait)
-            waited = perf_counter() - started - seconds
+        if applied.may_wait:
+            decision, waited = applied.wait(limiter, decision)
     except StorageError as error:
         audience.hear(scope, "unanswered", "nobody", None, perf_counter() - started, waited, applied, error)
         raise

@@ -112,8 +112,8 @@ class Verdicts:
                 decision = check_and_tell(on.limiter, scope, applied, on.audience)
             else:
                 decision = on.limiter.check(hits)
-                if applied.may_wait and (wait := applied.longest_wait(decision)):
-                    decision = on.limiter.wait(decision, timeout=wait)
+                if applied.may_wait:
+                    decision, _ = applied.wait(on.limiter, decision)
         except StorageDenied as error:
             raise self._refusals.unavailable(error, on.settings) from error
         if record is None:

@@ -32,7 +32,7 @@ FEW = 8
 
 _entry = struct.Struct("q16s").pack
 """An instant and a check id, as the array keeps them."""
-_EACH = 3
+_PER_ENTRY = 3
 """Numbers of an entry: the instant, and two for the id."""
 
 
@@ -54,7 +54,7 @@ class Log:
         self.known_until: int = 0
 
     def __len__(self) -> int:
-        return len(self.entries) // _EACH - self.head
+        return len(self.entries) // _PER_ENTRY - self.head
 
     def __bool__(self) -> bool:
         return True
@@ -62,35 +62,35 @@ class Log:
     @property
     def end(self) -> int:
         """The index after the last entry."""
-        return len(self.entries) // _EACH
+        return len(self.entries) // _PER_ENTRY
 
     def after(self, instant: int, start: int) -> int:
         """The index of the first entry later than ``instant``, from ``start`` on."""
-        return bisect_right(memoryview(self.entries)[::_EACH], instant, start)
+        return bisect_right(memoryview(self.entries)[::_PER_ENTRY], instant, start)
 
     def add(self, place: int, now: int, check_id: bytes, cost: int) -> None:
         """Put ``cost`` entries at index ``place``, which is the end unless there are entries in the future."""
         self.known_until = 0
         if place < self.end:
-            self.entries[place * _EACH : place * _EACH] = array("q", _entry(now, check_id) * cost)
+            self.entries[place * _PER_ENTRY : place * _PER_ENTRY] = array("q", _entry(now, check_id) * cost)
         else:
             self.entries.frombytes(_entry(now, check_id) * cost)
 
     def find(self, check_id: bytes, start: int, stop: int) -> int:
         """The index of the first entry of ``check_id``; -1 if there is none."""
-        searched = memoryview(self.entries)[start * _EACH : stop * _EACH].tobytes()
+        searched = memoryview(self.entries)[start * _PER_ENTRY : stop * _PER_ENTRY].tobytes()
         at = searched.find(check_id)
-        while at >= 0 and at % (8 * _EACH) != 8:  # it begins after the 8 bytes of an instant
+        while at >= 0 and at % (8 * _PER_ENTRY) != 8:  # it begins after the 8 bytes of an instant
             at = searched.find(check_id, at + 1)
-        return -1 if at < 0 else start + at // (8 * _EACH)
+        return -1 if at < 0 else start + at // (8 * _PER_ENTRY)
 
     def count(self, check_id: bytes, start: int, stop: int) -> int:
         """How many entries of ``check_id`` there are, which are adjacent."""
         begin = self.find(check_id, start, stop)
         if begin < 0:
             return 0
-        numbers, end = self.entries[begin * _EACH + 1 : (begin + 1) * _EACH], begin + 1
-        while end < stop and self.entries[end * _EACH + 1 : (end + 1) * _EACH] == numbers:
+        numbers, end = self.entries[begin * _PER_ENTRY + 1 : (begin + 1) * _PER_ENTRY], begin + 1
+        while end < stop and self.entries[end * _PER_ENTRY + 1 : (end + 1) * _PER_ENTRY] == numbers:
             end += 1
         return end - begin
 
@@ -103,7 +103,7 @@ class Log:
 
     def drop_first(self, many: int) -> None:
         self.head += many
-        if self.head >= FEW and self.head * (2 * _EACH) >= len(self.entries):
+        if self.head >= FEW and self.head * (2 * _PER_ENTRY) >= len(self.entries):
             self._cut(0, self.head)
             self.head = 0
 
@@ -115,17 +115,17 @@ class Log:
         """Find out how much room there is by ``quota``, and until when. Returns how many entries have expired. No entry
         may be in the future."""
         entries, first, begin = self.entries, self.head, now - quota.window
-        end = len(entries) // _EACH
-        if first < end and entries[first * _EACH] <= begin:
+        end = len(entries) // _PER_ENTRY
+        if first < end and entries[first * _PER_ENTRY] <= begin:
             first += 1
-            if first < end and entries[first * _EACH] <= begin:
+            if first < end and entries[first * _PER_ENTRY] <= begin:
                 first = self.after(begin, first)
         self.quota, self.room = quota, quota.count - end + first
-        self.known_until = quota.window + (entries[first * _EACH] if first < end else now)
+        self.known_until = quota.window + (entries[first * _PER_ENTRY] if first < end else now)
         return first - self.head
 
     def _cut(self, begin: int, end: int) -> None:
-        del self.entries[begin * _EACH : end * _EACH]
+        del self.entries[begin * _PER_ENTRY : end * _PER_ENTRY]
 
 
 def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
@@ -133,11 +133,11 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
     first = end = 0
     if log is not None:
         entries, first = log.entries, log.head
-        end = len(entries) // _EACH
+        end = len(entries) // _PER_ENTRY
         if first < end:
-            if entries[-_EACH] > now + AHEAD:
+            if entries[-_PER_ENTRY] > now + AHEAD:
                 end = log.after(now + AHEAD, first)
-            if entries[first * _EACH] <= now - quota.window:
+            if entries[first * _PER_ENTRY] <= now - quota.window:
                 first = min(log.after(now - quota.window, first), end)
     remaining = quota.count - end + first
     if cost <= remaining:
@@ -147,7 +147,7 @@ def evaluate(log: Log | None, quota: Quota, cost: int, now: int) -> Outcome:
         return remaining, 0, 0, (first, end)
     if cost > quota.count or log is None:
         return remaining, NEVER, 0, (first, end)
-    return remaining, log.entries[(end + cost - quota.count - 1) * _EACH] + quota.window - now, 0, (first, end)
+    return remaining, log.entries[(end + cost - quota.count - 1) * _PER_ENTRY] + quota.window - now, 0, (first, end)
 
 
 def charge(
@@ -158,7 +158,7 @@ def charge(
     log.quota, log.known_until = quota, 0
     first, end = seen
     entries = log.entries
-    if end * _EACH == len(entries) and (end == log.head or entries[-_EACH] <= now):  # as nearly always
+    if end * _PER_ENTRY == len(entries) and (end == log.head or entries[-_PER_ENTRY] <= now):  # as nearly always
         entries.frombytes(_entry(now, check_id) * cost)
     else:
         log.drop_last(min(log.end - end, TRIM + cost))
@@ -232,7 +232,7 @@ def _take_back(logs: MutableMapping[str, Log | None], asked: Iterable[Unit], ref
             return
         log = logs.get(key)
         if log is not None:
-            del log.entries[-_EACH:]
+            del log.entries[-_PER_ENTRY:]
             log.room += 1
 
 
@@ -257,11 +257,11 @@ def reset_after(log: Log | None, quota: Quota, now: int, seen: tuple[int, int]) 
     first, end = seen
     if log is None or first == end:
         return 0
-    return log.entries[(end - 1) * _EACH] + quota.window - now
+    return log.entries[(end - 1) * _PER_ENTRY] + quota.window - now
 
 
 def drop_future(log: Log | None, quota: Quota, now: int) -> Log | None:
-    if log is not None and log.entries and log.entries[-_EACH] > now + AHEAD:
+    if log is not None and log.entries and log.entries[-_PER_ENTRY] > now + AHEAD:
         log.drop_last(min(log.end - log.after(now + AHEAD, log.head), TRIM))
     return log
 
