@@ -33,6 +33,7 @@ from .compiled import Compiled
 from .deadline import TIMED_CONNECTIONS, Deadline
 from .failures import NONE_FREE, storage_error
 from .scripts import Script, lone_script, script, script_for
+from .sentinel import to_primary
 from .shapes import SHAPES, Learned
 from .tallies import arguments_of, seconds_of, tallies_of
 from .uri import (
@@ -263,7 +264,6 @@ class RedisStorage:
                 learned = SHAPES.of(hits)
                 if learned is not None and learned.script is not None:
                     return self._load(learned.script, hits, check_id)
-                memorize(hits, _prepared, _prepared(hits))  # its shape may have been compiled once
                 return self._ask(CHECK, hits, check_id, loaded=False)
             raise error if isinstance(error, StorageError) else self._failure(error) from error
         except StorageError as failure:
@@ -370,8 +370,6 @@ def timed_client(url: str, deadline: Deadline, *, given: str = "") -> Redis:
         if scheme not in {*SENTINEL_SCHEMES, *TIMED_CONNECTIONS}:
             raise ValueError(f"its scheme must be one of {', '.join(TIMED_CONNECTIONS)}")
         if scheme in SENTINEL_SCHEMES:
-            from .sentinel import to_primary  # noqa: PLC0415 - few storages have sentinels
-
             plain, kind = to_primary(url, **common)
         else:
             check_place(url)

@@ -109,22 +109,6 @@ def test_a_shape_is_compiled_once_however_many_threads_ask() -> None:
     assert learning.note(learned)
 
 
-class Years:
-    """Seconds that only pass when a test lets them."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def compile_as(learning: Shapes, count: int) -> bool:
-    """Check a shape often enough. Return whether it is compiled."""
-    learned = learning.of(hits(Rule(60, count)))
-    assert learned is not None
-    return learning.note(learned)
-
-
 def test_no_more_shapes_are_compiled_than_the_bound(
     client: redis.Redis, learning: Shapes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,59 +121,6 @@ def test_no_more_shapes_are_compiled_than_the_bound(
 
     assert learning.compiled == 3
     assert int(client.info("memory")["number_of_cached_scripts"]) == 4, "three and the generic one"
-
-
-def test_a_shape_that_nobody_uses_any_more_gives_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
-    clock = Years()
-    learning = Shapes(worth=0, clock=clock)
-    assert [compile_as(learning, count) for count in (1, 2, 3, 4)] == [True, True, True, False]
-
-    clock.now = shapes.UNUSED - 1
-    assert not compile_as(learning, 4)
-    assert compile_as(learning, 1), "it has its place, and uses it"
-    clock.now = shapes.UNUSED
-
-    assert [compile_as(learning, count) for count in (4, 5, 6)] == [True, True, False]
-    assert learning.compiled == 3
-
-
-def test_a_process_compiles_no_more_different_scripts_than_the_bound_for_its_life(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(shapes, "MOST_COMPILED", 3)
-    monkeypatch.setattr(shapes, "MOST_EVER", 20)
-    clock = Years()
-    learning = Shapes(worth=0, clock=clock)
-    found = []
-
-    for count in range(1, 31):
-        clock.now += shapes.UNUSED
-        found.append(compile_as(learning, count))
-
-    assert found == [True] * 20 + [False] * 10
-    assert learning.compiled == 3
-    assert compile_as(learning, 1), "its script is one that a server may have already"
-
-
-def test_hits_of_a_shape_that_has_lost_its_place_keep_their_script_until_the_server_forgets_it(
-    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shapes, "MOST_COMPILED", 1)
-    clock = Years()
-    monkeypatch.setattr(storage, "SHAPES", Shapes(worth=1, clock=clock))
-    limiter, plan, other = Limiter(RedisStorage(client)), hits("9/minute"), hits("8/minute", subject="bo")
-    first = [limiter.check(plan).remaining for _ in range(2)]
-    clock.now = shapes.UNUSED
-    assert [limiter.check(other).remaining for _ in range(2)] == [7, 6]
-
-    goes_on = [limiter.check(plan).remaining]
-    assert is_known(client, plan)
-    client.script_flush()
-    goes_on += [limiter.check(plan).remaining for _ in range(3)]
-
-    assert first + goes_on == [8, 7, 6, 5, 4, 3]
-    assert not is_known(client, plan)
 
 
 def test_shapes_that_are_checked_once_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
