@@ -406,7 +406,7 @@ def _named(subject: Named | None) -> dict[str, str]:
 def _reset_beyond(
     gate: AppGate, reach: Reach, given: Mapping[str, str], endpoint: str | None, method: str | None
 ) -> int:
-    from .operate.everywhere import all_keys, keys_of  # noqa: PLC0415 - no process that serves requests needs it
+    from .insight.keys import all_keys, keys_of  # noqa: PLC0415 - no process that serves requests needs it
 
     if reach not in get_args(Reach):
         raise ConfigurationError(f"reach={brief(reach)}: give one of {', '.join(map(repr, get_args(Reach)))}")

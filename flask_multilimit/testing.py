@@ -21,8 +21,8 @@ from .engine import ConfigurationError, Decision, Hit, Limiter, Rule, hits_for
 from .engine.errors import brief, check_bool, is_number
 from .engine.hits import BanHit
 from .engine.storage import Clocked, GuardedStorage, layers_of, rebuilt
-from .operate.everywhere import all_keys
-from .operate.standing import require_limiters, standings_of
+from .insight.clients import asked_at, require_limiters
+from .insight.keys import all_keys
 from .plan.standings import require_known_rules
 from .serve.gate import AppGate, gate_of
 
@@ -163,7 +163,7 @@ def exhaust(
             "switch them on for this test: with flask_multilimit.testing.enabled(app): ..."
         )
     given = _of_test_client(address) if subject is None else subjects_from(subject)
-    standings = standings_of(gate, endpoint, method, given)
+    standings = asked_at(gate, endpoint, method, given)
     require_limiters("exhaust", endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
     refusals = [_use_up(gate, endpoint, _enforced(standing.applied.hits)) for standing in standings if standing.applied]
@@ -190,7 +190,7 @@ def reset(
         gate.limiter.reset(all_keys(gate))
         return
     given = _of_test_client(address) if subject is None else subjects_from(subject)
-    standings = standings_of(gate, endpoint, method, given)
+    standings = asked_at(gate, endpoint, method, given)
     require_limiters("reset", endpoint, standings, given, spelled=_arguments)
     require_known_rules(endpoint, (standing.applied for standing in standings))
     gate.limiter.reset(hit for standing in standings for hit in standing.applied.hits)

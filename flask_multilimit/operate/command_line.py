@@ -10,18 +10,21 @@ import click
 from ..engine.text import visible
 
 COMMANDS = {
-    "alerts": "alerts",
+    "alerts": "boards",
     "allow": "control",
     "ban": "control",
     "deny": "control",
+    "bans": "control",
+    "unban": "control",
     "entries": "control",
     "history": "control",
     "set": "control",
     "unset": "control",
     "check": "check",
+    "why": "check",
     "config": "config",
     "doctor": "doctor",
-    "grafana": "grafana",
+    "grafana": "boards",
     "keys": "keys",
     "limits": "limits",
     "reset": "reset",

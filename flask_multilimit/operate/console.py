@@ -5,7 +5,6 @@ Only this room writes to the terminal. It shows characters of a client that a te
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 import shutil
@@ -16,6 +15,24 @@ from typing import Any
 import click
 
 from ..engine.text import visible, visible_json
+from ..insight.text import duration, plural
+
+__all__ = [
+    "GAP",
+    "aligned",
+    "columns",
+    "confirm",
+    "duration",
+    "echo",
+    "paragraph",
+    "plural",
+    "sizes_of",
+    "style",
+    "styled",
+    "width",
+    "write",
+    "write_json",
+]
 
 GAP = 2
 NARROWEST = 12
@@ -104,23 +121,3 @@ def paragraph(text: str, *, indent: int = 0, first: str | None = None) -> list[s
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def duration(seconds: float | None) -> str:
-    """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for infinity."""
-    if seconds is None or math.isinf(seconds):
-        return "never"
-    if seconds >= 3600:
-        seconds = 60 * math.ceil(seconds / 60)  # a moment after two hours were set, this still shows two hours
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{_short(seconds / size)} {unit}"
-    return f"{_short(seconds)} s" if seconds >= 1 or seconds == 0 else f"{math.ceil(seconds * 1000)} ms"
-
-
-def _short(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0") if number < 100 else f"{number:.0f}"
-
-
-def plural(number: int, noun: str, several: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"

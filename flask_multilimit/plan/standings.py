@@ -13,36 +13,48 @@ from ..declare.dynamic import DynamicRules
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
-from .endpoint import SOMEBODY, About, AppliedLimits
+from .endpoint import SOMEBODY, About, AppliedLimits, Plan
 from .plans import Plans
+from .sources import UNMATCHED_SCOPE
 from .views import view_exemptions
 
 _TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 
 
-class Standing(NamedTuple):
+class AppliedAt(NamedTuple):
     """The limiters that apply to some subjects at an endpoint, for all methods where they are the same."""
 
+    endpoint: str
     methods: tuple[str, ...]
     applied: AppliedLimits
     types: Mapping[str, tuple[str, ...]]
     """The names of all types that limit there, given or not, with the names of their parts."""
 
 
-def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve, about: About) -> list[Standing]:
+def is_unmatched(plans: Plans, endpoint: str) -> bool:
+    """Whether ``endpoint`` stands for the requests without a route."""
+    return endpoint == UNMATCHED_SCOPE and endpoint not in plans.app.view_functions
+
+
+def plan_at(plans: Plans, endpoint: str, method: str) -> Plan:
+    """The plan of ``endpoint``, also of requests without a route."""
+    return plans.of_unmatched(method) if is_unmatched(plans, endpoint) else plans.of_endpoint(endpoint, method)
+
+
+def standings_at(plans: Plans, endpoint: str, method: str | None, resolve: Resolve, about: About) -> list[AppliedAt]:
     """The limiters that apply at ``endpoint`` to the subjects that ``resolve`` knows, regardless of conditions and
     costs that depend on the request; without a ``method``, for each method that the endpoint takes."""
-    found: dict[tuple[object, ...], Standing] = {}
+    found: dict[tuple[object, ...], AppliedAt] = {}
     for method_ in methods_for(plans, endpoint, method):
-        plan = plans.of_endpoint(endpoint, method_)
+        plan = plan_at(plans, endpoint, method_)
         applied = plan.apply(resolve, about)
         alike = (applied.hits, applied.unknown)
-        same = found.get(alike, Standing((), applied, {}))
-        found[alike] = Standing((*same.methods, method_), same.applied, {**same.types, **plan.types})
+        same = found.get(alike, AppliedAt(endpoint, (), applied, {}))
+        found[alike] = AppliedAt(endpoint, (*same.methods, method_), same.applied, {**same.types, **plan.types})
     return list(found.values())
 
 
-def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[Standing]:
+def standings_given(plans: Plans, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[AppliedAt]:
     """As :func:`standings_at`, for the ``given`` subjects, by type. Raises :class:`ConfigurationError` for a type that
     limits no endpoint of the app."""
     found = standings_at(plans, endpoint, method, plans.subjects.given(given), about_given(plans))
@@ -96,6 +108,8 @@ def _names_in(types: Iterable[Mapping[str, tuple[str, ...]]]) -> set[str]:
 def methods_for(plans: Plans, endpoint: str, method: str | None) -> list[str]:
     """``method``, or all methods that ``endpoint`` takes. Raises :class:`ConfigurationError` if there is no such
     endpoint, or it does not take the method."""
+    if is_unmatched(plans, endpoint):
+        return sorted(plans.unmatched_methods) if method is None else [method.upper()]
     require_endpoint(plans, endpoint)
     if method is not None and not isinstance(method, str):
         raise ConfigurationError(f'method={brief(method)}: give the name of one, such as "POST"')

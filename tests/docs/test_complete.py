@@ -15,9 +15,9 @@ from docs.snippets import blocks_of
 from flask_multilimit import MultiLimit
 from flask_multilimit.config import PREFIX, Settings
 from flask_multilimit.engine.storage import SCHEMES
+from flask_multilimit.insight.limits import endpoint_limits, places_of
+from flask_multilimit.insight.values import as_json
 from flask_multilimit.operate import doctor
-from flask_multilimit.operate.listing import endpoints_of
-from flask_multilimit.operate.words import limits_as_json
 from flask_multilimit.serve.gate import gate_of
 from support.folders import ROOT
 from support.rates import RATES
@@ -83,8 +83,8 @@ def test_every_finding_of_the_doctor_is_documented() -> None:
 def test_every_field_of_a_limit_in_json_is_documented(app: Flask) -> None:
     MultiLimit(app, default_limits="9/minute")
     app.add_url_rule("/", "view", lambda: "")
-    (listed,) = (each for each in endpoints_of(gate_of(app)) if each.name == "view")
-    (limit,) = limits_as_json(listed.limiters[0])
+    (place,) = (each for each in places_of(gate_of(app)) if each.name == "view")
+    (limit,) = as_json(endpoint_limits(gate_of(app), place))["limits"]
 
     assert sorted(limit) == _first_cells("A limit has\n\n| field |")
 

@@ -1,10 +1,12 @@
-"""The parts that all commands share: the app's gate, and output for people and programs."""
+"""The parts that all commands share: the app's gate, the options that name a client, output for people and programs."""
 
 from __future__ import annotations
 
+import functools
 import getpass
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ipaddress import IPv6Network, ip_address
 from typing import Any, TypeVar
 
 import click
@@ -12,14 +14,17 @@ from flask import current_app
 from flask.cli import with_appcontext
 
 from ...config import PREFIX
-from ...engine import ConfigurationError, Limiter, MultiLimitError, StorageError
+from ...declare.addresses import network_of, without_port
+from ...declare.subjects import EVERYONE, LimitType
+from ...engine import ConfigurationError, MultiLimitError, StorageError
 from ...engine.errors import with_remedy
 from ...engine.storage.addresses import redacted
+from ...insight.values import as_json as value_as_json
 from ...serve.applier import applier_of
 from ...serve.gate import AppGate, gate_of
 from .. import console
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the ``--json`` output (docs/reference/cli.md). It increases when a field changes its meaning or
 disappears."""
 
@@ -41,11 +46,6 @@ def current_gate() -> AppGate:
     return gate_of(current_app)
 
 
-def bare_limiter(gate: AppGate) -> Limiter:
-    """A limiter without layers: decisions of this process in place of a failed storage are of no use here."""
-    return Limiter(gate.limiter.storage)
-
-
 @contextmanager
 def for_people() -> Iterator[None]:
     """Show errors as one line instead of a traceback."""
@@ -58,8 +58,16 @@ def for_people() -> Iterator[None]:
 write = console.write
 
 
-def write_json(**fields: Any) -> None:
-    console.write_json({"schema": SCHEMA, **fields})
+def write_json(value: object = None, **fields: Any) -> None:
+    """Write the fields of a value of insight, and ``fields``, whose values may be such values too."""
+    whole = {} if value is None else value_as_json(value)
+    console.write_json({"schema": SCHEMA, **whole, **{name: _plain(each) for name, each in fields.items()}})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value_as_json(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def user_name() -> str:
@@ -68,6 +76,11 @@ def user_name() -> str:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):
         return ""
+
+
+def decorate(command: C, *options: Callable[[Any], Any]) -> C:
+    """The command with ``options``, in their order."""
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 as_json: Callable[[C], C] = click.option("--json", "as_json", is_flag=True, help="Write JSON for programs.")
@@ -81,3 +94,62 @@ def require_shared_storage(gate: AppGate) -> None:
             "process, where this command can neither see nor change them; to share them, use local:// or a server of "
             "Redis or Valkey"
         )
+
+
+# The options that name a client
+
+
+def client_options(command: C) -> C:
+    return decorate(
+        command,
+        click.option("--method", type=str.upper, metavar="METHOD", help="Only this request method; default: all."),
+        click.option(
+            "--ip",
+            callback=_address,
+            metavar="ADDRESS",
+            help="A client address, or an IPv6 network that counts as one.",
+        ),
+        click.option("--user", metavar="ID", help="A user, by the id that the user_loader returns."),
+        click.option(
+            "--subject",
+            "subjects",
+            multiple=True,
+            callback=_subjects,
+            metavar="TYPE=VALUE",
+            help="A subject of any type, by the name of its limiter; anonymous=ADDRESS for a client without a login.",
+        ),
+    )
+
+
+def require_counted(gate: AppGate, given: Mapping[str, str]) -> None:
+    """Raise an error for a network that limits do not count as one client."""
+    network, prefix = given.get(LimitType.IP.value, ""), gate.settings.ipv6_prefix
+    if "/" in network and network_of(network.partition("/")[0], prefix) != network:
+        raise ConfigurationError(
+            f"--ip {network}: IPv6 addresses of one /{prefix} count as one client; give one of them"
+        )
+
+
+def options_for(parts: Sequence[str]) -> str:
+    """The options that give a subject of these parts."""
+    options = {"ip": "--ip", "user": "--user", EVERYONE.type: "--everyone"}
+    return " and ".join(options.get(part) or f"--subject {part}=..." for part in parts)
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    try:
+        if value and "/" in value:
+            return str(IPv6Network(value))
+        return value and str(ip_address(without_port(value)))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not an IP address", context, parameter) from None
+
+
+def _subjects(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    subjects = {}
+    for given in value:
+        type_name, equals, subject = given.partition("=")
+        if not (type_name and equals):
+            raise click.BadParameter(f"{given!r}: write TYPE=VALUE, such as api_key=abc", context, parameter)
+        subjects[type_name] = subject
+    return subjects

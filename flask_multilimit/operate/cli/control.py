@@ -1,24 +1,37 @@
-"""``set``, ``unset``, ``allow``, ``deny``, ``ban``, ``entries``, ``history``: change limits while the app runs."""
+"""Changes limits while the app runs: ``set``, ``unset``, lists, bans, ``entries`` and ``history``."""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import Any
 
 import click
 from flask import current_app
 
 from ...config import PREFIX
-from ...control.document import Preview
-from ...control.entries import Listing, Override
+from ...control.store import MOST_ENTRIES
 from ...engine import ConfigurationError
+from ...insight.bans import Lifted, bans, note, unban
+from ...insight.changes import Entry, entries, history
+from ...insight.clients import client_from
+from ...insight.impact import Impact, impact
+from ...insight.text import instant
 from ...serve.applier import ControlApplier, applier_of
+from ...serve.gate import gate_of
 from .. import console
-from .base import C, as_json, command, for_people, user_name, write, write_json
+from .base import (
+    C,
+    as_json,
+    command,
+    current_gate,
+    decorate,
+    for_people,
+    require_shared_storage,
+    user_name,
+    write,
+    write_json,
+)
 
 _PER_PROCESS = (
     f"{PREFIX}STORAGE_URI=memory:// is separate in each process: this command would change nothing but itself. "
@@ -43,7 +56,8 @@ def _applier() -> ControlApplier:
 
 def change_options(command: C) -> C:
     """The options of every change."""
-    options = (
+    return decorate(
+        command,
         click.option("--for", "for_", metavar="TIME", help="How long the change lasts: 90s, 15m, 2h, 1d."),
         click.option("--lasting", is_flag=True, help="Keep the change until someone undoes it."),
         click.option("--reason", default="", help="The reason, for entries and history."),
@@ -55,7 +69,6 @@ def change_options(command: C) -> C:
         ),
         as_json,
     )
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 @command("set", short_help="Change a limit while the app runs.")
@@ -155,13 +168,14 @@ def _change(
             raise ConfigurationError(_OF_NOBODY)
         author = user_name() if author is None else author
         preview = control.preview(given, for_=for_, lasting=lasting, reason=reason, author=author)
+        found = impact(gate_of(current_app), preview)
         if not as_json:
-            console.write(_preview_lines(preview), err=not dry_run)
+            console.write(_impact_lines(found), err=not dry_run)
         if not dry_run:
             _confirm(preview.warning, yes=yes, force=force)
             control.put(preview.entry, force=True)
     if as_json:
-        write_json(changed=not dry_run, **_preview_as_json(preview))
+        write_json(found, changed=not dry_run)
     elif not dry_run:
         console.echo(f"In force within a second. To undo it: flask multilimit unset {preview.entry.id}")
 
@@ -187,18 +201,77 @@ def unset_command(id_: str, reason: str, author: str | None, dry_run: bool, yes:
     """Undo the change with this ID, as `entries` shows it. What was declared applies again."""
     with for_people():
         applier = _applier()
-        preview = applier.control.preview_undo(id_)
+        found = impact(gate_of(current_app), applier.control.preview_undo(id_))
         if not as_json:
-            console.write(_preview_lines(preview), err=not dry_run)
+            console.write(_impact_lines(found), err=not dry_run)
         if not dry_run:
             if not yes:
                 console.confirm("Undo this?", abort=True, err=True)
             author = user_name() if author is None else author
             applier.control.undo(id_, reason=reason, author=author)
     if as_json:
-        write_json(changed=not dry_run, **_preview_as_json(preview))
+        write_json(found, changed=not dry_run)
     elif not dry_run:
         console.echo("Undone in all workers within a second.")
+
+
+@command("unban", short_help="Lift every ban of a client.")
+@click.argument("who")
+@click.option("--reason", default="", help="The reason, for history.")
+@click.option("--author", default=None, help="The author; default: the user who runs this command.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lifted, and lift nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@as_json
+def unban_command(who: str, reason: str, author: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Lift every ban of WHO: those that people made, and those that limiters began, wherever they hold.
+
+    WHO is an address, or a subject with its type, such as user:42. Quotas stay as they are; see `reset`.
+    """
+    with for_people():
+        gate = current_gate()
+        require_shared_storage(gate)
+        client = client_from(gate, who)
+        found = unban(gate, client, dry_run=True)
+        if not (dry_run or yes or not (found.entries or found.keys)):
+            console.write(_lifted_lines(found), err=True)
+            console.confirm("Lift them?", abort=True, err=True)
+        if not dry_run:
+            author = user_name() if author is None else author
+            found = unban(gate, client, reason=reason, author=author)
+            if found.keys:
+                note(gate, "unban", found.who, reason=reason, author=author)
+    if as_json:
+        write_json(found, changed=not dry_run)
+        return
+    write(_lifted_lines(found, done="Would lift" if dry_run else "Lifted"))
+
+
+def _lifted_lines(found: Lifted, *, done: str = "Lift") -> list[str]:
+    if not (found.entries or found.keys):
+        return [f"Nothing to lift: no ban of {found.who} is in force."]
+    begun = [f"{console.plural(len(found.keys), 'ban')} that limiters began"] if found.keys else []
+    return [f"{done}: {', '.join([*found.entries, *begun])}."]
+
+
+@command("bans", short_help="List every ban in force.")
+@as_json
+def bans_command(as_json: bool) -> None:
+    """List every ban in force: those that people made, and those that limiters began. This uses SCAN."""
+    with for_people():
+        gate = current_gate()
+        require_shared_storage(gate)
+        found = bans(gate)
+    if as_json:
+        write_json(bans=found)
+        return
+    if not found:
+        write(["Nobody is banned."])
+        return
+    rows = [
+        (each.who, each.by, each.endpoint, console.duration(each.ends_in), str(each.level or ""), each.reason)
+        for each in found
+    ]
+    write(console.columns(rows, headings=("WHO", "BY", "ENDPOINT", "ENDS IN", "REPETITION", "REASON")))
 
 
 @command("entries", short_help="List the changes in force.")
@@ -207,22 +280,25 @@ def entries_command(as_json: bool) -> None:
     """List the overrides, allow and deny entries and bans in force."""
     with for_people():
         applier = _applier()
-        entries, idle = applier.control.entries(), applier.control.idle()
+        found = entries(gate_of(current_app), rows=MOST_ENTRIES)
+        if found.problem:
+            raise ConfigurationError(found.problem)
     if as_json:
-        write_json(entries=[{**_entry_as_json(each), "idle": each.id in idle} for each in entries])
+        write_json(entries=found.entries, declared=found.declared)
         return
-    if not entries:
+    if not found.entries:
         write(["Nothing is changed: all limits are as declared."])
         return
+    now = applier.follower.in_force.time()
     rows = [
         (
             each.id,
-            f"{each}{' (matches nothing in the app)' if each.id in idle else ''}",
-            _until(each),
+            f"{each.text}{' (matches nothing in the app)' if each.idle else ''}",
+            _until(each, now),
             each.author,
             each.reason,
         )
-        for each in entries
+        for each in reversed(found.entries)
     ]
     write(console.columns(rows, headings=("ID", "CHANGE", "ENDS IN", "BY", "REASON")))
 
@@ -235,48 +311,38 @@ def entries_command(as_json: bool) -> None:
 def history_command(most: int, as_json: bool) -> None:
     """List the latest changes and resets, the newest first, with who made them and why."""
     with for_people():
-        changes = _applier().control.history(most)
+        _applier()
+        found = history(gate_of(current_app), most=most, rows=most)
+        if found.problem:
+            raise ConfigurationError(found.problem)
     if as_json:
-        write_json(changes=list(changes))
+        write_json(changes=found.changes)
         return
-    if not changes:
+    if not found.changes:
         write(["Nothing has been changed yet."])
         return
-    rows = [(_date(each["at"]), each["author"], f"{each['what']} {each['entry']}", each["reason"]) for each in changes]
+    rows = [
+        (f"{instant(each.at):%Y-%m-%d %H:%M:%S}", each.author, f"{each.what} {each.entry}", each.reason)
+        for each in found.changes
+    ]
     write(console.columns(rows, headings=("WHEN (UTC)", "BY", "CHANGE", "REASON")))
 
 
-def _preview_lines(preview: Preview) -> list[str]:
-    lines = console.paragraph(f"{preview.entry}, {_until(preview.entry, 'for ')}", indent=2, first="")
-    if preview.replaces is not None:
-        lines += console.paragraph(f"in place of {preview.replaces} ({preview.replaces.id})", indent=4, first="  ")
-    for each in preview.endpoints:
+def _impact_lines(found: Impact) -> list[str]:
+    entry = found.entry
+    lines = console.paragraph(f"{entry.text}, {_until(entry, time.time(), 'for ')}", indent=2, first="")
+    if found.replaces is not None:
+        lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id})", indent=4, first="  ")
+    for each in found.endpoints:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
-        lines += [f"    - {text}" for text in each.before if text not in each.after]
-        lines += [f"    + {text}" for text in each.after if text not in each.before]
-    if preview.warning:
-        lines += console.paragraph(f"Beware: {preview.warning}.", indent=2)
+        lines += [f"    - {text}" for text in each.before]
+        lines += [f"    + {text}" for text in each.after]
+    if found.warning:
+        lines += console.paragraph(f"Beware: {found.warning}.", indent=2)
     return lines
 
 
-def _until(entry: Override | Listing, before: str = "") -> str:
+def _until(entry: Entry, now: float, before: str = "") -> str:
     if entry.until is None:
-        return "lasting"
-    return before + console.duration(max(entry.until - time.time(), 0))
-
-
-def _date(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _entry_as_json(entry: Override | Listing) -> dict[str, Any]:
-    return entry.model_dump(mode="json", exclude_unset=True)
-
-
-def _preview_as_json(preview: Preview) -> dict[str, Any]:
-    return {
-        "entry": _entry_as_json(preview.entry),
-        "endpoints": [asdict(each) for each in preview.endpoints],
-        "replaces": None if preview.replaces is None else _entry_as_json(preview.replaces),
-        "warning": preview.warning,
-    }
+        return "permanently"
+    return before + console.duration(max(entry.until - now, 0))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import click
 
+from ...insight.keys import Key, keys, prefixes_of, stored_keys
 from .. import console
-from ..listing import ListedKey, describe_keys, prefixes_of, stored_keys
-from ..words import rule_as_json
 from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
 
 
@@ -32,34 +30,29 @@ def keys_command(prefix: str | None, limit: int, as_json: bool) -> None:
         require_shared_storage(gate)
         prefixes = prefixes_of(gate) if prefix is None else (prefix,)
         stored = stored_keys(gate, prefixes, limit + 1)
-        keys = describe_keys(gate, stored[:limit])
+        found = keys(gate, stored[:limit])
     truncated = len(stored) > limit
     if as_json:
-        write_json(prefixes=prefixes, keys=[_key_as_json(key) for key in keys], truncated=truncated)
+        write_json(prefixes=prefixes, keys=found, truncated=truncated)
         return
-    write(_keys_lines(keys, prefixes, truncated=truncated))
+    write(_lines(found, prefixes, truncated=truncated))
 
 
-def _keys_lines(keys: list[ListedKey], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
-    if not keys:
+def _lines(found: list[Key], prefixes: tuple[str, ...], *, truncated: bool) -> list[str]:
+    if not found:
         return [f"No key begins with {' or '.join(prefixes)}"]
     rows = [
         (
-            "?" if key.used is None else f"{key.used} of {key.rule.quota.burst}" if key.rule else str(key.used),
+            "?" if key.used is None else str(key.used) if key.quota is None else f"{key.used} of {key.quota}",
             "never" if key.ttl is None else console.duration(math.ceil(key.ttl)),
             key.key,
         )
-        for key in keys
+        for key in found
     ]
     lines = console.columns(rows, headings=("USED", "EXPIRES IN", "KEY"), whole=True)
     more = " There are more; see --limit." if truncated else ""
-    lines += ["", f"{console.plural(len(keys), 'key')}.{more}"]
-    for_ever = [key for key in keys if key.ttl is None]
+    lines += ["", f"{console.plural(len(found), 'key')}.{more}"]
+    for_ever = [key for key in found if key.ttl is None]
     if for_ever:
         lines += console.paragraph(f"{len(for_ever)} without a TTL: these are not ours, because ours all have one.")
     return lines
-
-
-def _key_as_json(key: ListedKey) -> dict[str, Any]:
-    rule = None if key.rule is None else rule_as_json(key.rule)
-    return {"key": key.key, "used": key.used, "ttl": key.ttl, "rule": rule}

@@ -8,27 +8,26 @@ from dataclasses import dataclass
 import click
 
 from ...declare.subjects import EVERYONE, LimitType, subjects_given
-from ...engine import ConfigurationError, Decision, Hit, StorageError
-from ...plan.endpoint import hits_of
-from ...serve.applier import applier_of
+from ...engine import ConfigurationError
+from ...insight.bans import note
+from ...insight.clients import Client, asked_at, require_limiters
+from ...insight.keys import all_keys, keys_of
+from ...insight.standing import BanStanding, RuleStanding, standing
 from ...serve.gate import AppGate
 from .. import console
-from ..everywhere import all_keys, keys_of
-from ..standing import require_limiters, standings_of
-from ..words import rule_text
-from .applied import by_request_of, subject_of
 from .base import (
     as_json,
-    bare_limiter,
+    client_options,
     command,
     current_gate,
     for_people,
+    options_for,
+    require_counted,
     require_shared_storage,
     user_name,
     write,
     write_json,
 )
-from .who import options_for, require_counted, who_options
 
 MOST_SHOWN = 20
 """The most keys that are listed before they are reset."""
@@ -36,7 +35,7 @@ MOST_SHOWN = 20
 
 @command("reset", short_help="Reset the quotas of a subject.")
 @click.argument("endpoint", required=False)
-@who_options
+@client_options
 @click.option("--everyone", is_flag=True, help="The quotas that everyone shares (type DEFAULT).")
 @click.option("--all", "everywhere", is_flag=True, help="At all endpoints, in functions and in checks.")
 @click.option("--everything", is_flag=True, help="All quotas of all subjects.")
@@ -116,34 +115,33 @@ class _Reset:
     as_json: bool
 
     def at(self, gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> None:
-        standings = standings_of(gate, endpoint, method, given)
-        require_limiters("reset", endpoint, standings, given, spelled=options_for)
+        require_limiters("reset", endpoint, asked_at(gate, endpoint, method, given), given, spelled=options_for)
         require_shared_storage(gate)
-        applied = [each for standing in standings for each in standing.applied]
-        hits = hits_of(applied)
-        by_request = ", ".join(dict.fromkeys(by_request_of(applied)))
-        if not hits:
+        requests = standing(gate, Client(given), endpoint=endpoint, method=method).requests
+        by_request = ", ".join(dict.fromkeys(name for each in requests for name in each.by_request))
+        quotas: dict[str, RuleStanding | BanStanding] = {}
+        for each in requests:
+            quotas |= {rule.key: rule for rule in each.rules} | {ban.key: ban for ban in each.bans}
+        if not quotas:
             raise ConfigurationError(
                 f'reset: the rules of {by_request} at "{endpoint}" depend on the request and are not known '
                 "here, so nothing was reset; --all in place of the endpoint resets whatever is used"
             )
-        rows = [(hit.name, subject_of(hit, applied), rule_text(hit.rule)) for hit in hits]
-        self._ask(console.columns(rows, indent=2), len(hits))
-        used, full = _used_and_full(bare_limiter(gate).peek(hits))
+        rows = [(each.name, each.shown, each.text) for each in quotas.values()]
+        self._ask(console.columns(rows, indent=2), len(quotas))
+        used = [each for each in quotas.values() if _is_used(each)]
+        full = [each for each in quotas.values() if not _is_used(each)]
         if not self.dry_run:
-            gate.limiter.reset(hits)
+            gate.limiter.reset(quotas)
             if used:
                 self._note(gate)
         if self.as_json:
-            found = {
-                "reset": [_hit_as_json(each) for each in used],
-                "full_already": [_hit_as_json(each) for each in full],
-            }
+            found = {"reset": list(map(_as_json, used)), "full_already": list(map(_as_json, full))}
             write_json(endpoint=endpoint, changed=not self.dry_run, **found)
             return
         for said, some in ((self._said, used), ("Full already", full)):
             if some:
-                console.echo(f"{said}: {', '.join(hit.name for hit in some)}.")
+                console.echo(f"{said}: {', '.join(each.name for each in some)}.")
         if by_request:
             write(console.paragraph(_OTHER_RULES.format(names=by_request)))
 
@@ -165,14 +163,9 @@ class _Reset:
 
     def _note(self, gate: AppGate) -> None:
         """Add a line to the history, if there is one."""
-        applier = applier_of(gate.app)
-        if not applier.enabled:
-            return
         author = user_name() if self.author is None else self.author
-        try:
-            applier.control.note("reset", self.what, reason=self.reason, author=author)
-        except (ConfigurationError, StorageError) as error:
-            console.echo(f"Reset, but the history does not show it: {error}", err=True)
+        if problem := note(gate, "reset", self.what, reason=self.reason, author=author):
+            console.echo(f"Reset, but the history does not show it: {problem}", err=True)
 
     @property
     def _said(self) -> str:
@@ -193,13 +186,9 @@ _OTHER_RULES = (
 )
 
 
-def _used_and_full(decision: Decision) -> tuple[list[Hit], list[Hit]]:
-    """The quotas that were used, and those that were not."""
-    statuses = decision.statuses
-    used: list[Hit] = [each.hit for each in statuses if each.reset_after or each.remaining < each.rule.quota.burst]
-    used += [ban.hit for ban in decision.bans if ban.reset_after and ban.hit not in used]
-    return used, [hit for hit in decision.hits if hit not in used]
+def _is_used(quota: RuleStanding | BanStanding) -> bool:
+    return bool(quota.reset_after or (isinstance(quota, RuleStanding) and quota.used))
 
 
-def _hit_as_json(hit: Hit) -> dict[str, str]:
-    return {"name": hit.name, "key": hit.key}
+def _as_json(quota: RuleStanding | BanStanding) -> dict[str, str]:
+    return {"name": quota.name, "key": quota.key}

@@ -10,13 +10,13 @@ import click
 from flask import current_app
 
 from ...engine.rules import UNITS
+from ...insight.text import rule_text
 from .. import console
 from ..simulate.page.peaks import page_of
 from ..simulate.picture import draw
 from ..simulate.suggest import Choice, Suggestion, declaration, suggest_for, traffic_of
 from ..simulate.watching import Watched
 from ..simulate.whatif import arrivals_of, share_from
-from ..words import rule_text
 from .base import as_json, command, for_people, write, write_json
 from .logs import (
     file_lines,

@@ -7,101 +7,92 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 import click
 
 from ...engine import StorageError
-from ...engine.errors import with_remedy
-from ...engine.storage.redis.uri import address_of
-from ...observe.traffic import RecentTraffic, TrafficReader, reader_of
+from ...engine.text import visible
+from ...insight.keys import SlotsInUse, slots_in_use
+from ...insight.traffic import EndpointTraffic, Now, RefusedSubject, RuleTraffic, now
 from ...serve.gate import AppGate
 from .. import console
-from ..slots import slots_in_use
-from ..top import Storage, bans_of, screen
-from ..top import as_json as top_as_json
 from .base import as_json, command, current_gate, for_people, require_shared_storage, write, write_json
 
 REFRESH_SECONDS = 1.0
-SECONDS = 5.0
-"""The time between two looks for slots in use and bans. For slots, SCAN goes through all keys of the server."""
+SLOTS_SECONDS = 5.0
+"""The time between two looks for slots in use: SCAN goes through all keys of the server."""
 PAUSE = 20
 """The time between two looks is at least this many times as long as a look takes."""
+MOST_ROWS = 10
+"""The most rows of each table."""
+BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 12
+"""Columns of a sparkline."""
+_SHORTEST = 6
+"""The fewest columns of a cell."""
+_WIDE = 100
+"""The fewest columns of a screen with sparklines."""
 _ALTERNATE, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-@command("top", short_help="Show live who is refused, where, and by which rule.")
-@click.option("--minutes", type=click.IntRange(1, 60), default=5, show_default=True, help="The time to look back.")
+@command("top", short_help="Show who is refused now, live.")
+@click.option(
+    "--minutes", type=click.IntRange(1, 60), default=5, show_default=True, help="The time to look back, in minutes."
+)
 @click.option("--once", is_flag=True, help="Show one screen and exit.")
 @as_json
 def top_command(minutes: int, once: bool, as_json: bool) -> None:
-    """Show live who is refused, where, and by which rule. Press q to quit.
+    """Show who is refused now, where, and by which rule. Press q to quit. If the output is not a terminal, this shows
+    one screen and ends.
 
-    The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): refusals a second by endpoint and rule,
-    checks that left less than 20 % of a quota (NEAR), and the subjects that are refused most. It also shows the bans in
-    force that limiters began (`flask multilimit entries` lists those made by hand), and the slots of Concurrent rules
-    in use now, wherever they were taken: at an endpoint, in a function or by a check.
+    The screen shows what all processes have counted (MULTILIMIT_TRAFFIC): rates of the last minute by endpoint; by
+    rule the checks that it refused, that left less than 20 % of a quota (NEAR) and that it would have refused
+    (SHADOW); and the subjects that are refused most. It also shows the bans in force that limiters began
+    (`flask multilimit bans` says of whom), and the slots of Concurrent rules in use now, wherever they were taken.
     """
     with for_people():
         gate = current_gate()
-        if not gate.settings.traffic:
-            raise click.ClickException("MULTILIMIT_TRAFFIC is False: nothing is counted.")
         require_shared_storage(gate)
-        reader = reader_of(gate.limiter.storage, gate.settings.key_prefix)
         live = not (once or as_json) and sys.stdout.isatty() and sys.stdin.isatty()
+        found = now(gate, minutes=minutes, patient=True)
+        if not found.counted:
+            raise click.ClickException(found.why_not)
         if live:
-            _show_live(gate, reader, minutes)
+            _show_live(gate, found)
             return
-        recent, storage = _read(gate, reader, minutes)
-        if recent is None:
-            raise click.ClickException(storage.error)
-        slots, bans = slots_in_use(gate), bans_of(reader.bans())
+        if found.storage.state == "failed":
+            raise click.ClickException(found.storage.error)
+        slots = slots_in_use(gate)
     if as_json:
-        write_json(**top_as_json(recent, storage, slots, bans))
+        write_json(found, slots=slots)
     else:
         size = shutil.get_terminal_size((80, 24))
-        write(screen(recent, storage, slots, bans, app=gate.app.name, columns=size.columns, rows=60))
+        write(screen(found, slots, app=gate.app.name, columns=size.columns, rows=60))
 
 
-def _read(gate: AppGate, reader: TrafficReader, minutes: int) -> tuple[RecentTraffic | None, Storage]:
-    name = address_of(getattr(gate.limiter.storage, "client", None)) or type(gate.limiter.storage).__name__
-    begin = time.perf_counter()
-    try:
-        reader.read(1)
-        milliseconds = (time.perf_counter() - begin) * 1000 / 2  # two round trips: the time, and one slice
-        return reader.read(minutes * 60), Storage(name, milliseconds)
-    except StorageError as error:
-        return None, Storage(name, None, with_remedy(error))
-
-
-def _show_live(gate: AppGate, reader: TrafficReader, minutes: int) -> None:
-    """Refresh until q or Ctrl-C. While the storage is away, the last screen stays, with the error above it."""
-    latest: RecentTraffic | None = None
-    slots, bans, due = [], [], -inf
+def _show_live(gate: AppGate, found: Now) -> None:
+    """Refresh until q or Ctrl-C. While the storage is away, the last numbers stay, with the error above them."""
+    slots: Sequence[SlotsInUse] = ()
+    due = -inf
     with _raw_keys():
         while True:
-            recent, storage = _read(gate, reader, minutes)
-            latest = recent or latest
             begin = time.monotonic()
-            if begin >= due and recent is not None:
+            if begin >= due and found.storage.state != "failed":
                 with contextlib.suppress(StorageError):  # the next look at the traffic reports it
-                    slots, bans = slots_in_use(gate), bans_of(reader.bans())
+                    slots = slots_in_use(gate)
                 end = time.monotonic()
-                due = end + max(SECONDS, PAUSE * (end - begin))
+                due = end + max(SLOTS_SECONDS, PAUSE * (end - begin))
             size = shutil.get_terminal_size((80, 24))
-            if latest is None:
-                lines = [f"{gate.app.name}: {storage.error}"[: size.columns]]
-            else:
-                lines = screen(
-                    latest, storage, slots, bans, app=gate.app.name, columns=size.columns, rows=size.lines - 1
-                )
+            lines = screen(found, slots, app=gate.app.name, columns=size.columns, rows=size.lines - 1)
             drawn = "".join(f"{console.styled(line)}{_CLEAR_LINE}\r\n" for line in lines)
             sys.stdout.write(_HOME + drawn + _CLEAR_BELOW + console.styled(console.style("q: quit", dim=True)))
             sys.stdout.flush()
             if _pressed() in {"q", "Q", "\x03", "\x1b"}:
                 return
+            found = now(gate, minutes=found.minutes, patient=True)
 
 
 def _pressed() -> str:
@@ -127,3 +118,140 @@ def _raw_keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
         sys.stdout.write(_BACK)
         sys.stdout.flush()
+
+
+# The screen
+
+
+def screen(found: Now, slots: Sequence[SlotsInUse] = (), *, app: str, columns: int, rows: int) -> list[str]:
+    """Lines that fit ``columns`` and ``rows``."""
+    lines = [_title(app, found, columns), _totals(found, columns), *_bans(found, columns), _storage(found, columns), ""]
+    if not found.endpoints:
+        return [*lines, "No checks in this time."][:rows]
+    room = max((rows - len(lines) - 2 * (4 if slots else 3) - 2) // (4 if slots else 3), 1)
+    wide = columns >= _WIDE
+    banned, begun = found.totals.banned.amount, found.totals.bans.amount
+    tables = (
+        (
+            ("ENDPOINT", "REFUSED/s", "PASSED/s", *(["BANNED/s"] * bool(banned)), *(["REFUSED"] * wide)),
+            [_endpoint_row(each, wide=wide, banned=bool(banned)) for each in found.endpoints],
+            None,
+        ),
+        (
+            ("RULE", "ENDPOINT", "REFUSES", "NEAR", "SHADOW", *(["BANS"] * bool(begun))),
+            [_rule_row(each, bans=bool(begun)) for each in found.rules],
+            None,
+        ),
+        (
+            ("REFUSED", "SUBJECT", "RULE", "ENDPOINT", "SINCE"),
+            [_subject_row(each, found.at) for each in found.subjects],
+            1,
+        ),
+        (
+            ("SLOTS", "SUBJECT", "ENDPOINT"),
+            [(_slots_used(each), _who(each.type, each.shown), each.endpoint) for each in slots],
+            None,
+        ),
+    )
+    for headings, cells, keep in tables:
+        lines += _table(headings, cells, room, columns, keep=keep)
+    return lines[:rows]
+
+
+def sparkline(series: Sequence[int]) -> str:
+    """The series as bars, the oldest first; slices are joined if there are more than :data:`SPARKS`."""
+    if not series:
+        return ""
+    size = -(-len(series) // SPARKS)
+    start = len(series) % size and size - len(series) % size
+    padded = [0] * start + list(series)
+    sums = [sum(padded[place : place + size]) for place in range(0, len(padded), size)]
+    most = max(sums)
+    return "".join(BARS[-(-amount * (len(BARS) - 1) // most)] if most else BARS[0] for amount in sums)
+
+
+def _title(app: str, found: Now, columns: int) -> str:
+    left = f"{app}, the last {console.duration(round(found.seconds or found.minutes * 60))}"
+    right = time.strftime("%H:%M:%S", time.localtime(found.at))
+    return console.style(f"{left}{right:>{max(columns - len(left), len(right) + 1)}}"[:columns], bold=True)
+
+
+def _totals(found: Now, columns: int) -> str:
+    passed, refused = found.totals.passed.rate, found.totals.refused.rate
+    banned, unanswered = found.totals.banned.rate, found.totals.unanswered.rate
+    share = f" ({refused / (passed + refused + banned + unanswered):.1%})" if refused else ""
+    more = f", {_rate(banned)} banned or denied" if banned else ""
+    more += f", {_rate(unanswered)} unanswered" if unanswered else ""
+    text = _cell(f"{_rate(passed)} passed, {_rate(refused)} refused a second{share}{more}", columns).rstrip()
+    return console.style(text, fg="red") if refused or banned or unanswered else text
+
+
+def _bans(found: Now, columns: int) -> list[str]:
+    if not found.bans_in_force:
+        return []
+    by_limiter = ", ".join(f"{each.endpoint} by {each.rule} {each.amount}" for each in found.bans_in_force)
+    total = sum(each.amount for each in found.bans_in_force)
+    return [_cell(f"{console.plural(total, 'ban')} in force: {by_limiter}", columns).rstrip()]
+
+
+def _storage(found: Now, columns: int) -> str:
+    storage = found.storage
+    if storage.milliseconds is None:
+        return console.style(_cell(f"storage away: {storage.error}", columns).rstrip(), fg="red")
+    name = storage.address or storage.name
+    return _cell(f"storage answers in {storage.milliseconds:.1f} ms, {name}", columns).rstrip()
+
+
+def _endpoint_row(each: EndpointTraffic, *, wide: bool, banned: bool) -> tuple[str, ...]:
+    amounts = each.amounts
+    rates = [amounts.refused.rate, amounts.passed.rate, *([amounts.banned.rate] * banned)]
+    return (each.endpoint, *map(_rate, rates), *([sparkline(each.series.refused)] * wide))
+
+
+def _rule_row(each: RuleTraffic, *, bans: bool) -> tuple[str, ...]:
+    return (each.rule, each.endpoint, str(each.refuses), str(each.near), str(each.shadows), *([str(each.bans)] * bans))
+
+
+def _subject_row(each: RefusedSubject, at: float) -> tuple[str, ...]:
+    ago = console.duration(max(round(at - each.since), 1))
+    return (str(each.refused), _who(each.type, each.shown), each.rule, each.endpoint, f"{ago} ago")
+
+
+def _slots_used(each: SlotsInUse) -> str:
+    return str(each.used) if each.limit is None else f"{each.used} of {each.limit}"
+
+
+def _who(type_name: str, shown: str) -> str:
+    return shown if type_name in {"ip", "default"} else f"{type_name} {shown}"
+
+
+def _rate(rate: float) -> str:
+    if rate < 0.005:
+        return "<0.01" if rate else "0"
+    return f"{rate:.2f}" if rate < 10 else f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
+
+
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], room: int, columns: int, *, keep: int | None = None
+) -> list[str]:
+    """At most ``room`` rows, one line each; nothing if there are none. ``keep`` is the place of a column that is
+    shortened only when the others cannot be any shorter."""
+    if not rows:
+        return []
+    shown = [headings, *([visible(cell) for cell in row] for row in rows[: min(room, MOST_ROWS)])]
+    sizes = [max(len(row[place]) for row in shown) for place in range(len(headings))]
+    while sum(sizes) + console.GAP * (len(sizes) - 1) > columns:
+        others = [place for place, size in enumerate(sizes) if place != keep and size > _SHORTEST]
+        widest = max(others if keep is not None and others else range(len(sizes)), key=lambda place: sizes[place])
+        sizes[widest] -= 1
+    lines = [
+        (" " * console.GAP).join(_cell(cell, size) for cell, size in zip(row, sizes, strict=True)) for row in shown
+    ]
+    left = len(rows) - len(shown) + 1
+    more = [f"+{left} more"] if left else []
+    return [console.style(lines[0].rstrip(), dim=True), *(line.rstrip() for line in lines[1:]), *more, ""]
+
+
+def _cell(text: str, size: int) -> str:
+    text = visible(text)
+    return text.ljust(size) if len(text) <= size else f"{text[: max(size - 1, 0)]}…"[:size]

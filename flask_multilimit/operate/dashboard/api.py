@@ -11,8 +11,19 @@ from flask import Response, jsonify
 from pydantic import TypeAdapter
 
 from ...control.store import KINDS
-from . import answers, changes, limits, now, pages, whatif, whatif_page
+from ...insight.changes import Entries, History
+from ...insight.limits import SHOWS, Limits
+from ...insight.traffic import SORTS, Now
+from ...insight.values import Described, as_json
+from . import changes, pages, whatif, whatif_page
 from .shell import url
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Described):
+    """Why there is no answer."""
+
+    error: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ class Operation:
 
     @property
     def view(self) -> Callable[[], Response]:
-        return lambda: jsonify(self.ask())
+        return lambda: jsonify(as_json(self.ask()))
 
     @property
     def endpoint(self) -> str:
@@ -59,49 +70,56 @@ OPERATIONS = (
     Operation(
         "now",
         "What happens now, and what happened in the last hour",
-        answers.Now,
-        pages.now_facts,
-        (ENDPOINT, Q, Parameter("sort", "The order of endpoints.", now.SORTS), PAGE),
+        Now,
+        pages.now_asked,
+        (
+            Parameter("minutes", "The time to look back, 1 to 60.", is_number=True),
+            ENDPOINT,
+            Q,
+            Parameter("sort", "The order of endpoints.", SORTS),
+            PAGE,
+        ),
     ),
     Operation(
         "limits",
         "Which limits apply where, and what changed them",
-        answers.Limits,
-        pages.limits_facts,
-        (Q, Parameter("show", "Which endpoints.", limits.SHOWS), PAGE),
+        Limits,
+        pages.limits_asked,
+        (Q, Parameter("show", "Which endpoints.", SHOWS), PAGE),
     ),
     Operation(
         "subject",
         "The quotas of one subject at every endpoint",
-        answers.Subject,
-        pages.subject_facts,
+        pages.Subject,
+        pages.subject_asked,
         (
             Parameter("who", "An address, a network, or a subject with its type: user:42"),
             Parameter("type", "The type of a subject, instead of who."),
             Parameter("value", "The subject of this type."),
+            ENDPOINT,
             PAGE,
         ),
     ),
     Operation(
         "change",
         "What a change would do; the form on the page makes it",
-        answers.Change,
-        pages.proposed_facts,
+        changes.Change,
+        pages.change_asked,
         tuple(Parameter(name, "A field of the form.") for name in changes.FIELDS),
     ),
     Operation(
         "lists",
         "Changes while the app runs",
-        answers.Lists,
-        pages.lists_facts,
+        Entries,
+        pages.lists_asked,
         (Parameter("kind", "Only entries of this kind.", KINDS), Q, PAGE),
     ),
-    Operation("history", "What was changed, by whom, when and why", answers.History, pages.history_facts, (Q, PAGE)),
+    Operation("history", "What was changed, by whom, when and why", History, pages.history_asked, (Q, PAGE)),
     Operation(
         "what-if",
         "What counts would have refused of the recorded traffic; null if nothing is recorded",
         whatif.Answer | None,
-        whatif_page.what_if_facts,
+        whatif_page.what_if_asked,
         (
             ENDPOINT,
             Parameter("type", "How requests are counted.", whatif.TYPES),
@@ -135,7 +153,7 @@ def api_document() -> Response:
     return jsonify(
         {
             "openapi": "3.1.0",
-            "info": {"title": "Limits", "summary": "What the dashboard of flask-multilimit shows", "version": "1"},
+            "info": {"title": "Limits", "summary": "What the dashboard of flask-multilimit shows", "version": "2"},
             "servers": [{"url": url("api").rstrip("/")}],
             "paths": {
                 f"/{each.name}": {
@@ -164,7 +182,7 @@ def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
     """The schemas of all answers by the name of the operation, and the components that they refer to."""
     answered: list[tuple[str, Any]] = [(each.name, each.answer) for each in OPERATIONS]
     adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [
-        (name, "serialization", TypeAdapter(type_)) for name, type_ in [*answered, ("problem", answers.Problem)]
+        (name, "serialization", TypeAdapter(type_)) for name, type_ in [*answered, ("problem", Problem)]
     ]
     schemas, models = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")
     return {name: schema for (name, _), schema in schemas.items()}, models["$defs"]

@@ -25,6 +25,7 @@ def install(blueprint: Blueprint, authenticator: Authenticator) -> None:
     blueprint.add_url_rule("/undo", "undo", pages.undo, methods=["POST"])
     blueprint.add_url_rule("/subject", "subject", pages.subject_page)
     blueprint.add_url_rule("/reset", "reset", pages.reset, methods=["POST"])
+    blueprint.add_url_rule("/unban", "unban", pages.unban, methods=["POST"])
     blueprint.add_url_rule("/lists", "lists", pages.lists_page)
     blueprint.add_url_rule("/history", "history", pages.history_page)
     blueprint.add_url_rule("/what-if", "what_if", what_if_page, methods=["GET", "POST"])

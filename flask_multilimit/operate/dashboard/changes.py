@@ -17,12 +17,11 @@ from ...declare.mistakes import InvalidData, Mistake
 from ...declare.networks import Networks
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
+from ...insight.impact import Impact, impact
+from ...insight.values import Described
 from ...plan.plans import Plans
 from ...serve.applier import applier_of
 from ...serve.gate import AppGate
-from .entries import entry_facts, in_force_of
-from .evidence import known_of
-from .hour import Hour
 from .visit import visit
 
 WHAT = ("rules", "times", "shadow", "unshadow", "off")
@@ -193,37 +192,20 @@ def _warning_of_self(preview: Preview) -> str:
     return SELF if network is not None and Networks([(network, True)]).find(address) else ""
 
 
-def facts(gate: AppGate, hour: Hour | None, found: Proposal) -> dict[str, Any]:
-    """What the page of a change shows, as JSON."""
-    preview = found.preview
-    differences = () if preview is None else preview.endpoints
-    return {
-        "given": {name: found.given.get(name, "") for name in FIELDS},
-        "mistakes": dict(found.mistakes),
-        "warning": found.warning,
-        "entry": None if preview is None else entry_facts(preview.entry),
-        "differences": [_difference(each) for each in differences[:MOST_DIFFERENCES]],
-        "differing": len(differences),
-        "known": [each.as_json() for each in known_of(hour, differences)],
-        "replaces": None if preview is None else _replaced(gate, preview),
-    }
+@dataclass(frozen=True, slots=True)
+class Change(Described):
+    """What a change would do. The form on the page makes it."""
+
+    given: Mapping[str, str]
+    mistakes: Mapping[str, str]
+    """By field; ``""`` has what is wrong with the whole."""
+    impact: Impact | None
 
 
-def _difference(difference: Any) -> dict[str, Any]:
-    return {
-        "endpoint": difference.endpoint,
-        "methods": list(difference.methods),
-        "before": [text for text in difference.before if text not in difference.after],
-        "after": [text for text in difference.after if text not in difference.before],
-    }
-
-
-def _replaced(gate: AppGate, preview: Preview) -> dict[str, Any] | None:
-    """The entry that it would replace."""
-    for each in in_force_of(applier_of(gate.app)).entries:
-        if each.target == preview.entry.target and each.id != preview.entry.id:
-            return entry_facts(each)
-    return None
+def change_of(gate: AppGate, found: Proposal) -> Change:
+    given = {name: found.given.get(name, "") for name in FIELDS}
+    found_impact = None if found.preview is None else impact(gate, found.preview, warning=found.warning)
+    return Change(given, found.mistakes, found_impact)
 
 
 def parts_at(plans: Plans, endpoint: str) -> list[tuple[str, str]]:

@@ -1,10 +1,13 @@
-"""Turns numbers into SVG: points of paths and labels of an axis. The templates draw the frames."""
+"""Turns numbers into text, and into SVG: points of paths and labels of an axis. The templates draw the frames."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from ...insight.text import instant
+from ...observe.traffic.counts import BUCKET_SECONDS
 
 PLANE = 600, 160
 """Width and height of the drawing; the browser stretches it."""
@@ -28,14 +31,14 @@ class Drawing(NamedTuple):
     """The rate at the upper edge."""
 
 
-def grouped(series: Sequence[int], last: int, *, slices: int, seconds: int) -> list[float]:
+def grouped(series: Sequence[int], last: int, *, slices: int) -> list[float]:
     """Rates per second of groups of ``slices``, the oldest first. The last slice of the series, number ``last``, is not
     over and is left out. Groups begin at multiples of their size, so that they do not change as time goes on."""
     begin, end = 0, len(series) - 1
     found = []
     while begin < end:
         until = min(begin + slices - (last - len(series) + 1 + begin) % slices, end)
-        found.append(sum(series[begin:until]) / ((until - begin) * seconds))
+        found.append(sum(series[begin:until]) / ((until - begin) * BUCKET_SECONDS))
         begin = until
     return found
 
@@ -78,3 +81,41 @@ def nice(most: float) -> float:
 def _points(rates: Sequence[float], width: int, height: int, scale: float) -> list[str]:
     step = width / max(len(rates) - 1, 1)
     return [f"{place * step:.1f},{height - rate * scale:.1f}" for place, rate in enumerate(rates)]
+
+
+# As text, in every language
+
+
+def number(value: float) -> str:
+    return f"{value:,}"
+
+
+def rate(value: float) -> str:
+    """A number per second, with about three digits."""
+    if value == 0:
+        return "0"
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f}"
+
+
+def axis(value: float) -> str:
+    """A round number for the axis of a drawing."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:g}"
+
+
+def share(part: float, whole: float) -> str:
+    """``1.3 %``; empty for nothing."""
+    if not part or not whole:
+        return ""
+    percent = 100 * part / whole
+    return f"{percent:.1f} %" if percent >= 0.1 else "< 0.1 %"
+
+
+def iso(at: float) -> str:
+    """For programs."""
+    return instant(at).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def utc(at: float) -> str:
+    """The time in UTC, for people without JavaScript. With it, they see their own zone."""
+    return instant(at).strftime("%Y-%m-%d %H:%M:%S UTC")

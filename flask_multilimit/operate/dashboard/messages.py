@@ -1,12 +1,14 @@
-"""The texts of the pages: English as in the templates, and Chinese by the English text."""
+"""The texts of the pages: English as in the templates, and other languages as their catalogues translate it."""
 
 from __future__ import annotations
 
+from functools import cache
+from gettext import GNUTranslations
+from importlib.resources import files
 from typing import Literal, cast
 
 from flask import Request
 
-from .chinese import CHINESE
 from .throttle import LANGUAGE
 
 Language = Literal["en", "zh"]
@@ -25,7 +27,14 @@ def language_of(asked: Request, locale: str) -> Language:
     return cast("Language", asked.accept_languages.best_match(list(LANGUAGES), "en"))
 
 
-def told(language: Language, text: str, /, **values: object) -> str:
+def translated(language: Language, text: str, /, **values: object) -> str:
     """``text`` in ``language``, with ``values`` in their places."""
-    sentence = CHINESE.get(text, text) if language == "zh" else text
+    sentence = text if language == "en" or not text else _catalogue(language).gettext(text)
     return sentence.format(**values) if values else sentence
+
+
+@cache
+def _catalogue(language: Language) -> GNUTranslations:
+    """The compiled catalogue: ``pybabel compile`` makes it."""
+    with files(__package__).joinpath("translations", f"{language}.mo").open("rb") as file:
+        return GNUTranslations(file)

@@ -1,7 +1,8 @@
-"""The pages: turn a request into facts, and these into a response."""
+"""The pages: turn a request into a value of insight, and this into a response. ``/api/`` shows the same values."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flask import Response, request
@@ -11,14 +12,17 @@ from ...control.store import KINDS
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...engine.text import SafeLogger
-from ...observe.traffic.counts import BUCKET_SECONDS
+from ...insight import bans, clients
+from ...insight.changes import Entries, History, entries, history
+from ...insight.limits import SHOWS, Limits, limits
+from ...insight.standing import Standing, standing
+from ...insight.traffic import Now, Series, looking, now, refused_subject
+from ...insight.values import ROWS, Described
 from ...serve.applier import applier_of
 from ...serve.gate import gate_in_force
-from . import changes, entries, limits, now, subject
-from .drawing import PLANE, SPARK, Drawing, drawn, grouped
+from . import changes
+from .drawing import PLANE, SPARK, Drawing, drawn, grouped, share
 from .forms import notice_given, notice_of, require_own_form
-from .numbers import share
-from .paging import page_asked
 from .shell import render, url
 from .throttle import require_few_changes
 from .visit import visit
@@ -26,61 +30,82 @@ from .visit import visit
 MAY_NOT = "You may look, but not change anything."
 SWITCHED_OFF = "MULTILIMIT_CONTROL or MULTILIMIT_ENABLED is False: nothing can be changed."
 GONE = "This entry is no longer in force."
+MINUTES = (5, 15, 60)
+"""The times that the page Now looks back."""
+MOST_PAGES = 1_000_000
+MOST_REFUSED = 10
 
 
-def now_facts() -> dict[str, Any]:
-    asked = request.args
-    return now.facts(
-        gate_in_force(),
-        endpoint=asked.get("endpoint"),
-        q=asked.get("q", ""),
-        sort=asked.get("sort", ""),
-        page=page_asked(asked),
-    )
+def shown(value: Described) -> dict[str, Any]:
+    """A value's fields by name, for a template."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
 
 
-def now_page() -> Response:
-    found = now_facts()
-    last, totals = found["series"]["last"], found["totals"]
-    everything = sum(totals[curve]["hour"] for curve in ("passed", "refused", "other"))
-    for each in found["endpoints"]:
-        each["drawing"] = _drawing(each["series"], last, slices=6, size=SPARK)
-    return render(
-        "now.html",
-        drawing=_drawing(found["series"], last, slices=3),
-        share=share(totals["refused"]["hour"], everything),
-        **found,
-    )
-
-
-def _drawing(series: dict[str, Any], last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
-    nothing = [0] * len(series["passed"])
-    passed, refused, other, near = (
-        grouped(series.get(curve, nothing), last, slices=slices, seconds=BUCKET_SECONDS)
-        for curve in ("passed", "refused", "other", "near")
-    )
-    return drawn(passed, refused, other, near, size=size)
-
-
-# Limits
-
-
-def limits_facts() -> dict[str, Any]:
-    _keep_up()
-    asked = request.args
-    with now.looking(gate_in_force()) as hour:
-        return limits.facts(
-            gate_in_force(), hour, q=asked.get("q", ""), show=asked.get("show", ""), page=page_asked(asked)
-        )  # fmt: skip
-
-
-def limits_page() -> Response:
-    return render("limits.html", shows=limits.SHOWS, **limits_facts())
+def number_asked(name: str, otherwise: int) -> int:
+    """A number in the query."""
+    text = request.args.get(name, "")
+    return min(int(text), MOST_PAGES) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
 
 
 def _keep_up() -> None:
     """Read the changes in force now, because another process may have made one a moment ago."""
     applier_of(gate_in_force().app).look()
+
+
+# Now
+
+
+def now_asked() -> Now:
+    asked = request.args
+    return now(
+        gate_in_force(),
+        minutes=number_asked("minutes", 60),
+        endpoint=asked.get("endpoint"),
+        q=asked.get("q", ""),
+        sort=asked.get("sort", ""),
+        page=number_asked("page", 1),
+    )
+
+
+def now_page() -> Response:
+    found = now_asked()
+    totals = found.totals
+    everything = sum(each.amount for each in (totals.passed, totals.refused, totals.banned, totals.unanswered))
+    drawings = [_drawing(each.series, found.last, slices=6, size=SPARK) for each in found.endpoints]
+    return render(
+        "now.html",
+        **{**shown(found), "endpoints": list(zip(found.endpoints, drawings, strict=True))},
+        drawing=_drawing(found.series, found.last, slices=max(found.minutes // 20, 1)),
+        share=share(totals.refused.amount, everything),
+        choices=MINUTES,
+    )
+
+
+def _drawing(series: Series, last: int, *, slices: int, size: tuple[int, int] = PLANE) -> Drawing:
+    other = [banned + unanswered for banned, unanswered in zip(series.banned, series.unanswered, strict=True)]
+    lines = (series.passed, series.refused, other, series.near)
+    return drawn(*(grouped(line, last, slices=slices) for line in lines), size=size)
+
+
+# Limits
+
+
+def limits_asked() -> Limits:
+    _keep_up()
+    gate, asked = gate_in_force(), request.args
+    with looking(gate) as memory:
+        return limits(
+            gate,
+            memory,
+            q=asked.get("q", ""),
+            show=asked.get("show", ""),
+            page=number_asked("page", 1),
+            without=request.blueprint or "",
+        )
+
+
+def limits_page() -> Response:
+    return render("limits.html", shows=SHOWS, **shown(limits_asked()))
 
 
 # Changes
@@ -129,116 +154,153 @@ def _to(address: str) -> Response:
     return Response(status=303, headers={"Location": address})
 
 
-def change_facts(found: changes.Proposal) -> dict[str, Any]:
-    with now.looking(gate_in_force()) as hour:
-        return changes.facts(gate_in_force(), hour, found)
-
-
-def proposed_facts() -> dict[str, Any]:
-    return change_facts(changes.proposed(gate_in_force(), changes.read(request.args)))
+def change_asked() -> changes.Change:
+    gate = gate_in_force()
+    return changes.change_of(gate, changes.proposed(gate, changes.read(request.args)))
 
 
 def _change(found: changes.Proposal) -> Response:
-    gate_in_force().plans.ensure()
-    shown = change_facts(found)
-    endpoint = found.given.get("endpoint", "")
+    gate = gate_in_force()
+    gate.plans.ensure()
     return render(
         "change.html",
         status=found.status,
-        parts_at=changes.parts_at(gate_in_force().plans, endpoint),
-        types=sorted({"default", *gate_in_force().plans.types}),
-        enabled=applier_of(gate_in_force().app).enabled,
-        shared=applier_of(gate_in_force().app).control.shared,
+        parts_at=changes.parts_at(gate.plans, found.given.get("endpoint", "")),
+        types=sorted({"default", *gate.plans.types}),
+        enabled=applier_of(gate.app).enabled,
+        shared=applier_of(gate.app).control.shared,
         fields=changes.FIELDS,
-        **shown,
+        most_shown=changes.MOST_DIFFERENCES,
+        **shown(changes.change_of(gate, found)),
     )
 
 
 # Subject
 
 
-def subject_facts() -> dict[str, Any]:
-    """What the page shows, as JSON. ``found`` is ``None`` if no subject was given, or an impossible one."""
+@dataclass(frozen=True, slots=True)
+class Subject(Described):
+    """Where one client stands."""
+
+    found: Standing | None
+    """``null`` if no client was named, or an impossible one."""
+    mistake: str
+
+
+def subject_asked() -> Subject:
     _keep_up()
+    gate = gate_in_force()
     try:
-        somebody = subject.Somebody.asked(gate_in_force(), request.args)
+        client = _client_asked()
+        if client is None:
+            return Subject(None, "")
+        with looking(gate) as memory:
+            endpoint = request.args.get("endpoint") or None
+            found = standing(gate, client, memory, endpoint=endpoint, page=number_asked("page", 1), rows=ROWS)
+            return Subject(found, "")
+    except StorageError as error:
+        return Subject(None, with_remedy(error))
     except ConfigurationError as error:
-        return {"found": None, "mistake": str(error)}
-    if somebody is None:
-        return {"found": None, "mistake": ""}
-    with now.looking(gate_in_force()) as hour:
-        return {"found": subject.facts(gate_in_force(), hour, somebody, page=page_asked(request.args)), "mistake": ""}
+        return Subject(None, str(error))
+
+
+def _client_asked() -> clients.Client | None:
+    """The client that the query names: by ``who``, as people write it, or by ``type`` and ``value``."""
+    gate, asked = gate_in_force(), request.args
+    if type_name := asked.get("type", ""):
+        return clients.client_of(gate, type_name, asked.get("value", ""))
+    text = asked.get("who", "").strip()
+    return clients.client_from(gate, text) if text else None
 
 
 def subject_page() -> Response:
-    shown = subject_facts()
-    found = shown["found"]
-    with now.looking(gate_in_force()) as hour:
-        top = [] if hour is None or found is not None else hour.top_subjects(now.MOST_SUBJECTS)
-        most = [now.subject_facts(gate_in_force(), each) for each in top]
+    gate, answer = gate_in_force(), subject_asked()
+    found = answer.found
+    with looking(gate) as memory:
+        top = [] if memory is None or found is not None else memory.refused(MOST_REFUSED)
     return render(
         "subject.html",
-        status=400 if shown["mistake"] else 200,
-        asked=request.args.get("who") or (found["who"] if found else ""),
+        status=400 if answer.mistake else 200,
+        asked=request.args.get("who") or (found.who if found else ""),
         done=notice_given("done"),
-        found=found,
-        mistake=shown["mistake"],
-        most=most,
-        plain=gate_in_force().settings.traffic_subjects == "plain",
+        unbanned=notice_given("unbanned"),
+        most=[refused_subject(gate, *each) for each in top],
+        plain=gate.settings.traffic_subjects == "plain",
+        **shown(answer),
     )
 
 
 def reset() -> Response:
-    """Reset the quotas of a subject, at one endpoint or everywhere."""
+    """Reset the quotas of a client, at one endpoint or everywhere."""
     _require_may_change(changes_limits=False)
-    form = request.form
-    endpoint = form.get("endpoint") or None
-    somebody = subject.Somebody.of(gate_in_force(), form.get("type", ""), form.get("value", ""))
+    gate, endpoint = gate_in_force(), request.form.get("endpoint") or None
+    client = _client_of_form()
     try:
-        number = subject.reset(gate_in_force(), somebody, endpoint)
+        number = bans.reset(gate, client, endpoint)
     except (ConfigurationError, StorageError) as error:
-        shown = with_remedy(error) if isinstance(error, StorageError) else str(error)
-        return render("refused.html", status=409, title="", why=shown)
-    _note_reset(f"{somebody.who or somebody.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
-    return _to(url("subject", type=form.get("type"), value=form.get("value"), done=notice_of(str(number))))
+        return _not_possible(error)
+    _note("reset", f"{client.text or client.shown} {f'at {endpoint}' if endpoint else 'at all endpoints'}")
+    return _to(_subject_url(done=notice_of(str(number))))
 
 
-def _note_reset(what: str) -> None:
+def unban() -> Response:
+    """Lift every ban of a client."""
+    _require_may_change()
+    try:
+        lifted = bans.unban(gate_in_force(), _client_of_form(), author=visit().author)
+    except (ConfigurationError, StorageError) as error:
+        return _not_possible(error)
+    if lifted.keys:
+        _note("unban", lifted.who)
+    return _to(_subject_url(unbanned=notice_of(str(len(lifted.entries) + len(lifted.keys)))))
+
+
+def _client_of_form() -> clients.Client:
+    return clients.client_of(gate_in_force(), request.form.get("type", ""), request.form.get("value", ""))
+
+
+def _subject_url(**notices: str) -> str:
+    return url("subject", type=request.form.get("type"), value=request.form.get("value"), **notices)
+
+
+def _not_possible(error: ConfigurationError | StorageError) -> Response:
+    why = with_remedy(error) if isinstance(error, StorageError) else str(error)
+    return render("refused.html", status=409, title="", why=why)
+
+
+def _note(what: str, entry: str) -> None:
     """Add a line to the history. The quotas are reset already, so an error does not change the answer."""
-    app = gate_in_force().app
-    try:
-        applier_of(app).control.note("reset", what, author=visit().author)
-    except (ConfigurationError, StorageError) as error:
-        SafeLogger(app.logger).error("Rate limits: the history does not show the reset of %s: %s", what, error)
+    if problem := bans.note(gate_in_force(), what, entry, author=visit().author):
+        logger = SafeLogger(gate_in_force().app.logger)
+        logger.error("Rate limits: the history does not show the %s of %s: %s", what, entry, problem)
 
 
 # Lists and history
 
 
-def lists_facts() -> dict[str, Any]:
+def lists_asked() -> Entries:
     asked = request.args
-    return entries.facts(gate_in_force(), kind=asked.get("kind", ""), q=asked.get("q", ""), page=page_asked(asked))
+    return entries(gate_in_force(), kind=asked.get("kind", ""), q=asked.get("q", ""), page=number_asked("page", 1))
 
 
 def lists_page(*, problem: str = "", status: int = 200) -> Response:
-    found = lists_facts()
-    done = request.args.get("done", "")
+    gate, done = gate_in_force(), request.args.get("done", "")
+    just_made = entries(gate, q=done).entries if done else ()
     return render(
         "lists.html",
         status=status,
         kinds=KINDS,
         failed=problem,
-        done=next((each for each in entries.all_facts(gate_in_force()) if each["id"] == done), None) if done else None,
+        done=next((each for each in just_made if each.id == done), None),
         undone=notice_given("undone"),
-        shared=applier_of(gate_in_force().app).control.shared,
-        **found,
+        shared=applier_of(gate.app).control.shared,
+        **shown(lists_asked()),
     )
 
 
-def history_facts() -> dict[str, Any]:
-    asked = request.args
-    return entries.history_facts(gate_in_force(), q=asked.get("q", ""), page=page_asked(asked))
+def history_asked() -> History:
+    return history(gate_in_force(), q=request.args.get("q", ""), page=number_asked("page", 1))
 
 
 def history_page() -> Response:
-    return render("history.html", **history_facts())
+    return render("history.html", **shown(history_asked()))

@@ -15,12 +15,12 @@ from werkzeug.exceptions import HTTPException
 
 from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
+from ...insight.text import duration
 from ...serve.gate import gate_in_force
-from .. import console
 from ..simulate.page.document import part
+from .drawing import axis, iso, number, rate, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
-from .messages import LANGUAGES, Language, told
-from .numbers import axis, iso, number, rate, share, utc
+from .messages import LANGUAGES, Language, translated
 from .throttle import LANGUAGE, remember_browser
 from .visit import visit
 
@@ -81,7 +81,7 @@ def refused(error: HTTPException) -> Response:
     if error.response is not None or "multilimit_visit" not in g:
         return cast("Response", error.get_response())
     why = error.description if error.description != type(error).description else NOT_LET_IN
-    shown = told(visit().language, str(why))
+    shown = translated(visit().language, str(why))
     if _page().startswith("api"):
         response = jsonify(error=why)
     elif visit().author:
@@ -136,7 +136,7 @@ def _frame() -> dict[str, Any]:
     return {
         "app_name": current_app.name,
         "as_json": _as_json(page),
-        "banners": [told(here.language, text) for text in _banners()],
+        "banners": [translated(here.language, text) for text in _banners()],
         "has_page": lambda name: f"{request.blueprint}.{name}" in current_app.view_functions,
         "here": lambda **changed: url(page, **{**request.args.to_dict(), "lang": None, **changed}),
         "in_language": lambda code: url(page, **{**request.args.to_dict(), "lang": code}),
@@ -150,7 +150,7 @@ def _frame() -> dict[str, Any]:
         "form_token": form_token,
         "form_field": FIELD,
         "can_sign": can_sign,
-        "t": partial(told, here.language),
+        "t": partial(translated, here.language),
         "url": url,
         "visit": here,
     }
@@ -183,8 +183,8 @@ def root() -> str:
 
 
 def _duration(language: Language, seconds: float) -> str:
-    number, _, unit = console.duration(seconds).partition(" ")
-    return f"{number} {told(language, unit)}" if unit else told(language, number)
+    number, _, unit = duration(seconds).partition(" ")
+    return f"{number} {translated(language, unit)}" if unit else translated(language, number)
 
 
 def _foreign_token() -> Markup:

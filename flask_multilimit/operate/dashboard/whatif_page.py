@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict
-from typing import Any
 
 from flask import Response, request
 from markupsafe import Markup
 from werkzeug.exceptions import BadRequest
 
 from ...engine import ConfigurationError
+from ...insight.limits import places_of
 from ...serve.gate import gate_in_force
 from ..simulate.page.document import part
 from ..simulate.page.peaks import slider_element
 from . import whatif
 from .forms import require_own_form
-from .limits import listing_of
 from .shell import render
 
 
@@ -31,7 +29,9 @@ def what_if_page() -> Response:
         "whatif.html",
         status=status,
         answer=answer,
-        endpoints=[each.name for each in listing_of(gate_in_force())],
+        endpoints=[
+            each.name for each in places_of(gate_in_force()) if not each.name.startswith(f"{request.blueprint}.")
+        ],
         most_bytes=whatif.MOST_UPLOADED,
         problem=problem,
         question=question,
@@ -53,12 +53,11 @@ def _answer_of_upload(question: whatif.Question) -> whatif.Answer:
         return whatif.of_upload(question, log)
 
 
-def what_if_facts() -> dict[str, Any] | None:
+def what_if_asked() -> whatif.Answer | None:
     try:
-        answer = whatif.of_recorded(whatif.Question.of(request.args))
+        return whatif.of_recorded(whatif.Question.of(request.args))
     except ConfigurationError as error:
         raise BadRequest(str(error)) from error
-    return None if answer is None else asdict(answer)
 
 
 def slider_file(name: str, mimetype: str) -> Response:

@@ -12,10 +12,11 @@ from ...config import PREFIX
 from ...declare.subjects import ANONYMOUS, LimitType
 from ...engine import StorageError
 from ...engine.keys import parts_of_key
+from ...insight.keys import prefixes_of, stored_keys
+from ...insight.limits import Place, limiters_of
+from ...insight.text import plural
 from ...plan.views import limited_inside_view
 from ...serve.gate import AppGate
-from ..console import plural
-from ..listing import ListedEndpoint, limiters_of, prefixes_of, stored_keys
 from .findings import Finding, Severity
 
 KEYS_LOOKED_AT = 1000
@@ -34,7 +35,7 @@ PROXY_HINTS = {
 """Environment variables that suggest a proxy in front of the app."""
 
 
-def examine_app(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+def examine_app(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     yield from _unknown_names(gate)
     yield from _declarations(gate, endpoints)
     yield from _hidden(gate, endpoints)
@@ -48,7 +49,7 @@ def _unknown_names(gate: AppGate) -> Iterator[Finding]:
         yield Finding("names", severity, f"A limit applies to nothing. {problem}.", "Correct the name, or remove it.")
 
 
-def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+def _declarations(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     if not gate.settings.enabled:
         yield Finding(
             "enabled",
@@ -72,7 +73,7 @@ def _declarations(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Fi
     yield Finding("declarations", Severity.HINT, f"{text}, {len(open_)} without any limit: {names}.", remedy)
 
 
-def _hidden(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+def _hidden(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     views = gate.app.view_functions
     found = {each.name: limited_inside_view(views[each.name]) for each in endpoints if each.name in views}
     told = [f"{name} ({', '.join(inside)})" for name, inside in found.items() if inside]

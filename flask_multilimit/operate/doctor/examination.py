@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...engine import ConfigurationError
+from ...insight.limits import places_of
 from ...serve.gate import AppGate
-from ..listing import endpoints_of
 from .app import examine_app
 from .control import examine_control
 from .findings import Finding, Severity
@@ -17,7 +17,7 @@ from .traffic import examine_traffic
 def examine(gate: AppGate) -> Iterator[Finding]:
     """Look at everything, in the order in which problems are best fixed."""
     try:
-        endpoints = endpoints_of(gate)
+        endpoints = [place for place in places_of(gate) if place.is_endpoint]
     except ConfigurationError as error:
         endpoints = []
         yield Finding("declarations", Severity.WRONG, str(error), "Correct it. Until then, requests fail.")

@@ -15,9 +15,9 @@ from ...engine import Rule
 from ...engine.storage import LocalStorage
 from ...engine.storage.redis.failures import code_of, storage_error
 from ...engine.storage.redis.uri import address_of
+from ...insight.limits import Place
+from ...insight.text import duration, plural
 from ...serve.gate import AppGate
-from ..console import duration, plural
-from ..listing import ListedEndpoint
 from .findings import FIX, Finding, Severity, remedy_for
 
 PINGS = 8
@@ -30,7 +30,7 @@ OLDEST_SERVER = (5,)
 """Older servers do not let a script write after it has read the clock."""
 
 
-def examine_server(client: Any, gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+def examine_server(client: Any, gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     address = address_of(client) or "the server"
     try:
         trips = [_timed(client.ping) for _ in range(PINGS)]
@@ -162,7 +162,7 @@ def _setting(client: Any, name: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _lazy_freeing(client: Any, endpoints: list[ListedEndpoint]) -> Finding:
+def _lazy_freeing(client: Any, endpoints: list[Place]) -> Finding:
     most = max((rule.count for rule in _logged(endpoints)), default=0)
     if most < MANY_ENTRIES:
         return Finding(
@@ -182,7 +182,7 @@ def _lazy_freeing(client: Any, endpoints: list[ListedEndpoint]) -> Finding:
     )
 
 
-def _logged(endpoints: list[ListedEndpoint]) -> Iterator[Rule]:
+def _logged(endpoints: list[Place]) -> Iterator[Rule]:
     for endpoint in endpoints:
         for listed in endpoint.limiters:
             yield from (rule for _, rule in listed.planned.rules if rule.algorithm == "sliding_window")

@@ -10,14 +10,14 @@ from ...config import PREFIX
 from ...engine import ClusterStorage, StorageError
 from ...engine.storage import LocalStorage
 from ...engine.storage.layers.guard.workers import workers_asked_for
+from ...insight.limits import Place
 from ...serve.gate import AppGate
-from ..listing import ListedEndpoint
 from .findings import FIX, Finding, Severity, remedy_for
 from .script import examine_script
 from .server import examine_server
 
 
-def examine_storage(gate: AppGate, endpoints: list[ListedEndpoint]) -> Iterator[Finding]:
+def examine_storage(gate: AppGate, endpoints: list[Place]) -> Iterator[Finding]:
     storage = gate.limiter.storage
     try:
         clients = _clients(storage)

@@ -95,7 +95,8 @@ def test_check_asks_the_lists_first(
     assert "Without this entry, the limits below would decide." in run.out
     assert "ip-20s           203.0.113.7  3 per 20 s" in run.out
     allowed = listing[0] == "allow"
-    assert answer["allowed"] is answer["requests"][0]["allowed"] is allowed
+    assert answer["allowed"] is allowed
+    assert answer["requests"][0]["allowed"] is False, "the limits alone"
     assert answer["listed"]["action"] == listing[0]
     assert answer["listed"]["who"] == listing[1]
     assert answer["retry_after"] == (0 if allowed else answer["listed"]["ends_in"])
@@ -130,6 +131,8 @@ def test_check_tells_how_many_strikes_are_left(on_server: Command, shop: FlaskCl
         "name": "ip-ban",
         "type": "ip",
         "subject": "203.0.113.7",
+        "shown": "203.0.113.7",
+        "text": "60 min, x 2 up to 24 h after 2 refusals in 10 min",
         "shadow": False,
         "holds": False,
         "level": 0,
@@ -171,6 +174,10 @@ def test_check_tells_who_refuses_and_for_how_long(on_server: Command, shop: Flas
         "name": "ip-20s",
         "type": "ip",
         "subject": "203.0.113.7",
+        "shown": "203.0.113.7",
+        "text": "3 per 20 s",
+        "quota": 3,
+        "used": 3,
         "count": 3,
         "time": 20,
         "algorithm": "sliding_window",
@@ -218,7 +225,7 @@ def test_check_knows_types_of_ones_own_and_several_together(on_server: Command, 
         "user-ip-3600s": 4,
         "api_key-3600s": 4,
     }
-    assert answer["not_asked"] == []
+    assert answer["not_asked"] == {}
     assert "ann + 203.0.113.7" in run.out
 
 

@@ -55,7 +55,7 @@ def test_a_healthy_server(on_server: Command, server: Server) -> None:
 def test_json(on_server: Command) -> None:
     run = on_server("doctor", "--json")
 
-    assert run.json["schema"] == 1
+    assert run.json["schema"] == 2
     assert run.json["healthy"] is True
     assert [found["name"] for found in run.json["findings"]] == [
         "declarations",

@@ -36,8 +36,8 @@ api.search  GET /api/search/<path:query>
   from MULTILIMIT_LIMITS["api.*"]
     ip-60s           ip       100 per minute   sliding_window
   from shop:search
-    user-ip-3600s    user+ip  30 per hour      token_bucket    burst 5; SHADOW:
-                                                               never refuses
+    user-ip-3600s    user+ip  30 per hour      token_bucket    SHADOW: never
+                                                               refuses; burst 5
     api_key          api_key  by request
 
 login  GET, POST /login
@@ -69,7 +69,7 @@ update  GET /update
     ip-3600s         ip       10 per hour      sliding_window
     default-86400s   default  1000 per day     sliding_window  charge_when
 
-no route  requests that match no route (404) or no method of it (405)
+unmatched  requests that match no route (404) or no method of it (405)
   from MULTILIMIT_APPLICATION_LIMITS
     application-60s  default  5000 per minute  sliding_window  scope application
   from MULTILIMIT_UNMATCHED_LIMITS
@@ -91,7 +91,7 @@ def test_every_endpoint_stands_there_with_its_limits_and_those_without(on_memory
 def test_json_says_the_same(on_memory: Command) -> None:
     listed = on_memory("limits", "--json").json
 
-    assert listed["schema"] == 1
+    assert listed["schema"] == 2
     endpoints = {endpoint["endpoint"]: endpoint for endpoint in listed["endpoints"]}
     assert sorted(endpoints) == ["api.items", "api.search", "health", "login", "secret", "send", "static", "update"]
     assert endpoints["health"]["limits"] == []
@@ -121,7 +121,17 @@ def test_a_ban_in_json_has_its_numbers(on_memory: Command) -> None:
 def test_a_limit_in_json_has_these_fields_and_no_others(on_memory: Command) -> None:
     (endpoint,) = (each for each in on_memory("limits", "--json").json["endpoints"] if each["endpoint"] == "api.items")
 
-    assert endpoint["limits"][-1] == {
+    limit = endpoint["limits"][-1]
+    assert limit == {
+        "limiter": "default",
+        "parts": ["default"],
+        "text": "1000 per hour",
+        "options": ["lease 2", "only POST", "cost 2"],
+        "changed": False,
+        "declared": None,
+        "traffic": None,
+        "entries": [],
+        "entries_in_all": 0,
         "name": "default-3600s",
         "count": 1000,
         "time": 3600,
@@ -236,6 +246,7 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
         "alerts",
         "allow",
         "ban",
+        "bans",
         "check",
         "config",
         "deny",
@@ -251,7 +262,9 @@ def test_the_help_names_every_command(on_memory: Command) -> None:
         "simulate",
         "suggest",
         "top",
+        "unban",
         "unset",
+        "why",
     ]
 
 
@@ -263,4 +276,4 @@ def test_what_is_changed_for_requests_without_a_route_is_listed(on_server: Comma
     (key,) = (each for each in on_server("keys", "--json").json["keys"] if "{unmatched}" in each["key"])
 
     assert limit["count"] == key["rule"]["count"] == 3
-    assert "ip-60s           ip       3 per minute " in on_server("limits").out.partition("no route  ")[2]
+    assert "ip-60s           ip       3 per minute " in on_server("limits").out.partition("unmatched  ")[2]

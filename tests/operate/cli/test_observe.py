@@ -53,7 +53,7 @@ def test_top_once(on_server: Command) -> None:
 def test_top_as_json(on_server: Command) -> None:
     told = on_server("top", "--json", "--minutes", "1").json
 
-    assert told["schema"] == 1
+    assert told["schema"] == 2
     assert told["subjects"][0]["refused"] == 30
     assert told["seconds"] <= 60
 

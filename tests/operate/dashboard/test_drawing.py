@@ -17,14 +17,14 @@ def test_the_upper_edge_is_a_round_number_above_all(most: float, top: float) -> 
 def test_groups_stay_as_they_are_while_time_goes_on() -> None:
     series = list(range(13))
 
-    now = grouped(series, 112, slices=3, seconds=10)
-    later = grouped([*series[1:], 99], 113, slices=3, seconds=10)
+    now = grouped(series, 112, slices=3)
+    later = grouped([*series[1:], 99], 113, slices=3)
 
     assert now[1:-1] == later[1 : len(now) - 1]
 
 
 def test_the_slice_that_has_only_begun_is_left_out() -> None:
-    assert grouped([30, 30, 1], 101, slices=1, seconds=10) == [3, 3]
+    assert grouped([30, 30, 1], 101, slices=1) == [3, 3]
 
 
 def test_areas_stand_on_top_of_each_other() -> None:

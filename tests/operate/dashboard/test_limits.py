@@ -86,8 +86,8 @@ def test_rules_of_subjects_are_shown_with_their_limiter(app: Flask, ada: FlaskCl
 
     (row,) = limits(ada, "?q=show")["endpoints"][0]["limits"]
 
-    assert len(row["subjects"]) == 3
-    assert row["subjects_in_all"] == 5
+    assert len(row["entries"]) == 3
+    assert row["entries_in_all"] == 5
     assert "and 2 more" in ada.get(f"{ROOT}limits?q=show").text
 
 

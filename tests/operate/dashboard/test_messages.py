@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from babel.messages.mofile import read_mo
+from babel.messages.pofile import read_po
 from jinja2 import Environment, nodes
 
 from flask_multilimit.engine.storage.layers import guard
+from flask_multilimit.insight import impact, standing
 from flask_multilimit.operate import dashboard
-from flask_multilimit.operate.dashboard import evidence
-from flask_multilimit.operate.dashboard.chinese import CHINESE
 
 from .conftest import ROOT
 from .test_now import asked
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path(next(iter(dashboard.__path__)))
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
+CATALOGUE = FOLDER / "translations" / "zh.po"
+with CATALOGUE.open("rb") as po:
+    CHINESE = {str(each.id): str(each.string) for each in read_po(po) if each.id}
 GUARD = Path(next(iter(guard.__path__)))
 WORKERS_FOUND_BY = {
     "memory of this process",
@@ -57,8 +61,8 @@ def _constants(node: nodes.Node) -> Iterator[str]:
 
 def texts_of_rooms() -> Iterator[str]:
     """Sentences that rooms hold in constants."""
-    for path in sorted(FOLDER.glob("*.py")):
-        if path.stem in {"chinese", "whatif"}:
+    for path in (*sorted(FOLDER.glob("*.py")), Path(str(impact.__file__)), Path(str(standing.__file__))):
+        if path.stem == "whatif":
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
@@ -75,13 +79,21 @@ def test_every_text_of_a_template_is_there_in_chinese(template: Path) -> None:
 def test_every_sentence_of_a_room_is_there_in_chinese() -> None:
     texts = set(texts_of_rooms())
 
-    assert evidence.MORE_PASS in texts
+    assert impact.MORE_PASS in texts
     assert sorted(texts - set(CHINESE)) == []
+
+
+def test_every_text_is_translated_and_the_compiled_catalogue_says_the_same() -> None:
+    with CATALOGUE.with_suffix(".mo").open("rb") as mo:
+        compiled = {str(each.id): str(each.string) for each in read_mo(mo) if each.id}
+
+    assert [text for text, chinese in CHINESE.items() if not chinese] == []
+    assert compiled == CHINESE, f"pybabel compile -i {CATALOGUE} -o {CATALOGUE.with_suffix('.mo')}"
 
 
 def test_no_translation_is_left_over() -> None:
     written = {text for template in TEMPLATES for text in texts_in(template)} | set(texts_of_rooms())
-    source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py") if path.stem != "chinese")
+    source = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py"))
     units = {"s", "ms", "min", "h", "d", "never", "closed", "open", "half-open"}
 
     named = written | units | WORKERS_FOUND_BY

@@ -8,7 +8,7 @@ import pytest
 
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
-from flask_multilimit.operate.dashboard.now import _HOUR as HOUR
+from flask_multilimit.insight.traffic import MEMORY
 from flask_multilimit.serve.gate import gate_of
 from support.asking import ask
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def count(app: Flask) -> None:
     """Let all that has happened be seen at once."""
     gate_of(app).audience.watched.background.once()
-    app.extensions.pop(HOUR, None)
+    app.extensions.pop(MEMORY, None)
 
 
 def json_of(browser: FlaskClient, page: str) -> Any:
@@ -46,9 +46,9 @@ def asked(app: Flask, times: int = 5, path: str = "/", **options: Any) -> None:
 def test_before_anything_happened_it_says_what_to_do(ada: FlaskClient) -> None:
     page = ada.get(ROOT).text
 
-    assert "No limit was checked in the last hour." in page
+    assert "No limit was checked in this time." in page
     assert "Send a request to a view that has a limit" in page
-    assert "Nobody was refused in the last hour." in page
+    assert "Nobody was refused in this time." in page
 
 
 def test_what_happened_is_there(app: Flask, ada: FlaskClient) -> None:
@@ -67,8 +67,8 @@ def test_the_same_as_json(app: Flask, ada: FlaskClient) -> None:
 
     found = json_of(ada, "now")
 
-    assert found["totals"]["passed"]["hour"] == 2
-    assert found["totals"]["refused"]["hour"] == 3
+    assert found["totals"]["passed"]["amount"] == 2
+    assert found["totals"]["refused"]["amount"] == 3
     assert [each["endpoint"] for each in found["endpoints"]] == ["show"]
     assert sum(found["series"]["refused"]) == 3
     assert found["subjects"][0]["shown"] == "203.0.113.7"
@@ -82,7 +82,7 @@ def test_one_endpoint(app: Flask, ada: FlaskClient) -> None:
 
     found = json_of(ada, "now?endpoint=api.mine")
 
-    assert found["totals"]["passed"]["hour"] == 2
+    assert found["totals"]["passed"]["amount"] == 2
     assert [each["type"] for each in found["subjects"]] == ["user"]
     assert "<title>api.mine" in ada.get(f"{ROOT}?endpoint=api.mine").text
 

@@ -8,10 +8,8 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
-from flask_multilimit.operate import listing
-from flask_multilimit.operate.listing import describe_keys, stored_keys
-from flask_multilimit.operate.slots import slots_in_use
-from flask_multilimit.operate.top import SlotsInUse
+from flask_multilimit.insight import keys as keys_room
+from flask_multilimit.insight.keys import SlotsInUse, keys, slots_in_use, stored_keys
 from flask_multilimit.serve.gate import gate_of
 
 if TYPE_CHECKING:
@@ -43,8 +41,8 @@ def test_those_who_hold_most_of_what_they_may_come_first(server: Server, redis_c
     responses += [client.get("/report", environ_base={"REMOTE_ADDR": "203.0.113.7"}) for _ in range(2)]
 
     assert slots_in_use(gate_of(app)) == [
-        SlotsInUse("report", 2, 2, "ip", "203.0.113.7"),
-        SlotsInUse("export", 1, 5, "default", ""),
+        SlotsInUse("report", 2, 2, "ip", "203.0.113.7", "203.0.113.7"),
+        SlotsInUse("export", 1, 5, "default", "", "everyone"),
     ]
     for response in responses:
         response.close()
@@ -73,15 +71,15 @@ def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: 
     held = [client.get(path) for path in ("/dynamic", "/checks", "/checks", "/report")]
 
     found = slots_in_use(gate_of(app))
-    assert sorted(found) == [
-        SlotsInUse("a service", 2, None, "default", ""),
-        SlotsInUse("by_request", 1, None, "ip", "127.0.0.1"),
-        SlotsInUse("checked", 2, None, "default", ""),
-        SlotsInUse("report", 1, 2, "ip", "127.0.0.1"),
+    assert sorted(found, key=lambda each: each.endpoint) == [
+        SlotsInUse("a service", 2, None, "default", "", "everyone"),
+        SlotsInUse("by_request", 1, None, "ip", "127.0.0.1", "127.0.0.1"),
+        SlotsInUse("checked", 2, None, "default", "", "everyone"),
+        SlotsInUse("report", 1, 2, "ip", "127.0.0.1", "127.0.0.1"),
     ]
     assert [each.endpoint for each in found[2:]] == ["by_request", "report"], "an unknown limit may be used up"
-    keys = describe_keys(gate_of(app), stored_keys(gate_of(app), ["rate_limit:"], containing=":concurrency:"))
-    assert sorted(key.used or 0 for key in keys) == [1, 1, 2, 2]
+    found_keys = keys(gate_of(app), stored_keys(gate_of(app), ["rate_limit:"], containing=":concurrency:"))
+    assert sorted(key.used or 0 for key in found_keys) == [1, 1, 2, 2]
     for response in held:
         response.close()
     assert slots_in_use(gate_of(app)) == []
@@ -91,15 +89,15 @@ def test_slots_are_shown_wherever_they_were_taken(server: Server, redis_client: 
 def test_where_many_quotas_lie_beside_them_slots_are_found(
     server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "MOST_OTHER_KEYS", 0)
-    monkeypatch.setattr("flask_multilimit.operate.slots.MOST_KEYS", 1)
+    monkeypatch.setattr(keys_room, "MOST_OTHER_KEYS", 0)
+    monkeypatch.setattr(keys_room, "MOST_SLOT_KEYS", 1)
     app = app_on(server.url)
     for number in range(20):
         redis_client.set(f"rate_limit:{{many}}:ip:{number}:fixed_window:60000", 1, ex=60)
 
     response = app.test_client().get("/export")
 
-    assert slots_in_use(gate_of(app)) == [SlotsInUse("export", 1, 5, "default", "")]
+    assert slots_in_use(gate_of(app)) == [SlotsInUse("export", 1, 5, "default", "", "everyone")]
     response.close()
     gate_of(app).limiter.close()
 

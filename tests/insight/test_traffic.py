@@ -8,9 +8,9 @@ import pytest
 
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.tallies import TalliesInMemory
+from flask_multilimit.insight.traffic import ALL, SLICES, TrafficMemory
 from flask_multilimit.observe.traffic import Check, Counts, Refused, RuleCount, TrafficReader
 from flask_multilimit.observe.traffic.counts import BUCKET_SECONDS, Places, bucket_at, tallies_of
-from flask_multilimit.operate.dashboard.hour import ALL, SLICES, Hour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class World:
         self._seconds = seconds_an_answer
         self._kept = TalliesInMemory(lambda: self.now)
         self._number = 0
-        self.hour = Hour(TrafficReader(self, PREFIX), clock=lambda: self.monotonic)
+        self.memory = TrafficMemory(TrafficReader(self, PREFIX), clock=lambda: self.monotonic)
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         return self._kept.tally(tallies, source=source, number=number)
@@ -49,10 +49,10 @@ class World:
         bucket = bucket_at(self.now - ago)
         self.tally(tallies_of(Places(PREFIX), bucket, counts), source="test", number=self._number)
 
-    def look(self) -> Hour:
+    def look(self) -> TrafficMemory:
         self.monotonic += 10
-        with self.hour.looking() as hour:
-            return hour
+        with self.memory.looking() as memory:
+            return memory
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
@@ -72,26 +72,26 @@ def test_amounts_are_summed_up_by_endpoint_and_in_all() -> None:
     world.happens(some(3, 2), ago=600)
     world.happens(Counts({Check("quote", "shadowed", "storage"): 5, Check("quote", "denied", "list"): 1}))
 
-    hour = world.look()
+    memory = world.look()
 
-    assert hour.total("search", "passed") == 3
-    assert hour.total("search", "refused") == 2
-    assert hour.total("search", "ip-60s", "refuses") == 2
-    assert hour.total("quote", "other") == 1
-    assert hour.total(ALL, "passed") == 8
-    assert sum(hour.series("search", "passed")) == 3
-    assert hour.series("search", "passed")[-61] == 3
-    assert hour.series("nowhere", "passed") == [0] * SLICES
+    assert memory.total("search", "passed") == 3
+    assert memory.total("search", "refused") == 2
+    assert memory.total("search", "ip-60s", "refuses") == 2
+    assert memory.total("quote", "banned") == 1
+    assert memory.total(ALL, "passed") == 8
+    assert sum(memory.series("search", "passed")) == 3
+    assert memory.series("search", "passed")[-61] == 3
+    assert memory.series("nowhere", "passed") == (0,) * SLICES
 
 
 def test_what_changes_is_read_again_and_counted_once() -> None:
     world = World()
     for _ in range(8):
         world.happens(some(1))
-        assert world.look().is_complete
+        assert world.look().is_complete()
         world.pass_(5)
 
-    assert world.hour.total("search", "passed") == 8
+    assert world.memory.total("search", "passed") == 8
 
 
 def test_what_is_an_hour_old_is_forgotten() -> None:
@@ -104,8 +104,8 @@ def test_what_is_an_hour_old_is_forgotten() -> None:
     world.pass_(BUCKET_SECONDS)
 
     assert world.look().total("search", "passed") == 0
-    assert world.hour.top_subjects(10) == []
-    assert list(world.hour.names()) == []
+    assert world.memory.refused(10) == []
+    assert list(world.memory.names()) == []
 
 
 def test_nobody_looked_for_a_day() -> None:
@@ -123,19 +123,19 @@ def test_slow_answers_are_waited_for_as_long_as_a_page_may_take_and_the_rest_com
     for minute in range(60):
         world.happens(some(1), ago=60 * minute)
 
-    first = world.look().seconds
+    first = world.look().seconds()
     looks = 1
-    while not world.look().is_complete:
+    while not world.look().is_complete():
         looks += 1
 
     assert first < 600
     assert looks > 5
-    assert world.hour.total("search", "passed") == 60
+    assert world.memory.total("search", "passed") == 60
     assert max(world.asked) <= 20
 
 
 def test_quick_answers_are_all_read_at_once() -> None:
-    assert World().look().is_complete
+    assert World().look().is_complete()
 
 
 def test_two_looks_within_a_second_ask_once() -> None:
@@ -143,7 +143,7 @@ def test_two_looks_within_a_second_ask_once() -> None:
     world.look()
     asked = len(world.asked)
 
-    with world.hour.looking():
+    with world.memory.looking():
         assert len(world.asked) == asked
 
 
@@ -162,10 +162,10 @@ def test_a_storage_that_goes_away_leaves_what_is_known() -> None:
     world.look()
     world.away = True
 
-    hour = world.look()
+    memory = world.look()
 
-    assert str(hour.problem) == "it is away"
-    assert hour.total("search", "passed") == 3
+    assert str(memory.problem) == "it is away"
+    assert memory.total("search", "passed") == 3
     world.away = False
     assert world.look().problem is None
 
@@ -174,8 +174,8 @@ def test_a_storage_that_is_known_to_be_away_is_not_asked() -> None:
     world = World()
     world.monotonic += 10
 
-    with world.hour.looking(is_away=True) as hour:
-        assert (hour.at, world.asked) == (0.0, [])
+    with world.memory.looking(is_away=True) as memory:
+        assert (memory.at, world.asked) == (0.0, [])
 
 
 def test_who_is_refused_most_with_the_latest_series() -> None:
@@ -184,13 +184,33 @@ def test_who_is_refused_most_with_the_latest_series() -> None:
     world.happens(some(0, 4), ago=40)
     world.happens(some(0, 4), ago=10)
 
-    (found,) = world.look().top_subjects(5)
+    (found,) = world.look().refused(5)
 
-    assert (found.subject, found.refused) == ("203.0.113.7", 13)
-    assert world.now - 50 <= found.since <= world.now - 40
-    assert world.hour.top_subjects(5, endpoint="quote") == []
-    assert world.hour.refused_where(lambda type_name, _: type_name == "ip", 5) == [found]
-    assert world.hour.refused_where(lambda type_name, _: type_name == "user", 5) == []
+    assert found[:2] == (ADA, 13)
+    assert world.now - 50 <= found[2] <= world.now - 40
+    assert world.memory.refused(5, lambda who: who.endpoint == "quote") == []
+    assert world.memory.refused(5, slices=6)[0][:2] == (ADA, 8)
+
+
+def test_a_shorter_time_has_its_own_amounts() -> None:
+    world = World()
+    world.happens(some(3, 2), ago=1800)
+    world.happens(some(4, 1), ago=60)
+
+    memory = world.look()
+
+    assert memory.total("search", "passed", slices=30) == 4
+    assert memory.total("search", "ip-60s", "refuses", slices=30) == 1
+    assert len(memory.series("search", "passed", slices=30)) == 30
+    assert memory.total("search", "passed") == 7
+
+
+def test_rates_are_divided_by_the_time_since_the_first_check() -> None:
+    world = World()
+    world.happens(some(140))
+    world.pass_(10)
+
+    assert world.look().rate("search", "passed") == pytest.approx(10)
 
 
 def test_a_clock_that_steps_back_makes_no_negative_amounts() -> None:
@@ -203,4 +223,4 @@ def test_a_clock_that_steps_back_makes_no_negative_amounts() -> None:
     world.pass_(7300)
 
     assert world.look().total("search", "passed") >= 0
-    assert min(world.hour.series("search", "passed")) >= 0
+    assert min(world.memory.series("search", "passed")) >= 0

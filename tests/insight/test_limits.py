@@ -9,14 +9,13 @@ from flask import request
 from flask.views import MethodView
 from werkzeug.routing import Rule as Route
 
-from flask_multilimit import IP, MultiLimit, rate_limiter
+from flask_multilimit import IP, Concurrent, MultiLimit, Rule, rate_limiter
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import RedisStorage
+from flask_multilimit.insight.keys import SlotsInUse, keys, prefixes_of, slots_in_use, stored_keys
+from flask_multilimit.insight.limits import Limit, endpoint_limits, places_of
+from flask_multilimit.insight.text import rule_text
 from flask_multilimit.operate.doctor.examination import examine
-from flask_multilimit.operate.listing import describe_keys, endpoints_of, prefixes_of, stored_keys, unmatched_of
-from flask_multilimit.operate.slots import slots_in_use
-from flask_multilimit.operate.top import SlotsInUse
-from flask_multilimit.operate.words import rule_text
 from flask_multilimit.serve.applier import applier_of
 from flask_multilimit.serve.gate import AppGate, gate_of
 from support.asking import statuses, view
@@ -33,12 +32,17 @@ def control_of(app: Flask) -> Control:
         return applier_of(app).control
 
 
+def limits_of(gate: AppGate, endpoint: str) -> list[Limit]:
+    places = [place for place in places_of(gate) if place.name == endpoint]
+    return [limit for place in places for limit in endpoint_limits(gate, place).limits]
+
+
 def rules_of(gate: AppGate) -> list[str]:
-    return [f"{name}: {rule_text(rule)}" for each in unmatched_of(gate) for name, rule in each.planned.rules]
+    return [f"{each.name}: {each.text}" for each in limits_of(gate, "unmatched")]
 
 
 def methods_of(gate: AppGate, endpoint: str) -> list[tuple[str, ...] | None]:
-    return [each.methods for listed in endpoints_of(gate) if listed.name == endpoint for each in listed.limiters]
+    return [each.methods for each in limits_of(gate, endpoint)]
 
 
 class TestUnmatchedRequests:
@@ -65,7 +69,7 @@ class TestUnmatchedRequests:
         gate = gate_of(app)
         assert statuses(app, "/a", "/b", "/c") == [404, 404, 429]
         assert rules_of(gate) == ["default-3600s: 9 per hour", "further-60s: 2 per minute"]
-        assert unmatched_of(gate)[-1].planned.declaration.where == f"override {entry.id}"
+        assert limits_of(gate, "unmatched")[-1].from_ == f"override {entry.id}"
         assert "users" in {each.name for each in examine(gate)}
 
     def test_their_keys_are_known(self, app: Flask, redis_client: redis.Redis) -> None:
@@ -76,13 +80,12 @@ class TestUnmatchedRequests:
 
         responses = [app.test_client().get(path) for path in ("/a", "/b")]
 
-        listed = describe_keys(gate, stored_keys(gate, prefixes_of(gate)))
-        assert {(rule_text(each.rule), each.used) for each in listed if each.rule} == {
-            ("3 per minute", 2),
-            ("7 at once", 2),
+        listed = keys(gate, stored_keys(gate, prefixes_of(gate)))
+        assert {(each.quota, each.used, each.rule and each.rule.algorithm) for each in listed} == {
+            (3, 2, "sliding_window"),
+            (7, 2, "concurrency"),
         }
-        assert all(each.rule for each in listed)
-        assert slots_in_use(gate) == [SlotsInUse("unmatched", 2, 7, "ip", "127.0.0.1")]
+        assert slots_in_use(gate) == [SlotsInUse("unmatched", 2, 7, "ip", "127.0.0.1", "127.0.0.1")]
         for response in responses:
             response.close()
         gate.limiter.close()
@@ -104,9 +107,7 @@ class TestUnmatchedRequests:
         ]
         MultiLimit(app, unmatched_limits=limits)
 
-        listed = {
-            rule_text(rule): each.methods for each in unmatched_of(gate_of(app)) for _, rule in each.planned.rules
-        }
+        listed = {each.text: each.methods for each in limits_of(gate_of(app), "unmatched")}
 
         assert listed == {"1 per minute": ("POST", "PROPFIND"), "2 per hour": ("GET",), "3 per day": None}
 
@@ -145,3 +146,28 @@ class TestEndpoints:
         app.add_url_rule("/", view_func=Page.as_view("page"))
 
         assert methods_of(gate_of(app), "page") == [None, ("GET",), ("POST",)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(60, 100), "100 per minute"),
+        (Rule(20, 3), "3 per 20 s"),
+        (Concurrent(5), "5 at once"),
+        (Concurrent(5, timeout=300), "5 at once"),
+    ],
+)
+def test_a_rule_reads_as_it_is_written(rule: Rule, text: str) -> None:
+    assert rule_text(rule) == text
+
+
+@pytest.mark.parametrize(("options", "name"), [({}, "ip"), ({"name": "tier"}, "tier")], ids=["unnamed", "named"])
+def test_a_limiter_with_rules_by_request_is_listed_by_its_name_or_its_type(
+    app: Flask, options: dict[str, Any], name: str
+) -> None:
+    MultiLimit(app)
+    app.add_url_rule("/", "show", rate_limiter(type=IP, rules=lambda: "2/minute", **options)(view()))
+
+    (row,) = limits_of(gate_of(app), "show")
+
+    assert (row.name, row.type, row.count, row.by_request) == (name, "ip", None, True)

@@ -1,0 +1,163 @@
+"""Which bans hold, whoever began them; and what an operator can do: lift them, and reset quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from ..control.entries import Listing, Override
+from ..declare.subjects import LimitType
+from ..engine import BanStatus, ConfigurationError, StorageError
+from ..engine.algorithms import BAN
+from ..engine.bans import BanRule
+from ..engine.hits import BanHit, Hit
+from ..engine.keys import parts_of_key
+from ..engine.storage import Inspectable
+from ..serve.applier import applier_of
+from ..serve.gate import AppGate
+from .clients import Client, hits_of_client
+from .keys import keys_of, peeked, prefixes_of, rules_by_keys, stored_keys
+from .limits import limiters_of
+from .text import subject_text
+from .values import Described
+
+MOST_BAN_KEYS = 10_000
+"""The most keys of bans and strikes to look at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BanInForce(Described):
+    """A client that is banned."""
+
+    who: str
+    """As `unban` takes it."""
+    shown: str
+    """For people."""
+    by: str
+    """The name of the ban in header fields; or the person who made it."""
+    endpoint: str
+    """Where its limiter counts; ``*`` for one that somebody made."""
+    ends_in: float | None
+    level: int = 0
+    """How many bans it repeats."""
+    id: str = ""
+    """Of the entry that somebody made."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted(Described):
+    """What was lifted."""
+
+    who: str
+    entries: tuple[str, ...]
+    """Bans that somebody had made, as text."""
+    keys: tuple[str, ...]
+    """Of bans that limiters began."""
+
+
+def bans(gate: AppGate) -> list[BanInForce]:
+    """Every ban in force: first those that people made, then those that limiters began, as far as the storage can list
+    its keys. Raises :class:`StorageError` and :class:`ConfigurationError`."""
+    return [*_by_hand(gate), *_by_limiters(gate)]
+
+
+def _by_hand(gate: AppGate) -> Iterator[BanInForce]:
+    applier = applier_of(gate.app)
+    now = applier.follower.in_force.time()
+    for each in applier.control.entries() if applier.enabled else ():
+        if each.kind == "ban":
+            yield BanInForce(
+                who=str(each.who),
+                shown=str(each.who),
+                by=each.author,
+                endpoint="*",
+                ends_in=None if each.until is None else max(each.until - now, 0.0),
+                id=each.id,
+                reason=each.reason,
+            )
+
+
+def _by_limiters(gate: AppGate) -> list[BanInForce]:
+    if not isinstance(gate.limiter.storage, Inspectable):
+        return []
+    stored = stored_keys(gate, prefixes_of(gate), MOST_BAN_KEYS, containing=f":{BAN}:")
+    rules, names = rules_by_keys(gate), _names_by_stem(gate)
+    hits = [
+        BanHit(each.key, rule, cost=0, name="declared")
+        for each in stored
+        if (parts := parts_of_key(each.key)) is not None
+        and isinstance(rule := rules.get((parts.stem, parts.type, parts.algorithm, parts.window)), BanRule)
+    ]
+    held = [status for decision in peeked(gate, hits) for status in decision.bans if status.holds]
+    found = [_of_limiter(status, names) for status in held]
+    return sorted(found, key=lambda each: each.ends_in or 0.0)
+
+
+def _of_limiter(status: BanStatus, names: Mapping[str, tuple[str, str]]) -> BanInForce:
+    parts = parts_of_key(status.hit.key)
+    assert parts is not None
+    endpoint, name = names[parts.stem]
+    value = unquote(parts.subject)
+    return BanInForce(
+        who=value if parts.type == LimitType.IP.value else f"{parts.type}:{value}",
+        shown=subject_text(parts.type, value),
+        by=name,
+        endpoint=endpoint,
+        ends_in=status.retry_after,
+        level=status.level,
+    )
+
+
+def _names_by_stem(gate: AppGate) -> dict[str, tuple[str, str]]:
+    return {each.planned.stem: (each.scope, each.planned.ban_name) for each in limiters_of(gate)}
+
+
+def unban(gate: AppGate, client: Client, *, reason: str = "", author: str = "", dry_run: bool = False) -> Lifted:
+    """Lift every ban of ``client``: those that people made about it (not about networks that contain it), and those
+    that limiters began, at endpoints, in functions and in checks. Raises :class:`StorageError` and
+    :class:`ConfigurationError`."""
+    applier = applier_of(gate.app)
+    entries: list[Override | Listing] = []
+    if applier.enabled and client.who is not None:
+        known = applier.control.entries()
+        entries = [each for each in known if each.kind == "ban" and each.who == client.who]
+    keys = _ban_keys(gate, client)
+    if not dry_run:
+        for each in entries:
+            applier.control.undo(each.id, reason=reason, author=author)
+        gate.limiter.reset(keys)
+    return Lifted(client.text or client.shown, tuple(map(str, entries)), tuple(keys))
+
+
+def _ban_keys(gate: AppGate, client: Client) -> list[str]:
+    """The keys of its bans. Where a plan knows them, strikes that have not led to a ban yet stay."""
+    held = {hit.key: hit for hit in hits_of_client(gate, client) if isinstance(hit, BanHit)}
+    found = [ban.hit.key for decision in peeked(gate, held.values()) for ban in decision.bans if ban.holds]
+    if client.given and isinstance(gate.limiter.storage, Inspectable):
+        elsewhere = keys_of(gate, client.given, containing=f":{BAN}:")
+        found += [key for key in elsewhere if key not in held]
+    return found
+
+
+def reset(gate: AppGate, client: Client, endpoint: str | None = None) -> int:
+    """Reset the quotas of ``client`` at ``endpoint``, or at all endpoints; return their number. Raises
+    :class:`StorageError`, and :class:`ConfigurationError` if no limit counts this client."""
+    hits: list[Hit] = hits_of_client(gate, client, endpoint)
+    if not hits:
+        raise ConfigurationError(f"no limit counts {client.shown}, so nothing was reset")
+    gate.limiter.reset(hits)
+    return len(hits)
+
+
+def note(gate: AppGate, what: str, entry: str, *, reason: str = "", author: str = "") -> str:
+    """Add a line to the history about something that was done. Returns why it could not be added, or nothing."""
+    applier = applier_of(gate.app)
+    if not applier.enabled:
+        return ""
+    try:
+        applier.control.note(what, entry, reason=reason, author=author)
+    except (ConfigurationError, StorageError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,199 @@
+"""What is changed while the app runs: the entries in force, and the history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..control.document import Document
+from ..control.entries import Listing, Override
+from ..control.store import KINDS, Kind
+from ..engine import ConfigurationError, StorageError
+from ..engine.errors import with_remedy
+from ..serve.applier import ControlApplier, applier_of
+from ..serve.gate import AppGate
+from .values import Described, From, Paging, paged
+
+MOST_HISTORY = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(Described):
+    """A change while the app runs: a limit that differs, or a subject that is allowed, denied or banned."""
+
+    id: str
+    kind: Kind
+    text: str
+    """For people."""
+    author: str
+    reason: str
+    since: float
+    until: float | None
+    """``null``: until somebody undoes it."""
+    who: str = ""
+    status: int | None = None
+    """The status of a denied request; ``null``: as MULTILIMIT_DENY_STATUS says."""
+    endpoint: str = ""
+    rule: str = ""
+    limiter: str = ""
+    rules: Any = ""
+    """Text, or a list of rules."""
+    times: float = 1
+    off: bool = False
+    shadow: bool | None = None
+    limit: Any = None
+    """An additional limit, as it would be declared."""
+    idle: bool = False
+    """Whether it matches nothing in the app."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesInForce(Described):
+    """The number of entries, as far as the process that answers knows."""
+
+    enabled: bool
+    shared: bool
+    problem: str
+    """Why the newest changes cannot be applied."""
+    override: int
+    ban: int
+    deny: int
+    allow: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryCounts(Described):
+    """The number of entries of each kind."""
+
+    override: int
+    ban: int
+    deny: int
+    allow: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredEntry(Described):
+    """An entry of a list in the settings, which stays as long as the app runs."""
+
+    kind: str
+    text: str
+    from_: From
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Described):
+    """The changes in force."""
+
+    kind: str
+    """The kind that was asked for; empty: all."""
+    q: str
+    entries: tuple[Entry, ...]
+    """The latest first."""
+    counts: EntryCounts
+    declared: tuple[DeclaredEntry, ...]
+    problem: str
+    """Why the entries are not the newest."""
+    paging: Paging
+
+
+@dataclass(frozen=True, slots=True)
+class PastChange(Described):
+    """One change that was made."""
+
+    at: float
+    author: str
+    what: str
+    entry: str
+    id: str
+    reason: str
+    in_force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class History(Described):
+    """What was changed, the newest first."""
+
+    q: str
+    changes: tuple[PastChange, ...]
+    all: int
+    problem: str
+    paging: Paging
+
+
+def entry_of(entry: Override | Listing, *, idle: bool = False) -> Entry:
+    given = entry.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    known = {name: value for name, value in given.items() if name in Entry.__dataclass_fields__}
+    return Entry(**{**known, "text": str(entry), "kind": entry.kind, "until": entry.until, "idle": idle,
+                    "author": entry.author, "reason": entry.reason})  # fmt: skip
+
+
+def document_in_force(gate: AppGate) -> Document:
+    """The changes in force as far as this process knows, without asking the storage."""
+    in_force = applier_of(gate.app).follower.in_force
+    return in_force.document.at(in_force.time())
+
+
+def changes_in_force(gate: AppGate) -> ChangesInForce:
+    applier = applier_of(gate.app)
+    kinds = Counter(each.kind for each in document_in_force(gate).entries)
+    problem = str(applier.control.problem or "")
+    return ChangesInForce(applier.enabled, applier.control.shared, problem, *(kinds[kind] for kind in KINDS))
+
+
+def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int | None = None) -> Entries:
+    """The changes in force, as the storage has them; if it does not answer, those that this process knows."""
+    document, problem = _newest(gate)
+    kind = kind if kind in KINDS else ""
+    wanted = [
+        each
+        for each in document.entries
+        if kind in {"", each.kind} and q.lower() in f"{each} {each.author} {each.reason} {each.id}".lower()
+    ]
+    wanted.sort(key=lambda each: -each.since)
+    shown, paging = paged(wanted, page) if rows is None else paged(wanted, page, rows)
+    idle = _idle(gate, shown)
+    kinds = Counter(each.kind for each in document.entries)
+    return Entries(
+        kind=kind,
+        q=q,
+        entries=tuple(entry_of(each, idle=each.id in idle) for each in shown),
+        counts=EntryCounts(*(kinds[each] for each in KINDS)),
+        declared=declared_entries(gate),
+        problem=problem,
+        paging=paging,
+    )
+
+
+def _newest(gate: AppGate) -> tuple[Document, str]:
+    try:
+        return Document(entries=applier_of(gate.app).control.entries()), ""
+    except (StorageError, ConfigurationError) as error:
+        return document_in_force(gate), with_remedy(error) if isinstance(error, StorageError) else str(error)
+
+
+def _idle(gate: AppGate, entries: Iterable[Override | Listing]) -> set[str]:
+    """The entries that match nothing in the app."""
+    met = gate.plans.overrides.met
+    overrides = (each for each in entries if isinstance(each, Override))
+    return {each.id for each in overrides if each.id not in met and each in gate.plans.entries}
+
+
+def declared_entries(gate: AppGate) -> tuple[DeclaredEntry, ...]:
+    listed = () if gate.access is None else gate.access.declared
+    return tuple(DeclaredEntry(each.action, f"{each.action} {each.who}", each.where) for each in listed)
+
+
+def history(gate: AppGate, *, q: str = "", page: int = 1, rows: int = 50, most: int = MOST_HISTORY) -> History:
+    """What was changed. If the storage does not answer, nothing, and the reason."""
+    applier: ControlApplier = applier_of(gate.app)
+    try:
+        changes, problem = applier.control.history(most), ""
+    except StorageError as error:
+        changes, problem = [], with_remedy(error)
+    in_force = {each.id for each in document_in_force(gate).entries}
+    wanted = [each for each in changes if q.lower() in " ".join(map(str, each.values())).lower()]
+    shown, paging = paged(wanted, page, rows)
+    past = tuple(PastChange(**each, in_force=each["what"] == "set" and each["id"] in in_force) for each in shown)
+    return History(q, past, len(changes), problem, paging)

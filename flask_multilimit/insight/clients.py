@@ -1,0 +1,195 @@
+"""Whom somebody asks about: reads the text that names a client, and finds the limiters that count it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..declare.addresses import network_of
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
+from ..declare.who import Who
+from ..engine import ConfigurationError, Hit
+from ..engine.errors import brief
+from ..observe.traffic.counts import encodable, short
+from ..plan.endpoint import Applied, hits_of
+from ..plan.standings import AppliedAt, standings_given
+from ..serve.gate import AppGate
+from .limits import places_of
+from .text import subject_text
+from .traffic import memory_of
+
+if TYPE_CHECKING:
+    from ..serve.access import Listed
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A subject, a network of them, or several subjects that a request has together."""
+
+    given: Mapping[str, str]
+    """Its subjects by type; none for a network of many clients."""
+    who: Who | None = None
+    """As lists name it; ``None`` if no list can."""
+
+    @property
+    def subject(self) -> Subject | None:
+        """The subject; of several, the first. ``None`` for a network of many clients."""
+        return next((Subject(*each) for each in self.given.items()), None)
+
+    @property
+    def text(self) -> str:
+        """As commands and forms take it; empty if they cannot name it."""
+        return "" if self.who is None else str(self.who)
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        named = [(name, value) for name, value in self.given.items() if name != ANONYMOUS or len(self.given) == 1]
+        return " + ".join(subject_text(*each) for each in named) if named else self.text
+
+    @property
+    def address(self) -> str:
+        """The address; of a network that counts as one client, its first; empty if it is not known."""
+        if self.who is not None and self.who.network is not None:
+            return self.who.network.address
+        return self.given.get(LimitType.IP.value, "").partition("/")[0]
+
+
+def client_from(gate: AppGate, text: str) -> Client:
+    """The client that ``text`` names: ``203.0.113.7``, ``2001:db8::/64``, ``user:42``, ``api_key:key-0``; a value alone
+    where it can be of one type only. Raises :class:`ConfigurationError`, which names the choices."""
+    text = text.strip()
+    try:
+        who = Who.parse(text)
+    except ConfigurationError:
+        types = _types_for(gate, text)
+        if len(types) != 1:
+            if types:
+                choices = ", ".join(f"{name}:{text}" for name in types)
+                raise ConfigurationError(f"{brief(text)} may be of several types; say which: {choices}") from None
+            raise
+        return client_of(gate, types[0], text)
+    if who.network is None:
+        return client_of(gate, who.type_name, who.value)
+    client = network_of(who.network.address, gate.settings.ipv6_prefix)
+    if who.network.num_addresses == 1 or client == str(who.network):
+        return Client(_with_anonymous(client), who)
+    return Client({}, who)
+
+
+def client_of(gate: AppGate, type_name: str, value: str) -> Client:
+    """A subject by the name of its type."""
+    if type_name == LimitType.IP.value:
+        value = network_of(value, gate.settings.ipv6_prefix)
+    try:
+        who: Who | None = Who.parse(f"{type_name}:{value}")
+    except ConfigurationError:
+        who = None
+    return Client(_with_anonymous(value) if type_name == LimitType.IP.value else {type_name: value}, who)
+
+
+def _with_anonymous(address: str) -> dict[str, str]:
+    """An address also counts as a user who is not logged in."""
+    return {LimitType.IP.value: address, ANONYMOUS: address}
+
+
+def _types_for(gate: AppGate, value: str) -> list[str]:
+    """The types that a ``value`` without one may have: those under which it was refused or changed lately, otherwise
+    all of the app."""
+    gate.plans.ensure()
+    if not value or _NOT_BARE.search(value) or value in gate.plans.types:
+        return []
+    types = [name for name in gate.plans.types if name not in _NEVER_BARE and "+" not in name]
+    memory = memory_of(gate)
+    with nullcontext() if memory is None else memory.looking(patient=True):
+        found = [] if memory is None else memory.refused(len(types) + 1, lambda who: who.subject == value)
+    seen = {who.type for who, *_ in found} & set(types)
+    return sorted(seen) if len(seen) == 1 else sorted(types)
+
+
+_NOT_BARE = re.compile(r":|\s|^[\d./]*\.[\d./]*$")
+"""What is no value by itself: an address with a mistake in it, several words."""
+_NEVER_BARE = {LimitType.IP.value, EVERYONE.type, ANONYMOUS}
+
+
+# The limiters that count it
+
+
+def asked_at(gate: AppGate, endpoint: str, method: str | None, given: Mapping[str, str]) -> list[AppliedAt]:
+    """What a request of the ``given`` subjects asks at ``endpoint`` (``unmatched``: without a route); without a
+    ``method``, for each of its methods. Raises :class:`ConfigurationError` if there is no such endpoint, or it does not
+    take the method."""
+    return standings_given(gate.plans, endpoint, method, given)
+
+
+def asked_everywhere(gate: AppGate, client: Client) -> Iterator[AppliedAt]:
+    """The same at all endpoints where a limiter may count ``client``, and for requests without a route."""
+    if not client.given:
+        return
+    types = set(client.given)
+    if ANONYMOUS in types and gate.settings.anonymous_user == "ip":
+        types.add(LimitType.USER.value)
+    for place in places_of(gate):
+        counted = {name for each in place.limiters for name in _names_of(each.planned.declaration.type_name)}
+        if types & counted:
+            yield from asked_at(gate, place.name, None, client.given)
+
+
+def hits_of_client(gate: AppGate, client: Client, endpoint: str | None = None) -> list[Hit]:
+    """The quotas of ``client`` alone, not those that everyone shares: at ``endpoint``, or everywhere."""
+    asked = asked_everywhere(gate, client) if endpoint is None else asked_at(gate, endpoint, None, client.given)
+    found: dict[str, Hit] = {}
+    for each in asked:
+        own: Iterable[Applied] = (limiter for limiter in each.applied if limiter.subject != EVERYONE)
+        found.update({hit.key: hit for hit in hits_of(own)})
+    return list(found.values())
+
+
+def require_limiters(
+    what: str,
+    endpoint: str,
+    asked: list[AppliedAt],
+    given: Mapping[str, str],
+    *,
+    spelled: Callable[[tuple[str, ...]], str],
+) -> None:
+    """Raise :class:`ConfigurationError` unless a limiter at ``endpoint`` counts one of the ``given`` subjects.
+
+    ``spelled`` writes how a caller gives a subject of these parts.
+    """
+    if any(each.applied for each in asked):
+        return
+    types = {name: parts for each in asked for name, parts in each.types.items()}
+    if not types:
+        raise ConfigurationError(f'{what}: no limit applies to "{endpoint}"; `flask multilimit limits` lists them')
+    limited_by = ", ".join(f"{name} ({spelled(parts)})" for name, parts in types.items())
+    raise ConfigurationError(
+        f'{what}: no limit at "{endpoint}" counts {" and ".join(given)}; it is limited by {limited_by}'
+    )
+
+
+def listed_of(gate: AppGate, client: Client) -> Listed | None:
+    """The entry of an allow or deny list that decides about its requests, before any limit."""
+    lists = gate.access
+    if lists is None or not client.given:
+        return None
+    resolve, types = gate.subjects.given(client.given), gate.plans.types
+
+    def subject_of(type_name: str) -> Subject | None:
+        if type_name in client.given:
+            return Subject(type_name, client.given[type_name])
+        return resolve(types[type_name], type_name) if type_name in types else None
+
+    return lists.of_client(client.address, subject_of)
+
+
+def in_traffic(client: Client) -> dict[str, str]:
+    """Its subjects by type, as traffic keeps them."""
+    return {type_name: encodable(short(value)) for type_name, value in client.given.items()}
+
+
+def _names_of(type_name: str) -> set[str]:
+    return {type_name, *type_name.split("+")}

@@ -1,0 +1,117 @@
+"""What a change would do, and what the last hour says about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..control.document import Difference, Preview
+from ..observe.events import NEAR_LIMIT
+from ..serve.gate import AppGate
+from .changes import Entry, entry_of
+from .traffic import TrafficMemory, looking, rule_traffic
+from .values import Described
+
+_RULE = re.compile(r"(?P<count>\d+) (?:per (?P<time>[\d.]+m?s)|at once)")
+_SHADOW = " (shadow)"
+MOST_SENTENCES = 50
+"""The most sentences about one change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence(Described):
+    """What the last hour says about one rule that changes."""
+
+    endpoint: str
+    rule: str
+    text: str
+    template: str
+    """The text in English, with places for the numbers; the pages translate it."""
+    numbers: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Impact(Described):
+    """What a change would do."""
+
+    entry: Entry
+    endpoints: tuple[Difference, ...]
+    """The endpoints whose limits would differ, each with the rules that do."""
+    replaces: Entry | None
+    """The entry about the same limit or client that it replaces. Undoing the change does not restore it."""
+    warning: str
+    """Why it must be confirmed; empty if it need not."""
+    evidence: tuple[Evidence, ...]
+
+
+def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
+    """What the change of a ``preview`` would do; ``warning`` adds to its own."""
+    with looking(gate) as memory:
+        evidence = () if memory is None else tuple(evidence_of(memory, preview.endpoints))
+    return Impact(
+        entry=entry_of(preview.entry),
+        endpoints=tuple(map(_differing, preview.endpoints)),
+        replaces=None if preview.replaces is None else entry_of(preview.replaces),
+        warning=preview.warning or warning,
+        evidence=evidence,
+    )
+
+
+def _differing(each: Difference) -> Difference:
+    return Difference(
+        each.endpoint,
+        each.methods,
+        tuple(text for text in each.before if text not in each.after),
+        tuple(text for text in each.after if text not in each.before),
+    )
+
+
+def evidence_of(memory: TrafficMemory, differences: Sequence[Difference]) -> list[Evidence]:
+    found = (known for each in differences for known in _of_endpoint(memory, each))
+    unique = {(each.endpoint, each.rule): each for each in found}
+    return list(unique.values())[:MOST_SENTENCES]
+
+
+def _of_endpoint(memory: TrafficMemory, difference: Difference) -> Iterable[Evidence]:
+    before, after = _by_name(difference.before), _by_name(difference.after)
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            did = rule_traffic(memory, difference.endpoint, name)
+            numbers = {"refuses": did.refuses, "near": did.near, "shadows": did.shadows}
+            text = _sentence(old, new, numbers)
+            yield Evidence(difference.endpoint, name, text.format(**numbers), text, numbers)
+
+
+def _by_name(texts: Iterable[str]) -> dict[str, str]:
+    return dict(text.partition(": ")[::2] for text in texts)
+
+
+WOULD_HAVE_PASSED = "It refused {refuses:,} checks. They would have passed, unless another rule refuses them."
+SHADOW_REFUSES = "As a shadow, it would have refused {shadows:,} checks."
+MORE_PASS = "It refused {refuses:,} checks. At most that many more would have passed."
+FEW_REFUSED = "It refused {refuses:,} checks. At most {near:,} more would have been refused."
+NOBODY_NEAR = "Nobody came near it, and it refused nothing. How near clients came to the new one is not known."
+NOT_KNOWN = (
+    "It refused {refuses:,} checks, and {near:,} passed with more than 80 % of it used. How many more the new one "
+    "would have refused is not known: make it a shadow first, and look here again."
+)
+NEW = "It did not exist, so nothing is known about it: make it a shadow first, and look here again."
+BY_REQUEST = "Its rules depend on the request, so nothing is known about it."
+
+
+def _sentence(old: str | None, new: str | None, numbers: Mapping[str, int]) -> str:
+    if old is None:
+        return NEW
+    if new is None or (new.endswith(_SHADOW) and not old.endswith(_SHADOW)):
+        return SHADOW_REFUSES if old.endswith(_SHADOW) else WOULD_HAVE_PASSED
+    if old.endswith(_SHADOW) and not new.endswith(_SHADOW) and old == f"{new}{_SHADOW}":
+        return SHADOW_REFUSES
+    before, after = _RULE.match(old), _RULE.match(new)
+    if before is None or after is None:
+        return BY_REQUEST
+    share = int(after["count"]) / int(before["count"])
+    if before["time"] == after["time"] and share >= NEAR_LIMIT:
+        return MORE_PASS if share >= 1 else FEW_REFUSED
+    return NOT_KNOWN if numbers["near"] or numbers["refuses"] else NOBODY_NEAR

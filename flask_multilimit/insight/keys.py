@@ -1,0 +1,212 @@
+"""The quotas in storage: which keys there are, whom they count, how much of each is used. It looks at all keys, so it
+is for people, never for a check."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..control.store import is_control
+from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
+from ..engine import ConfigurationError, Decision, Hit, Limiter, Rule, StorageError
+from ..engine.bans import BanRule
+from ..engine.hits import BanHit
+from ..engine.keys import escape_subject, hash_tag_of, parts_of_key, scope_of_stem
+from ..engine.rules import CONCURRENCY, MAX_COUNT
+from ..engine.storage import Inspectable, StoredKey
+from ..observe.traffic.counts import is_traffic
+from ..serve.gate import AppGate
+from .limits import RuleFields, limiters_of
+from .text import subject_text
+from .values import Described
+
+PEEKED_TOGETHER = 50
+"""The most keys to peek at in one round trip."""
+MOST_OTHER_KEYS = 1000
+"""The most keys that are not quotas: for traffic, two for each ten seconds of an hour and one per process; for
+control, two."""
+MOST_SLOT_KEYS = 1000
+"""The most keys to look at for slots in use."""
+MOST_SLOTS_SHOWN = 20
+
+RuleOfKeys = tuple[str, str, str, str]
+"""What the keys of a rule have in common: the stem, the type, the algorithm and the window."""
+_LOGS = ("sliding_window", "fixed_window", "sliding_window_counter", CONCURRENCY)
+"""Algorithms whose state shows the units used, whatever the count of the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Described):
+    """A key in storage, and what can be known about it."""
+
+    key: str
+    ttl: float | None
+    """Seconds until it expires; ``null``: never, so it is not ours."""
+    used: int | None
+    """Units used now; ``null``: not known without the rule."""
+    quota: int | None
+    """Units that may be used."""
+    rule: RuleFields | None
+    """The rule that an endpoint declares for it; ``null`` if no endpoint does, or no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsInUse(Described):
+    """A subject of a Concurrent rule."""
+
+    endpoint: str
+    """The endpoint, or the scope of a check or of a function."""
+    used: int
+    limit: int | None
+    """``null`` if it is not known here, because code or the request determines it."""
+    type: str
+    subject: str
+    shown: str
+    """The subject for people."""
+
+
+def prefixes_of(gate: AppGate) -> tuple[str, ...]:
+    """The prefixes of the app's keys. One that begins with another is left out."""
+    prefixes = {gate.settings.key_prefix}
+    for listed in limiters_of(gate):
+        prefixes.add(listed.planned.declaration.key or gate.settings.key_prefix)
+    return tuple(sorted(each for each in prefixes if not any(each.startswith(other) for other in prefixes - {each})))
+
+
+def stored_keys(
+    gate: AppGate, prefixes: Iterable[str], limit: int | None = None, *, containing: str = ""
+) -> list[StoredKey]:
+    """The quotas in storage under ``prefixes`` whose keys contain ``containing``, at most ``limit``. Raises
+    :class:`StorageError`."""
+    storage = gate.limiter.storage
+    if not isinstance(storage, Inspectable):
+        raise StorageError(f"a {type(storage).__name__} cannot list its keys: it has no keys(prefix, limit)")
+    found: list[StoredKey] = []
+    for prefix in prefixes:
+        keys = storage.keys(prefix, None if limit is None else limit + MOST_OTHER_KEYS, containing=containing)
+        found += [stored for stored in keys if not (is_traffic(stored.key) or is_control(stored.key))]
+    return found[:limit]
+
+
+def keys(gate: AppGate, stored: Sequence[StoredKey]) -> list[Key]:
+    """Look up the rule of each key, and ask the storage how much of it is used."""
+    rules = rules_by_keys(gate)
+    hits: dict[str, Hit] = {each.key: hit for each in stored if (hit := _hit_of(each.key, rules)) is not None}
+    used = dict(_used(gate, list(hits.values())))
+    declared = {key: hit.rule for key, hit in hits.items() if hit.name}
+    return [_key_of(each, used.get(each.key), declared.get(each.key)) for each in stored]
+
+
+def _key_of(stored: StoredKey, used: int | None, rule: Rule | None) -> Key:
+    if rule is None:
+        return Key(stored.key, stored.ttl, used, None, None)
+    return Key(stored.key, stored.ttl, used, rule.quota.burst, RuleFields.of(rule))
+
+
+def slots_in_use(gate: AppGate) -> list[SlotsInUse]:
+    """The subjects that hold the largest part of their slots, including those taken in checks, in functions and by
+    rules that depend on the request. Empty if the storage cannot list keys. Raises :class:`StorageError`."""
+    if not isinstance(gate.limiter.storage, Inspectable):
+        return []
+    return heapq.nlargest(MOST_SLOTS_SHOWN, _slots(gate), key=_share_in_use)
+
+
+def _share_in_use(found: SlotsInUse) -> tuple[float, int]:
+    """The used part of the limit. An unknown limit may be used up."""
+    return 1 if found.limit is None else found.used / found.limit, found.used
+
+
+def _slots(gate: AppGate) -> Iterator[SlotsInUse]:
+    scopes = {listed.planned.stem: listed.scope for listed in limiters_of(gate)}
+    for prefix in prefixes_of(gate):
+        for key in keys(gate, stored_keys(gate, [prefix], MOST_SLOT_KEYS, containing=f":{CONCURRENCY}:")):
+            parts = parts_of_key(key.key)
+            if parts is None or parts.algorithm != CONCURRENCY or not key.used:
+                continue
+            scope = scopes.get(parts.stem) or scope_of_stem(parts.stem, prefix)
+            limit = None if key.rule is None else key.rule.count
+            shown = subject_text(parts.type, parts.subject)
+            yield SlotsInUse(scope, key.used, limit, parts.type, parts.subject, shown)
+
+
+def all_keys(gate: AppGate) -> list[str]:
+    """All quotas of the app. Raises :class:`StorageError`."""
+    return [stored.key for stored in stored_keys(gate, prefixes_of(gate))]
+
+
+def keys_of(gate: AppGate, given: Mapping[str, str], *, containing: str = "") -> list[str]:
+    """The keys in storage that count the ``given`` subjects, at all endpoints, in functions, and in checks that no
+    plan knows.
+
+    Raises :class:`ConfigurationError` if no subject is given, and :class:`StorageError`.
+    """
+    if not given:
+        raise ConfigurationError('reset: say whose quotas: "user:42", "ip:203.0.113.7" or "everyone"')
+    wanted = {(subject.type, escape_subject(subject.value)) for subject in _subjects(gate, given)}
+    stored = stored_keys(gate, prefixes_of(gate), containing=containing)
+    return [each.key for each in stored if (parts := parts_of_key(each.key)) and (parts.type, parts.subject) in wanted]
+
+
+def _subjects(gate: AppGate, given: Mapping[str, str]) -> Iterator[Subject]:
+    """The ``given`` subjects, each by itself and several as one, for the types of plans and of checks."""
+    gate.plans.ensure()
+    resolve = gate.subjects.given(given)
+    for name, type_ in gate.plans.types.items():
+        subject = resolve(type_, name)
+        if subject is not None and subject != EVERYONE:
+            yield subject
+    for name, value in given.items():
+        known = gate.subjects.here(name, value)(LimitType.DEFAULT, name)
+        if known is not None:
+            yield known
+
+
+def rules_by_keys(gate: AppGate) -> dict[RuleOfKeys, Rule]:
+    return {
+        (listed.planned.stem, type_name, rule.algorithm, str(rule.window_ms)): rule
+        for listed in limiters_of(gate)
+        for type_name in _types_in_keys(listed.planned.declaration.type_name)
+        for rule in listed.planned.counted
+    }
+
+
+def _types_in_keys(type_name: str) -> tuple[str, ...]:
+    return (type_name, ANONYMOUS) if type_name == LimitType.USER.value else (type_name,)
+
+
+def _hit_of(key: str, rules: Mapping[RuleOfKeys, Rule]) -> Hit | None:
+    """A hit that peeks at ``key``; named if its rule is one of ``rules``."""
+    parts = parts_of_key(key)
+    if parts is None:
+        return None
+    rule = rules.get((parts.stem, parts.type, parts.algorithm, parts.window))
+    if isinstance(rule, BanRule):
+        return BanHit(key, rule, cost=0, name="declared")
+    if rule is not None:
+        return Hit(key, rule, cost=0, name="declared")
+    if parts.algorithm not in _LOGS:
+        return None
+    try:
+        return Hit(key, Rule(int(parts.window) / 1000, MAX_COUNT, algorithm=parts.algorithm), cost=0)
+    except ConfigurationError:
+        return None  # somebody else's key, after all
+
+
+def _used(gate: AppGate, hits: list[Hit]) -> Iterator[tuple[str, int]]:
+    for decision in peeked(gate, hits):
+        for status in decision.statuses:
+            yield status.hit.key, max(status.rule.quota.burst - status.remaining, 0)
+        for ban in decision.bans:
+            yield ban.hit.key, ban.hit.rule.quota.count - ban.strikes_left
+
+
+def peeked(gate: AppGate, hits: Iterable[Hit]) -> Iterator[Decision]:
+    """How ``hits`` stand, of any slots, many in one round trip. Raises :class:`StorageError`."""
+    limiter = Limiter(gate.limiter.storage)
+    by_slot: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_slot.setdefault(hash_tag_of(hit.key), []).append(hit)
+    for together in by_slot.values():
+        for start in range(0, len(together), PEEKED_TOGETHER):
+            yield limiter.peek(together[start : start + PEEKED_TOGETHER])

@@ -1,0 +1,330 @@
+"""Which limits apply where, where each was declared, and what changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from ..control.entries import Override
+from ..declare.subjects import parts_of
+from ..engine import Ban, Rule
+from ..plan.endpoint import Plan, PlannedLimiter
+from ..plan.plans import Plans
+from ..plan.sources import UNMATCHED_SCOPE
+from ..plan.standings import is_exempt
+from ..serve.gate import AppGate
+from .changes import Entry, entry_of
+from .text import options_of, parameters_of, rule_text
+from .traffic import RuleTraffic, TrafficMemory, rule_traffic
+from .values import Described, From, Paging, paged
+
+Show = Literal["all", "changed", "shadow", "unlimited"]
+SHOWS: tuple[Show, ...] = get_args(Show)
+"""The filters of the list."""
+MOST_ENTRIES = 3
+"""The most entries about subjects with their own rules that are shown beside a limit."""
+_CACHE = "multilimit_listing"
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Described):
+    """One URL rule."""
+
+    path: str
+    methods: tuple[str, ...]
+    """Its methods, without those that Flask answers by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFields(Described):
+    """A rule, as it would be declared."""
+
+    count: int
+    time: float
+    algorithm: str
+    burst: int | None
+    max_delay: float | None
+    lease: int | None
+
+    @classmethod
+    def of(cls, rule: Rule) -> RuleFields:
+        return cls(rule.count, rule.time, rule.algorithm, rule.burst, rule.max_delay, rule.lease)
+
+
+@dataclass(frozen=True, slots=True)
+class BanFields(Described):
+    """A ban, as it would be declared."""
+
+    after: int
+    within: float
+    time: float
+    factor: float
+    most: float
+
+    @classmethod
+    def of(cls, ban: Ban) -> BanFields:
+        return cls(ban.after, ban.within, ban.time, ban.factor, ban.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Described):
+    """One rule of one limiter at one endpoint."""
+
+    name: str
+    """Its name in header fields."""
+    limiter: str
+    """The name of its limiter, or its type."""
+    type: str
+    parts: tuple[str, ...]
+    """The names by which its subjects are given: several if the type combines others."""
+    text: str
+    """For people, like ``options``."""
+    options: tuple[str, ...]
+    from_: From
+    """Where it was declared."""
+    changed: bool
+    """Whether it differs from what was declared."""
+    declared: str | None
+    """What was declared, if it differs; ``null`` also for a limit that an entry added."""
+    by_request: bool
+    """Whether its rules depend on the request; then the next six fields are ``null``."""
+    count: int | None
+    time: float | None
+    algorithm: str | None
+    burst: int | None
+    max_delay: float | None
+    lease: int | None
+    scope: str
+    key: str | None
+    """The prefix of its keys; ``null``: that of the settings."""
+    methods: tuple[str, ...] | None
+    """The methods that it applies to; ``null``: all of the endpoint."""
+    shadow: bool
+    cost: int | None
+    """``null``: it depends on the request."""
+    wait: float | None
+    ban: BanFields | None
+    charge_when: bool
+    exempt_when: bool
+    hash_tag: str
+    traffic: RuleTraffic | None
+    """What it did in the last hour; ``null`` if that was not looked up."""
+    entries: tuple[Entry, ...]
+    """Entries about subjects with their own rules: the first of ``entries_in_all``."""
+    entries_in_all: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointLimits(Described):
+    """One endpoint, and what limits it. That of requests without a route is called ``unmatched``."""
+
+    endpoint: str
+    routes: tuple[Route, ...]
+    exempt: bool
+    """Whether it, or a method of it, is exempt from the default limits."""
+    limits: tuple[Limit, ...]
+    changes: tuple[Entry, ...]
+    """Entries for this endpoint, or for a pattern that matches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Described):
+    """Which limits apply where."""
+
+    q: str
+    show: Show
+    endpoints: tuple[EndpointLimits, ...]
+    paging: Paging
+    all: int
+
+
+def limits(
+    gate: AppGate, memory: TrafficMemory | None, *, q: str = "", show: str = "", page: int = 1, without: str = ""
+) -> Limits:
+    """The endpoints whose names, routes or limits contain ``q``; those of the blueprint ``without`` are left out."""
+    chosen: Show = show if show in SHOWS else SHOWS[0]
+    listed = [each for each in places_of(gate) if not without or not each.name.startswith(f"{without}.")]
+    wanted = [each for each in listed if _is_wanted(gate, each, q.strip().lower(), chosen)]
+    shown, paging = paged(wanted, page)
+    return Limits(q, chosen, tuple(endpoint_limits(gate, each, memory) for each in shown), paging, len(listed))
+
+
+def endpoint_limits(gate: AppGate, place: Place, memory: TrafficMemory | None = None) -> EndpointLimits:
+    """One endpoint with its limits, and with what they did in the last hour if ``memory`` is given."""
+    return EndpointLimits(
+        place.name,
+        place.routes,
+        place.exempt,
+        tuple(row for each in place.limiters for row in _rows(place.name, each, memory)),
+        tuple(map(entry_of, _changes_at(gate, place))),
+    )
+
+
+def _rows(endpoint: str, listed: ListedLimiter, memory: TrafficMemory | None) -> Iterator[Limit]:
+    planned, declared = listed.planned, listed.planned.declaration
+    special = () if planned.special is None else planned.special.entries
+    named: Sequence[tuple[str, Rule | None]] = planned.rules
+    if planned.dynamic is not None:
+        named = [(declared.name or declared.type_name, None)]
+    for name, rule in named:
+        changed, before = _change_of(planned, rule)
+        parameters = "" if rule is None else parameters_of(rule)
+        yield Limit(
+            name=name,
+            limiter=declared.name or declared.type_name,
+            type=declared.type_name,
+            parts=parts_of(declared.type, declared.name),
+            text="by request" if rule is None else rule_text(rule),
+            options=(*filter(None, [parameters]), *options_of(declared, listed.methods)),
+            from_=declared.where,
+            changed=changed,
+            declared=before,
+            by_request=rule is None,
+            **_fields_of(rule),
+            scope=listed.scope,
+            key=declared.key,
+            methods=listed.methods,
+            shadow=declared.shadow,
+            cost=None if callable(declared.cost) else declared.cost,
+            wait=declared.wait,
+            ban=None if declared.ban is None else BanFields.of(declared.ban),
+            charge_when=declared.charge_when is not None,
+            exempt_when=declared.exempt_when is not None,
+            hash_tag=declared.hash_tag,
+            traffic=None if memory is None else rule_traffic(memory, endpoint, name),
+            entries=tuple(map(entry_of, special[:MOST_ENTRIES])),
+            entries_in_all=len(special),
+        )
+
+
+def _fields_of(rule: Rule | None) -> dict[str, Any]:
+    return dict.fromkeys(RuleFields.__slots__) if rule is None else asdict(RuleFields.of(rule))
+
+
+def _change_of(planned: PlannedLimiter, rule: Rule | None) -> tuple[bool, str | None]:
+    """Whether the limit differs from what was declared, and what that was."""
+    before, now = planned.declared, planned.declaration
+    if before.where.startswith("override "):
+        return True, None
+    same_rule = rule in before.fixed_rules if rule is not None else not planned.by_name
+    if same_rule and before.shadow == now.shadow:
+        return False, None
+    return True, f"{before}{' (shadow)' if before.shadow else ''}"
+
+
+def _changes_at(gate: AppGate, place: Place) -> list[Override]:
+    """Overrides for this endpoint, or for a pattern that matches it."""
+    scopes = dict.fromkeys([place.name, *(each.scope for each in place.limiters)])
+    found = {each.id: each for scope in scopes for each in gate.plans.overrides.at(scope).changes}
+    return list(found.values())
+
+
+def _is_wanted(gate: AppGate, place: Place, q: str, show: Show) -> bool:
+    if show == "unlimited" and place.limiters:
+        return False
+    if show == "shadow" and not any(each.planned.declaration.shadow for each in place.limiters):
+        return False
+    if show == "changed" and not _changes_at(gate, place):
+        return False
+    return not q or any(q in text.lower() for text in _texts(place))
+
+
+def _texts(place: Place) -> Iterator[str]:
+    """The texts by which an endpoint can be found."""
+    yield place.name
+    yield from (route.path for route in place.routes)
+    for each in place.limiters:
+        yield each.planned.declaration.type_name
+        yield from (name for name, _ in each.planned.rules)
+
+
+# The plans by endpoint, as other rooms need them
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLimiter:
+    """One limiter at one endpoint."""
+
+    planned: PlannedLimiter
+    scope: str
+    methods: tuple[str, ...] | None
+    """The methods that it applies to; ``None``: all of the endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An endpoint, or the requests without a route, with the limiters."""
+
+    name: str
+    routes: tuple[Route, ...]
+    limiters: tuple[ListedLimiter, ...]
+    exempt: bool
+
+    @property
+    def is_endpoint(self) -> bool:
+        return bool(self.routes)
+
+
+class _Listing(NamedTuple):
+    """All places, as one set of plans has them."""
+
+    plans: Plans
+    routes: int
+    places: Sequence[Place]
+
+
+def places_of(gate: AppGate) -> Sequence[Place]:
+    """Every endpoint with a route, by name, and last the requests that match none, if these are limited. Listed again
+    when the limits change. Raises :class:`ConfigurationError` for a mistake in a declaration."""
+    known: _Listing | None = gate.app.extensions.get(_CACHE)
+    plans, routes = gate.plans, sum(1 for _ in gate.app.url_map.iter_rules())
+    if known is None or known[:2] != (plans, routes):
+        known = gate.app.extensions[_CACHE] = _Listing(plans, routes, list(_places(gate)))
+    return known.places
+
+
+def limiters_of(gate: AppGate) -> list[ListedLimiter]:
+    """All limiters of all places. Raises :class:`ConfigurationError`."""
+    return [limiter for place in places_of(gate) for limiter in place.limiters]
+
+
+def _places(gate: AppGate) -> Iterator[Place]:
+    gate.plans.build()
+    routes: dict[str, list[Route]] = {}
+    for rule in gate.app.url_map.iter_rules():
+        methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}) or sorted(rule.methods or ())
+        routes.setdefault(rule.endpoint, []).append(Route(rule.rule, tuple(methods)))
+    for name in sorted(routes):
+        plans = {method: gate.plans.of_endpoint(name, method) for method in gate.plans.methods_of(name)}
+        yield Place(name, tuple(routes[name]), _limiters(plans), is_exempt(gate.plans, name))
+    unmatched = {method: gate.plans.of_unmatched(method) for method in sorted(gate.plans.unmatched_methods)}
+    if limiters := _limiters(unmatched):
+        yield Place(UNMATCHED_SCOPE, (), limiters, exempt=False)
+
+
+def _limiters(plans: Mapping[str, Plan]) -> tuple[ListedLimiter, ...]:
+    """The limiters of ``plans``, by method; each limiter once."""
+    found: dict[object, tuple[PlannedLimiter, str]] = {}
+    served: dict[object, list[str]] = {}
+    for method, plan in plans.items():
+        for planned in plan.limiters:
+            found.setdefault(_identity(planned), (planned, planned.declaration.scope or plan.scope))
+            served.setdefault(_identity(planned), []).append(method)
+    return tuple(
+        ListedLimiter(planned, scope, _shown(served[identity], plans)) for identity, (planned, scope) in found.items()
+    )
+
+
+def _shown(served: Sequence[str], methods: Iterable[str]) -> tuple[str, ...] | None:
+    """The methods to show for a limiter that serves ``served`` of ``methods``; ``None``: all, as without
+    ``methods=``."""
+    if set(methods) - set(served) <= {"OPTIONS"}:
+        return None
+    return tuple(each for each in served if each != "HEAD" or "GET" not in served)
+
+
+def _identity(planned: PlannedLimiter) -> object:
+    """What a limiter has in common for all methods: its declaration, or the override that adds it."""
+    declared = planned.declared
+    return declared.where if declared.where.startswith("override ") else id(declared)

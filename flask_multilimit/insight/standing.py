@@ -1,0 +1,501 @@
+"""Where one client stands: lists, bans, limits, what was refused, the verdict, and what lifts it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..control.entries import Listing, Override
+from ..declare.networks import Network, Networks
+from ..declare.subjects import EVERYONE, LimitType
+from ..declare.who import Who
+from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
+from ..engine.bans import BanRule
+from ..engine.errors import with_remedy
+from ..observe.traffic import Refused
+from ..plan.endpoint import Applied
+from ..plan.standings import AppliedAt
+from ..serve.access import Listed
+from ..serve.gate import AppGate
+from .changes import Entry, document_in_force, entry_of
+from .clients import Client, asked_at, asked_everywhere, in_traffic, listed_of
+from .text import duration, plural, rule_text, subject_text
+from .traffic import RefusedSubject, TrafficMemory, refused_subject
+from .values import Described, Paging, finite, paged
+
+MOST_REFUSALS = 50
+"""The most lines about the last hour."""
+
+State = Literal["passes", "allowed", "denied", "banned", "refused", "unlimited", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleStanding(Described):
+    """One rule, and how much of its quota is used."""
+
+    name: str
+    type: str
+    subject: str
+    shown: str
+    """The subject for people."""
+    text: str
+    count: int
+    time: float
+    algorithm: str
+    burst: int | None
+    max_delay: float | None
+    lease: int | None
+    quota: int
+    used: int
+    remaining: int
+    cost: int
+    shadow: bool
+    by_request: bool
+    """Whether a callable has returned its rule."""
+    allowed: bool
+    retry_after: float | None
+    """``null``: waiting does not help, or ``waits_for_slot``."""
+    waits_for_slot: bool
+    reset_after: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BanStanding(Described):
+    """A ban that follows from refusals, and how near it is."""
+
+    name: str
+    type: str
+    subject: str
+    shown: str
+    text: str
+    shadow: bool
+    holds: bool
+    level: int
+    """How many bans it repeats while it holds."""
+    strikes_left: int
+    retry_after: float | None
+    reset_after: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStanding(Described):
+    """How limits would answer a request, whatever the lists say."""
+
+    endpoint: str
+    methods: tuple[str, ...]
+    allowed: bool | None
+    """``null``: no limit counts the client."""
+    retry_after: float | None
+    """``null``: waiting does not help, or ``waits_for_slot``, or no limit counts the client."""
+    refused_for: float
+    """Seconds for which it is certainly refused."""
+    waits_for_slot: bool
+    """Whether it is refused until other work ends, at a time that is not known."""
+    rules: tuple[RuleStanding, ...]
+    bans: tuple[BanStanding, ...]
+    not_asked: Mapping[str, tuple[str, ...]]
+    """The types of limits whose subjects are not given, each with the names of its parts."""
+    by_request: tuple[str, ...]
+    """The names of limiters whose rules are not known here: they depend on a request that the client does not make."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything of a quota of its own is used, or a refusal remembered."""
+        own = (each for each in self.rules if each.type != EVERYONE.type)
+        return any(each.used for each in own) or any(each.reset_after for each in self.bans)
+
+    @property
+    def matters(self) -> bool:
+        """Whether it refuses, or something is used."""
+        return self.allowed is False or self.is_used
+
+
+@dataclass(frozen=True, slots=True)
+class ListStanding(Described):
+    """The entry of a list that decides about every request of a client."""
+
+    who: str
+    action: Literal["allow", "deny", "ban"]
+    where: str
+    """A setting, or the id of an entry."""
+    status: int | None
+    """Of refusals."""
+    ends_in: float | None
+    """``null``: it lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence(Described):
+    """A sentence in English, with the parts by which the pages translate it."""
+
+    text: str
+    template: str
+    values: Mapping[str, str]
+
+    @classmethod
+    def of(cls, template: str, **values: object) -> Sentence:
+        shown = {name: str(value) for name, value in values.items()}
+        return cls(template.format(**shown), template, shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing(Described):
+    """Where a client stands."""
+
+    who: str
+    """As commands and forms take it; empty if they cannot name it."""
+    type: str
+    value: str
+    shown: str
+    """For people."""
+    types: tuple[str, ...]
+    """The types of limits that count it, alone or together with others."""
+    counted: bool
+    """Whether limits can count it. They do not count networks of many clients."""
+    endpoint: str | None
+    """The endpoint that was asked for; ``null``: all."""
+    method: str | None
+    state: State
+    verdict: Sentence
+    allowed: bool | None
+    """Whether a request would pass everywhere; ``null``: no list or limit decides."""
+    retry_after: float | None
+    """``null``: waiting does not help, or ``waits_for_slot``, or nothing decides."""
+    waits_for_slot: bool
+    listed: ListStanding | None
+    entries: tuple[Entry, ...]
+    """What people have said about it, about networks that contain it, and about networks in it."""
+    requests: tuple[RequestStanding, ...]
+    """Those that are refused first, then those that have used something."""
+    paging: Paging
+    """Of the requests."""
+    untouched: int
+    """Of all requests, those of whose quotas nothing is used."""
+    refusals: tuple[RefusedSubject, ...]
+    """In the last hour, most first."""
+    lift: tuple[str, ...]
+    """Commands that let it pass again."""
+    problem: str
+    """Why the storage did not answer."""
+
+
+def standing(
+    gate: AppGate,
+    client: Client,
+    memory: TrafficMemory | None = None,
+    *,
+    endpoint: str | None = None,
+    method: str | None = None,
+    page: int = 1,
+    rows: int | None = None,
+) -> Standing:
+    """Where ``client`` stands at ``endpoint``, or everywhere; ``rows`` of its requests. Charges nothing. Raises
+    :class:`ConfigurationError` if there is no such endpoint."""
+    asked = asked_everywhere(gate, client) if endpoint is None else asked_at(gate, endpoint, method, client.given)
+    found, problem = _requests(gate, asked, everywhere=endpoint is None)
+    if endpoint is None:
+        found.sort(key=_rank)
+    shown, paging = paged(found, page, rows or max(len(found), 1))
+    listed = _list_standing(listed_of(gate, client))
+    state, verdict = _verdict(listed, found, client, problem)
+    decided = [each for each in found if each.allowed is not None]
+    waits = [_wait_of(each) for each in decided]
+    subject = client.subject
+    return Standing(
+        who=client.text,
+        type="" if subject is None else subject.type,
+        value="" if subject is None else subject.value,
+        shown=client.shown,
+        types=_types_of(found),
+        counted=bool(client.given),
+        endpoint=endpoint,
+        method=method,
+        state=state,
+        verdict=verdict,
+        allowed=listed.action == "allow" if listed else all(each.allowed for each in decided) if decided else None,
+        retry_after=_retry_after(listed, waits),
+        waits_for_slot=listed is None and math.inf in waits and _wait_for_slots_alone(decided),
+        listed=listed,
+        entries=tuple(entry_of(each) for each in _entries_about(gate, client)),
+        requests=tuple(shown),
+        paging=paging,
+        untouched=sum(not each.matters for each in found),
+        refusals=_refusals(gate, memory, client, endpoint),
+        lift=_lift(client, listed, [each for each in found if each.allowed is False]),
+        problem=problem,
+    )
+
+
+def _requests(gate: AppGate, asked: Iterable[AppliedAt], *, everywhere: bool) -> tuple[list[RequestStanding], str]:
+    """How each would be answered. If the storage fails, those that it answered before, and the error."""
+    limiter = Limiter(gate.limiter.storage)  # without layers: decisions of this process in place of it are no answer
+    found: list[RequestStanding] = []
+    several = list(asked)
+    try:
+        for each in several:
+            if everywhere and not each.applied:
+                continue
+            if everywhere or _is_of_interest(each, several):
+                hits = each.applied.hits
+                found.append(_request(each, limiter.peek(hits) if hits else None))
+    except StorageError as error:
+        if not everywhere:
+            raise
+        return found, with_remedy(error)
+    return found, ""
+
+
+def _is_of_interest(asked: AppliedAt, several: list[AppliedAt]) -> bool:
+    """Whether it has limits, or is the only one: Flask adds OPTIONS to every route."""
+    return bool(asked.types) or set(asked.methods) != {"OPTIONS"} or len(several) == 1
+
+
+def _request(asked: AppliedAt, decision: Decision | None) -> RequestStanding:
+    given = {each.declaration.type_name for each in asked.applied}
+    owners = {hit.key: each for each in asked.applied for hit in each.hits}
+    rules = () if decision is None else decision.statuses
+    return RequestStanding(
+        endpoint=asked.endpoint,
+        methods=_shown(asked.methods),
+        allowed=None if decision is None else decision.allowed,
+        retry_after=None if decision is None else finite(decision.retry_after),
+        refused_for=0.0 if decision is None else decision.refused_for,
+        waits_for_slot=decision is not None and decision.waits_for_slot,
+        rules=tuple(_rule(each, owners[each.hit.key]) for each in rules if not isinstance(each.rule, BanRule)),
+        bans=() if decision is None else tuple(_ban(each, owners[each.hit.key]) for each in decision.bans),
+        not_asked={name: parts for name, parts in asked.types.items() if name not in given},
+        by_request=tuple(dict.fromkeys(asked.applied.unknown)),
+    )
+
+
+def _shown(methods: tuple[str, ...]) -> tuple[str, ...]:
+    """``methods`` without HEAD if there is GET, and without OPTIONS if there is any other."""
+    hidden = {"HEAD", "OPTIONS"} if "GET" in methods else {"OPTIONS"}
+    return tuple(method for method in methods if method not in hidden) or methods
+
+
+def _rule(status: RuleStatus, owner: Applied) -> RuleStanding:
+    rule, quota = status.rule, status.rule.quota.burst
+    return RuleStanding(
+        name=status.name,
+        type=owner.subject.type,
+        subject=owner.subject.value,
+        shown=subject_text(*owner.subject),
+        text=rule_text(rule),
+        count=rule.count,
+        time=rule.time,
+        algorithm=rule.algorithm,
+        burst=rule.burst,
+        max_delay=rule.max_delay,
+        lease=rule.lease,
+        quota=quota,
+        used=max(quota - status.remaining, 0),
+        remaining=status.remaining,
+        cost=status.hit.cost,
+        shadow=status.hit.shadow,
+        by_request=callable(owner.declaration.rules),
+        allowed=status.allowed,
+        retry_after=finite(status.retry_after),
+        waits_for_slot=status.waits_for_slot,
+        reset_after=status.reset_after,
+        key=status.hit.key,
+    )
+
+
+def _ban(ban: BanStatus, owner: Applied) -> BanStanding:
+    return BanStanding(
+        name=ban.name,
+        type=owner.subject.type,
+        subject=owner.subject.value,
+        shown=subject_text(*owner.subject),
+        text=rule_text(ban.hit.rule),
+        shadow=ban.hit.shadow,
+        holds=ban.holds,
+        level=ban.level,
+        strikes_left=ban.strikes_left,
+        retry_after=finite(ban.retry_after),
+        reset_after=ban.reset_after,
+        key=ban.hit.key,
+    )
+
+
+def _rank(request: RequestStanding) -> tuple[object, ...]:
+    """Banned first, then refused, then the most used."""
+    banned = any(each.holds and not each.shadow for each in request.bans)
+    own = [each.used / each.quota for each in request.rules if each.quota and each.type != EVERYONE.type]
+    return (not banned, request.allowed is not False, not request.is_used, -max(own, default=0.0), request.endpoint)
+
+
+def _types_of(requests: Iterable[RequestStanding]) -> tuple[str, ...]:
+    counted = (each.type for request in requests for each in request.rules if each.type != EVERYONE.type)
+    return tuple(dict.fromkeys(counted))
+
+
+# Lists and entries
+
+
+def _list_standing(listed: Listed | None) -> ListStanding | None:
+    if listed is None:
+        return None
+    action: Literal["allow", "deny", "ban"] = "ban" if listed.banned else listed.action
+    status = None if action == "allow" else listed.status
+    return ListStanding(str(listed.who), action, listed.where, status, listed.ends_in)
+
+
+def _entries_about(gate: AppGate, client: Client) -> list[Override | Listing]:
+    """The entries about it, about a network that contains it, and about networks in it."""
+    entries = document_in_force(gate).entries
+    return [each for each in entries if each.who is not None and _is_about(each.who, client)]
+
+
+def _is_about(who: Who, client: Client) -> bool:
+    mine = None if client.who is None else client.who.network
+    if who.network is None or mine is None:
+        return client.who == who
+    return _overlap(who.network, mine)
+
+
+def _overlap(one: Network, other: Network) -> bool:
+    """Whether one of the two contains the other. Networks cannot overlap in another way."""
+    wider, within = sorted((one, other), key=lambda each: each.prefixlen)
+    return bool(Networks([(wider, True)]).find(within.address)) and wider.version == within.version
+
+
+def _refusals(
+    gate: AppGate, memory: TrafficMemory | None, client: Client, endpoint: str | None
+) -> tuple[RefusedSubject, ...]:
+    if memory is None or gate.settings.traffic_subjects != "plain":
+        return ()
+    named, networks = in_traffic(client), Networks[bool]([])
+    if client.who is not None and client.who.network is not None:
+        networks = Networks([(client.who.network, True)])
+
+    def is_wanted(who: Refused) -> bool:
+        if endpoint not in {None, who.endpoint}:
+            return False
+        if client.given:
+            return named.get(who.type) == who.subject
+        return who.type == LimitType.IP.value and bool(networks.find(who.subject.partition("/")[0]))
+
+    return tuple(refused_subject(gate, *each) for each in memory.refused(MOST_REFUSALS, is_wanted))
+
+
+# The verdict
+
+
+def _wait_of(request: RequestStanding) -> float:
+    if request.allowed:
+        return 0.0
+    return math.inf if request.retry_after is None else request.retry_after
+
+
+def _retry_after(listed: ListStanding | None, waits: list[float]) -> float | None:
+    if listed is not None:
+        return 0.0 if listed.action == "allow" else listed.ends_in
+    return finite(max(waits)) if waits else None
+
+
+def _wait_for_slots_alone(requests: Iterable[RequestStanding]) -> bool:
+    return all(each.waits_for_slot for each in requests if _wait_of(each) == math.inf)
+
+
+ALLOWED = "passes everywhere: allowed by {where}"
+BANNED_BY_HAND = "refused everywhere with {status}: banned by {where}, for {time}"
+DENIED = "refused everywhere with {status}: denied by {where}{lasts}"
+BANNED = "refused at {where}: banned by {rule}, for {time}{again}"
+REFUSED = "refused at {where} by {rule}, for {time}"
+WAITS = "refused at {where} by {rule}, until a slot is free"
+HOPELESS = "refused at {where} by {rule}, and waiting does not help"
+PASSES = "passes: nothing refuses it now"
+NETWORK = "a network is many clients: each has quotas of its own"
+UNLIMITED = "passes: no limit counts it"
+UNKNOWN = "not known: the storage does not answer"
+
+
+def _verdict(
+    listed: ListStanding | None, requests: list[RequestStanding], client: Client, problem: str
+) -> tuple[State, Sentence]:
+    if listed is not None:
+        return _verdict_of_list(listed)
+    refused = sorted((each for each in requests if each.allowed is False), key=_rank)
+    if refused:
+        return _verdict_of_limits(refused)
+    if problem:
+        return "unknown", Sentence.of(UNKNOWN)
+    if not client.given:
+        return "unlimited", Sentence.of(NETWORK)
+    if not any(each.rules for each in requests):
+        return "unlimited", Sentence.of(UNLIMITED)
+    return "passes", Sentence.of(PASSES)
+
+
+def _verdict_of_list(listed: ListStanding) -> tuple[State, Sentence]:
+    if listed.action == "allow":
+        return "allowed", Sentence.of(ALLOWED, where=listed.where)
+    if listed.action == "ban":
+        time = duration(listed.ends_in)
+        return "banned", Sentence.of(BANNED_BY_HAND, status=listed.status, where=listed.where, time=time)
+    lasts = ", permanently" if listed.ends_in is None else f", for {duration(listed.ends_in)}"
+    return "denied", Sentence.of(DENIED, status=listed.status, where=listed.where, lasts=lasts)
+
+
+def _verdict_of_limits(refused: list[RequestStanding]) -> tuple[State, Sentence]:
+    first = refused[0]
+    others = len({each.endpoint for each in refused} - {first.endpoint})
+    where = first.endpoint + (f" and {plural(others, 'other endpoint')}" if others else "")
+    bans = [each for each in first.bans if each.holds and not each.shadow]
+    if bans:
+        ban = max(bans, key=lambda each: each.retry_after or 0.0)
+        again = f", repetition {ban.level}" if ban.level else ""
+        return "banned", Sentence.of(BANNED, where=where, rule=ban.name, time=duration(ban.retry_after), again=again)
+    rules = [each for each in first.rules if not each.allowed and not each.shadow]
+    names = ", ".join(each.name for each in rules)
+    if first.retry_after is not None:
+        return "refused", Sentence.of(REFUSED, where=where, rule=names, time=duration(first.retry_after))
+    return "refused", Sentence.of(WAITS if first.waits_for_slot else HOPELESS, where=where, rule=names)
+
+
+def _lift(client: Client, listed: ListStanding | None, refused: list[RequestStanding]) -> tuple[str, ...]:
+    """The commands, most certain first. What the settings say, no command lifts."""
+    who = shlex.quote(client.text)
+    found = []
+    if listed is not None and listed.action != "allow":
+        kind, _, entry_id = listed.where.partition(" ")
+        if kind == "ban":
+            found.append(f"flask multilimit unban {shlex.quote(listed.who)}")
+        elif kind == "deny" and entry_id:
+            found.append(f"flask multilimit unset {entry_id}")
+    if client.text and any(each.holds for request in refused for each in request.bans):
+        found.append(f"flask multilimit unban {who}")
+    keys: dict[str, list[RuleStanding]] = {}
+    for request in refused:
+        keys.setdefault(request.endpoint, []).extend(each for each in request.rules if not each.allowed)
+    for endpoint, rules in list(keys.items())[:3]:
+        if options := _options_for(rules):
+            found.append(f"flask multilimit reset {shlex.quote(endpoint)} {options}")
+    return tuple(dict.fromkeys(found))
+
+
+def _options_for(rules: Iterable[RuleStanding]) -> str:
+    """The options that name the subjects of ``rules``."""
+    found = dict.fromkeys(option for each in rules for option in _options_of(each.type, each.subject))
+    return " ".join(found)
+
+
+def _options_of(type_name: str, value: str) -> list[str]:
+    if "+" in type_name or value.startswith("[["):
+        try:
+            return [option for part in json.loads(value) for option in _options_of(*part)]
+        except (TypeError, ValueError):
+            return []
+    if type_name == EVERYONE.type:
+        return ["--everyone"]
+    if type_name in {LimitType.IP.value, LimitType.USER.value}:
+        return [f"--{type_name} {shlex.quote(value)}"]
+    return [f"--subject {shlex.quote(f'{type_name}={value}')}"]

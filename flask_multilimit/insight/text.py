@@ -1,0 +1,91 @@
+"""How durations, rules and subjects are written for people, wherever they are shown."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime, timezone
+
+from ..declare.limiter import Declaration
+from ..declare.subjects import EVERYONE
+from ..engine import Ban, Rule
+from ..engine.bans import BanRule
+from ..engine.rules import UNITS
+
+_UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
+
+
+def duration(seconds: float | None) -> str:
+    """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for infinity."""
+    if seconds is None or math.isinf(seconds):
+        return "never"
+    if seconds >= 3600:
+        seconds = 60 * math.ceil(seconds / 60)  # a moment after two hours were set, this still shows two hours
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s" if seconds >= 1 or seconds == 0 else f"{math.ceil(seconds * 1000)} ms"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if number < 100 else f"{number:.0f}"
+
+
+LATEST = 253_402_300_799.0
+"""The end of the year 9999."""
+
+
+def instant(at: float) -> datetime:
+    """A POSIX time in UTC, or the nearest that a calendar has: the control document may have any number."""
+    return datetime.fromtimestamp(min(max(at, 0.0), LATEST), timezone.utc)
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {several or noun + 's'}"
+
+
+def subject_text(type_name: str, value: str) -> str:
+    """``ada + 203.0.113.7`` for several together; ``""`` is everyone, or an empty one."""
+    if "+" in type_name or value.startswith("[["):
+        try:
+            return " + ".join(str(part) or "everyone" for _, part in json.loads(value))
+        except (ValueError, TypeError):
+            return value
+    return "everyone" if type_name == EVERYONE.type else value or "(empty)"
+
+
+def rule_text(rule: Rule) -> str:
+    if isinstance(rule, BanRule):
+        return ban_text(rule.ban)
+    if rule.holds_slots:
+        return f"{rule.count} at once"
+    return f"{rule.count} per {_UNITS.get(rule.time) or duration(rule.time)}"
+
+
+def ban_text(ban: Ban) -> str:
+    longer = f", x {ban.factor:g} up to {duration(ban.most)}" if ban.factor > 1 else ""
+    return f"{duration(ban.time)}{longer} after {ban.after} refusals in {duration(ban.within)}"
+
+
+def parameters_of(rule: Rule) -> str:
+    """The parameters of a rule besides its count and time."""
+    burst = f"burst {rule.quota.burst}" if rule.burst is not None else ""
+    delay = f"queue {duration(rule.max_delay)}" if rule.max_delay else ""
+    lease = f"lease {rule.lease}" if rule.lease is not None else ""
+    return "; ".join(filter(None, (burst, delay, lease)))
+
+
+def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[str]:
+    """The options of a limiter besides its type and rules, which applies to ``methods`` (``None``: all)."""
+    conditions = [name for name in ("exempt_when", "charge_when", "on_rejected") if getattr(declared, name)]
+    options = [
+        (f"only {', '.join(methods or ())}", methods is not None),
+        (f"scope {declared.scope}", declared.scope is not None),
+        (declared.ban and f"bans for {ban_text(declared.ban)}", declared.ban is not None),
+        ("slot by subject", declared.hash_tag == "subject"),
+        ("cost by request" if callable(declared.cost) else f"cost {declared.cost}", declared.cost != 1),
+        (f"waits {duration(declared.wait)}", declared.wait),
+        (", ".join(conditions), conditions),
+        (f"key {declared.key}", declared.key is not None),
+    ]
+    return [text for text, holds in options if text and holds]

@@ -1,0 +1,591 @@
+"""What limits did in the last hour: read from the storage a little at a time, and summed up for people."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Literal, NamedTuple, get_args
+
+from ..config import PREFIX
+from ..engine import ConfigurationError, StorageError
+from ..engine.forks import tell_child
+from ..observe.events import PASSED, TURNED_AWAY
+from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
+from ..observe.traffic.counts import BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
+from ..observe.traffic.reading import LONGEST_SECONDS, SETTLED_SECONDS, TOGETHER, begin_of_last_series
+from ..serve.gate import AppGate
+from .changes import ChangesInForce, changes_in_force
+from .health import StorageState, storage_state
+from .text import subject_text
+from .values import ROWS, Described, Paging, paged
+
+SLICES = LONGEST_SECONDS // BUCKET_SECONDS
+RECENT_SLICES = 6
+"""Rates are those of this time."""
+BUDGET_SECONDS = 0.05
+"""The time in which a page reads slices that are new to its process. The next look reads the rest."""
+FRESH_SECONDS = 1.0
+"""Looks within this time see the same."""
+MOST_RULES = 10
+MOST_SUBJECTS = 10
+
+Curve = Literal["passed", "refused", "banned", "unanswered", "near", "shadowed", "bans"]
+CURVES: tuple[Curve, ...] = get_args(Curve)
+_OF_CHECKS: Mapping[str, Curve] = {
+    **dict.fromkeys(PASSED, "passed"),
+    **dict.fromkeys(TURNED_AWAY, "unanswered"),
+    "refused": "refused",
+    "banned": "banned",
+    "denied": "banned",
+}
+_OF_RULES: Mapping[str, Curve] = {"near": "near", "shadows": "shadowed", "bans": "bans"}
+Sort = Literal["refused", "passed", "near", "name"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+ALL = ""
+"""Stands for all endpoints."""
+_SHORTENED = re.compile(rf".{{{LONGEST_SUBJECT - 17}}}\*[0-9a-f]{{16}}", re.DOTALL)
+MEMORY = "multilimit_traffic"
+"""Where in ``app.extensions`` the :class:`TrafficMemory` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount(Described):
+    """How many."""
+
+    rate: float
+    """Per second, over the last minute, or over the time since the first check if that is less."""
+    amount: int
+    """In the time that is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts(Described):
+    """Checks."""
+
+    passed: Amount
+    refused: Amount
+    """By a limit."""
+    banned: Amount
+    """Turned away by a ban or a list."""
+    unanswered: Amount
+    """With 503 or an error, as the storage failed."""
+    near: Amount
+    """Passed, with more than 80 % of a quota used."""
+    shadowed: Amount
+    """Passed, but a shadow would have refused."""
+    bans: Amount
+    """Bans that began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series(Described):
+    """Checks in each slice of the time that is looked at, the oldest first. The last slice is not over yet."""
+
+    passed: tuple[int, ...]
+    refused: tuple[int, ...]
+    banned: tuple[int, ...]
+    unanswered: tuple[int, ...]
+    near: tuple[int, ...]
+    shadowed: tuple[int, ...]
+    bans: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointTraffic(Described):
+    """Checks at one endpoint."""
+
+    endpoint: str
+    amounts: Amounts
+    series: Series
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTraffic(Described):
+    """Checks in the time that is looked at."""
+
+    endpoint: str
+    rule: str
+    refuses: int
+    near: int
+    shadows: int
+    """Checks that it would have refused if it were no shadow."""
+    bans: int
+    """Bans that began."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSubject(Described):
+    """A subject that one rule refuses at one endpoint."""
+
+    type: str
+    subject: str
+    """Plain or hashed, as MULTILIMIT_TRAFFIC_SUBJECTS says. Personal data."""
+    shown: str
+    """For people."""
+    known: bool
+    """Whether more can be found out about it."""
+    endpoint: str
+    rule: str
+    refused: int
+    """The least number of refusals: those of seconds in which many others were refused more often are missing."""
+    since: float
+    """The first refusal of the latest series, to ten seconds. A pause of over a minute ends a series."""
+    until: float
+    """The last refusal, to ten seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BansBegunInForce(Described):
+    """Bans that one limiter began, and that hold now."""
+
+    endpoint: str
+    rule: str
+    """The name of the ban."""
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now(Described):
+    """What happens now."""
+
+    at: float
+    """By the clock of the storage, when it answered last."""
+    minutes: int
+    """The time that was asked for."""
+    counted: bool
+    why_not: str
+    """Why nothing is counted."""
+    seconds: float
+    """The seconds that the numbers cover so far."""
+    complete: bool
+    """Whether they cover all of the time that was asked for."""
+    endpoint: str | None
+    """The endpoint that was asked for; ``null``: all."""
+    q: str
+    sort: Sort
+    totals: Amounts
+    series: Series
+    last: int
+    """The number of the last slice: when it began, divided by ``step``."""
+    step: int
+    """Seconds in a slice."""
+    endpoints: tuple[EndpointTraffic, ...]
+    paging: Paging
+    """Of the endpoints."""
+    rules: tuple[RuleTraffic, ...]
+    """Those that refuse most, then those that come nearest to it."""
+    subjects: tuple[RefusedSubject, ...]
+    """Those that were refused most."""
+    bans_in_force: tuple[BansBegunInForce, ...]
+    storage: StorageState
+    changes: ChangesInForce
+
+
+# Read
+
+
+class RollingSeries:
+    """Amounts by name in each slice of the last hour, and their totals."""
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[str, ...], int] = {}
+        self._rings: dict[tuple[str, ...], array[int]] = {}
+        self._names: list[list[tuple[str, ...]]] = [[] for _ in range(SLICES)]
+
+    def put(self, bucket: int, amounts: Mapping[tuple[str, ...], int]) -> None:
+        """Let ``amounts`` replace what was known about this bucket and the one an hour before it."""
+        place = bucket % SLICES
+        for name in self._names[place]:
+            self._add(name, place, -self._rings[name][place])
+        for name, amount in amounts.items():
+            if name not in self._rings:
+                self._rings[name] = array("Q", bytes(8 * SLICES))
+            self._add(name, place, amount)
+        self._names[place] = list(amounts)
+
+    def series(self, name: tuple[str, ...], last: int, slices: int) -> Sequence[int]:
+        """One amount per slice, the oldest first, up to the bucket ``last``."""
+        ring = self._rings.get(name)
+        if ring is None:
+            return (0,) * slices
+        split = (last + 1) % SLICES
+        return (ring[split:] + ring[:split])[SLICES - slices :]
+
+    def _add(self, name: tuple[str, ...], place: int, amount: int) -> None:
+        self._rings[name][place] += amount
+        total = self.totals.get(name, 0) + amount
+        if total:
+            self.totals[name] = total
+        else:  # it was not counted within the hour
+            self.totals.pop(name, None)
+            del self._rings[name]
+
+
+class TrafficMemory:
+    """The traffic of the last hour, as this process has read it. Thread-safe; a forked child reads it anew."""
+
+    at: float
+    """POSIX time by the clock of the storage; 0 if nothing was read yet."""
+    milliseconds: float
+    """The time that the last round trip took."""
+    problem: StorageError | None
+    """Why newer traffic could not be read."""
+    _fresh_until: float
+
+    def __init__(self, reader: TrafficReader, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._start()
+        tell_child(self)
+
+    @contextmanager
+    def looking(self, *, is_away: bool = False, slices: int = SLICES, patient: bool = False) -> Iterator[TrafficMemory]:
+        """Read what is new of the last ``slices``, unless the storage ``is_away``; if ``patient``, however long it
+        takes. Within the block, nothing changes."""
+        with self._lock:
+            begin = self._clock()
+            if not is_away and begin >= self._fresh_until:
+                try:
+                    self._look(float("inf") if patient else begin + BUDGET_SECONDS, slices)
+                    self.problem = None
+                except StorageError as error:
+                    self.problem = error
+                self._fresh_until = self._clock() + FRESH_SECONDS
+            yield self
+
+    @property
+    def last(self) -> int:
+        """The number of the slice that has begun."""
+        return bucket_at(self.at)
+
+    def seconds(self, slices: int = SLICES) -> float:
+        """How many seconds back it is known without a gap, of the last ``slices``."""
+        bucket = self.last
+        while bucket in self._known and self.last - bucket < slices:
+            bucket -= 1
+        return max(self.at - (bucket + 1) * BUCKET_SECONDS, 1.0)
+
+    def is_complete(self, slices: int = SLICES) -> bool:
+        return all(self.last - back in self._known for back in range(slices))
+
+    def total(self, *name: str, slices: int = SLICES) -> int:
+        if slices == SLICES or name not in self._rolling.totals:
+            return self._rolling.totals.get(name, 0)
+        return sum(self.series(*name, slices=slices))
+
+    def series(self, *name: str, slices: int = SLICES) -> Sequence[int]:
+        """One amount per slice of ten seconds, the oldest first. The last slice is not over yet."""
+        return self._rolling.series(name, self.last, slices)
+
+    def names(self) -> Iterable[tuple[str, ...]]:
+        """The names of all amounts that are not 0."""
+        return self._rolling.totals
+
+    def rate(self, *name: str) -> float:
+        """The rate per second over about the last minute, or since the first check of the hour."""
+        begin = max(self.last - RECENT_SLICES + 1, self._first)
+        return sum(self.series(*name, slices=RECENT_SLICES)) / max(self.at - begin * BUCKET_SECONDS, 1.0)
+
+    def refused(
+        self,
+        most: int,
+        is_wanted: Callable[[Refused], bool] | None = None,
+        *,
+        slices: int = SLICES,
+    ) -> list[tuple[Refused, int, float, float]]:
+        """The subjects that were refused most among those that are wanted, in order: how often, since when, until
+        when."""
+        oldest = self.last - slices
+        amounts = (
+            (who, self._refusals_since(oldest, who, amount, slices))
+            for who, amount in self._refused.items()
+            if is_wanted is None or is_wanted(who)
+        )
+        ranked = heapq.nlargest(most, (each for each in amounts if each[1]), key=lambda each: each[1])
+        return [(who, amount, *self._times(who)) for who, amount in ranked]
+
+    def bans(self) -> BansBegun | None:
+        """The bans that limiters began; ``None`` if they were not read yet."""
+        return self._bans
+
+    def _refusals_since(self, oldest: int, who: Refused, amount: int, slices: int) -> int:
+        if slices == SLICES:
+            return amount
+        return sum(subjects.get(who, 0) for bucket, subjects in self._subjects.items() if bucket > oldest)
+
+    def _times(self, who: Refused) -> tuple[float, float]:
+        buckets = sorted(bucket for bucket, subjects in self._subjects.items() if who in subjects)
+        since = begin_of_last_series(buckets)
+        return float(since * BUCKET_SECONDS), min((buckets[-1] + 1) * BUCKET_SECONDS, self.at)
+
+    # Under the lock
+
+    def _start(self) -> None:
+        """Start without any knowledge."""
+        self._lock: Lock = Lock()
+        self._rolling = RollingSeries()
+        self._known: dict[int, bool] = {}
+        """The buckets that were read, and whether they change no more."""
+        self._refused: dict[Refused, int] = {}
+        self._subjects: dict[int, dict[Refused, int]] = {}
+        self._with_checks: set[int] = set()
+        self._first = 0
+        """The first bucket of the hour with a check."""
+        self._bans: BansBegun | None = None
+        self._fresh_until = -float("inf")
+        self.at = self.milliseconds = 0.0
+        self.problem = None
+
+    def _look(self, deadline: float, slices: int) -> None:
+        """Read slices, the newest first: all that still change, and others until the ``deadline``."""
+        begin = self._clock()
+        self._bans = self._reader.bans()
+        self.at = at = self._bans.at
+        self.milliseconds = (self._clock() - begin) * 1000
+        last, settled = bucket_at(at), bucket_at(at - SETTLED_SECONDS)
+        self._forget_before(last - SLICES)
+        wanted = [bucket for bucket in range(last, last - slices, -1) if not self._known.get(bucket, False)]
+        done, together = 0, last - settled + 2
+        while together > 0 and done < len(wanted):
+            asked = wanted[done : done + together]
+            for bucket, counts in self._reader.ask(asked).items():
+                self._take(bucket, counts)
+                self._known[bucket] = bucket < settled
+            done += len(asked)
+            now = self._clock()
+            left = (deadline - now) / max((now - begin) / done, 1e-6)
+            together = int(min(left, TOGETHER))
+        self._first = min(self._with_checks, default=last)
+
+    def _take(self, bucket: int, counts: Counts) -> None:
+        self._rolling.put(bucket, _amounts_of(counts))
+        self._drop(bucket)
+        if counts.checks:
+            self._with_checks.add(bucket)
+        if counts.refused:
+            self._subjects[bucket] = counts.refused
+            for who, amount in counts.refused.items():
+                self._refused[who] = self._refused.get(who, 0) + amount
+
+    def _forget_before(self, oldest: int) -> None:
+        """Forget what is an hour old."""
+        for bucket in [bucket for bucket in self._known if bucket <= oldest]:
+            del self._known[bucket]
+            self._rolling.put(bucket, {})
+            self._drop(bucket)
+
+    def _drop(self, bucket: int) -> None:
+        self._with_checks.discard(bucket)
+        for who, amount in self._subjects.pop(bucket, {}).items():
+            left = self._refused[who] - amount
+            if left:
+                self._refused[who] = left
+            else:
+                del self._refused[who]
+
+    def _after_fork_in_child(self) -> None:
+        self._start()
+
+
+class EndpointCurve(NamedTuple):
+    """The name of a line."""
+
+    endpoint: str
+    curve: Curve
+
+
+def _amounts_of(counts: Counts) -> dict[tuple[str, ...], int]:
+    """What a slice adds to each line and number."""
+    amounts: dict[tuple[str, ...], int] = {}
+
+    def add(name: tuple[str, ...], amount: int) -> None:
+        amounts[name] = amounts.get(name, 0) + amount
+
+    for check, amount in counts.checks.items():
+        if curve := _OF_CHECKS.get(check.outcome):
+            add(EndpointCurve(check.endpoint, curve), amount)
+            add(EndpointCurve(ALL, curve), amount)
+    for rule, amount in counts.rules.items():
+        add(rule, amount)
+        if curve := _OF_RULES.get(rule.did):
+            add(EndpointCurve(rule.endpoint, curve), amount)
+            add(EndpointCurve(ALL, curve), amount)
+    return amounts
+
+
+def memory_of(gate: AppGate) -> TrafficMemory | None:
+    """What this process knows about the traffic of an app; ``None`` if traffic is not counted, or not kept."""
+    found: TrafficMemory | None = gate.app.extensions.get(MEMORY)
+    if found is None and gate.settings.traffic:
+        try:
+            found = TrafficMemory(reader_of(gate.limiter.storage, gate.settings.key_prefix))
+        except ConfigurationError:
+            return None
+        found = gate.app.extensions.setdefault(MEMORY, found)
+    return found
+
+
+@contextmanager
+def looking(gate: AppGate, *, patient: bool = False) -> Iterator[TrafficMemory | None]:
+    """The traffic of the last hour, up to date; ``None`` if none is known."""
+    memory = memory_of(gate)
+    if memory is None:
+        yield None
+        return
+    with memory.looking(is_away=storage_state(gate).state == "failed", patient=patient):
+        yield memory if memory.at else None
+
+
+# Sum up
+
+
+def now(
+    gate: AppGate,
+    *,
+    minutes: int = 60,
+    endpoint: str | None = None,
+    q: str = "",
+    sort: str = "",
+    page: int = 1,
+    patient: bool = False,
+) -> Now:
+    """What limits do, in the last ``minutes`` (1 to 60); with ``endpoint``, only there."""
+    minutes = min(max(minutes, 1), LONGEST_SECONDS // 60)
+    slices = minutes * 60 // BUCKET_SECONDS
+    storage, memory = storage_state(gate), memory_of(gate)
+    asked: dict[str, Any] = {
+        "minutes": minutes,
+        "endpoint": endpoint,
+        "q": q,
+        "sort": sort if sort in SORTS else SORTS[0],
+        "changes": changes_in_force(gate),
+    }
+    if memory is None:
+        return Now(counted=False, why_not=_why_not(gate), storage=storage, **asked, **_nothing(slices))
+    with memory.looking(is_away=storage.state == "failed", slices=slices, patient=patient):
+        storage = storage.after(memory.problem, memory.milliseconds)
+        found = _found(gate, memory, endpoint, q, asked["sort"], page, slices) if memory.at else _nothing(slices)
+        return Now(counted=True, why_not="", storage=storage, **asked, **found)
+
+
+def _why_not(gate: AppGate) -> str:
+    if not gate.settings.traffic:
+        return f"{PREFIX}TRAFFIC is False: nothing is counted."
+    return f"A {type(gate.limiter.storage).__name__} keeps no traffic: it has no methods tally and tallies."
+
+
+def _nothing(slices: int) -> dict[str, Any]:
+    none = Amount(0.0, 0)
+    return {
+        "at": time.time(),
+        "seconds": 0.0,
+        "complete": True,
+        "totals": Amounts(**dict.fromkeys(CURVES, none)),
+        "series": Series(**dict.fromkeys(CURVES, (0,) * slices)),
+        "last": 0,
+        "step": BUCKET_SECONDS,
+        "endpoints": (),
+        "paging": paged((), 1)[1],
+        "rules": (),
+        "subjects": (),
+        "bans_in_force": (),
+    }
+
+
+def _found(
+    gate: AppGate, memory: TrafficMemory, endpoint: str | None, q: str, sort: Sort, page: int, slices: int
+) -> dict[str, Any]:
+    amounts = _amounts_by_endpoint(memory, slices)
+    names = [name for name in amounts if name != ALL and q.lower() in name.lower()]
+    names.sort(key=lambda name: _order(sort, name, amounts[name]))
+    shown, paging = paged(names, page, ROWS)
+    wanted = memory.refused(MOST_SUBJECTS, lambda who: endpoint in {None, who.endpoint}, slices=slices)
+    return {
+        "at": memory.at,
+        "seconds": memory.seconds(slices),
+        "complete": memory.is_complete(slices),
+        "totals": _totals(memory, endpoint or ALL, slices),
+        "series": _series(memory, endpoint or ALL, slices),
+        "last": memory.last,
+        "step": BUCKET_SECONDS,
+        "endpoints": tuple(
+            EndpointTraffic(name, _totals(memory, name, slices), _series(memory, name, slices)) for name in shown
+        ),
+        "paging": paging,
+        "rules": _rules(memory, endpoint, slices),
+        "subjects": tuple(refused_subject(gate, *each) for each in wanted),
+        "bans_in_force": _bans(memory.bans(), endpoint),
+    }
+
+
+def _totals(memory: TrafficMemory, endpoint: str, slices: int) -> Amounts:
+    return Amounts(
+        **{
+            curve: Amount(memory.rate(endpoint, curve), memory.total(endpoint, curve, slices=slices))
+            for curve in CURVES
+        }
+    )
+
+
+def _series(memory: TrafficMemory, endpoint: str, slices: int) -> Series:
+    return Series(**{curve: tuple(memory.series(endpoint, curve, slices=slices)) for curve in CURVES})
+
+
+def _amounts_by_endpoint(memory: TrafficMemory, slices: int) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for name in memory.names():
+        if len(name) == 2 and (amount := memory.total(*name, slices=slices)):
+            found.setdefault(name[0], {})[name[1]] = amount
+    return found
+
+
+def _order(sort: Sort, name: str, amounts: Mapping[str, int]) -> tuple[Any, ...]:
+    if sort == "name":
+        return (name,)
+    return (-amounts.get(sort, 0), *(-amounts.get(curve, 0) for curve in _BY_WEIGHT), name)
+
+
+_BY_WEIGHT: tuple[Curve, ...] = ("refused", "banned", "unanswered", "near", "passed")
+
+
+def _rules(memory: TrafficMemory, endpoint: str | None, slices: int) -> tuple[RuleTraffic, ...]:
+    names = {name[:2] for name in memory.names() if len(name) == 3 and endpoint in {None, name[0]}}
+    found = [rule_traffic(memory, *name, slices=slices) for name in names]
+    counted = [each for each in found if each.refuses or each.near or each.shadows or each.bans]
+    counted.sort(key=lambda each: (-each.refuses, -each.near, -each.shadows, each.endpoint, each.rule))
+    return tuple(counted[:MOST_RULES])
+
+
+def rule_traffic(memory: TrafficMemory | None, endpoint: str, rule: str, *, slices: int = SLICES) -> RuleTraffic:
+    """What one rule did; nothing if ``memory`` is ``None``."""
+    did = ("refuses", "near", "shadows", "bans")
+    amounts = [0 if memory is None else memory.total(endpoint, rule, each, slices=slices) for each in did]
+    return RuleTraffic(endpoint, rule, *amounts)
+
+
+def refused_subject(gate: AppGate, who: Refused, amount: int, since: float, until: float) -> RefusedSubject:
+    plain = gate.settings.traffic_subjects == "plain"
+    return RefusedSubject(
+        type=who.type,
+        subject=who.subject,
+        shown=subject_text(who.type, who.subject),
+        known=plain and not _SHORTENED.fullmatch(who.subject),
+        endpoint=who.endpoint,
+        rule=who.rule,
+        refused=amount,
+        since=since,
+        until=until,
+    )
+
+
+def _bans(begun: BansBegun | None, endpoint: str | None) -> tuple[BansBegunInForce, ...]:
+    """The most frequent first."""
+    held = {} if begun is None else begun.in_force()
+    found = [BansBegunInForce(*name, amount) for name, amount in held.items() if endpoint in {None, name[0]}]
+    return tuple(sorted(found, key=lambda each: (-each.amount, each.endpoint, each.rule)))

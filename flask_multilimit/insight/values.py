@@ -1,0 +1,60 @@
+"""What all values have in common: they are frozen dataclasses, and their JSON and its schema are made from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar, cast
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+T = TypeVar("T")
+
+ROWS = 25
+"""The rows of a page."""
+
+From = Annotated[str, Field(alias="from")]
+"""Where something was declared: ``from`` in JSON."""
+
+
+class Described:
+    """The texts below the fields become descriptions in the schema. Instants are seconds since 1970, durations
+    seconds."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Paging(Described):
+    """The part of a list that is shown."""
+
+    page: int
+    """From 1 on."""
+    pages: int
+    total: int
+    """The rows of all pages."""
+
+
+def paged(rows: Sequence[T], page: int, size: int = ROWS) -> tuple[Sequence[T], Paging]:
+    """The rows of this ``page``, or of the one nearest to it."""
+    pages = max(-(-len(rows) // size), 1)
+    page = min(max(page, 1), pages)
+    return rows[(page - 1) * size : page * size], Paging(page, pages, len(rows))
+
+
+def as_json(value: Any) -> Any:
+    """A value as dicts, lists, text and numbers."""
+    return _adapter_of(cast("Hashable", type(value))).dump_python(value, mode="json", by_alias=True)
+
+
+@cache
+def _adapter_of(type_: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(type_)
+
+
+def finite(seconds: float) -> float | None:
+    """``None`` for a time that nobody knows, and for one that never comes."""
+    return seconds if math.isfinite(seconds) else None

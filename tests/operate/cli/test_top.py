@@ -1,0 +1,148 @@
+"""The screen of top: what is on it, and that it fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+import pytest
+
+from flask_multilimit.insight.changes import ChangesInForce
+from flask_multilimit.insight.health import StorageState
+from flask_multilimit.insight.keys import SlotsInUse
+from flask_multilimit.insight.traffic import (
+    CURVES,
+    Amount,
+    Amounts,
+    BansBegunInForce,
+    EndpointTraffic,
+    Now,
+    RefusedSubject,
+    RuleTraffic,
+    Series,
+)
+from flask_multilimit.insight.values import Paging
+from flask_multilimit.operate.cli.top import screen, sparkline
+
+STORAGE = StorageState(
+    name="RedisStorage", address="redis://localhost:6379/0", shared=True, guarded=True, milliseconds=0.42
+)
+AT = 1_700_000_020.0
+
+
+def amounts(**rates: float) -> Amounts:
+    """Rates of 20 seconds, and the amounts that they come from."""
+    return Amounts(**{curve: Amount(rates.get(curve, 0.0), round(20 * rates.get(curve, 0))) for curve in CURVES})
+
+
+def series(**lines: tuple[int, ...]) -> Series:
+    return Series(**{curve: lines.get(curve, (0, 0)) for curve in CURVES})
+
+
+def refused(type_: str, subject: str, times: int) -> RefusedSubject:
+    return RefusedSubject(type_, subject, subject, True, "search", "ip-60s", times, AT - 10, AT)
+
+
+SEARCH = EndpointTraffic("search", amounts(refused=7.5, passed=2.5), series(refused=(0, 150)))
+BUSY = Now(
+    at=AT,
+    minutes=5,
+    counted=True,
+    why_not="",
+    seconds=20.0,
+    complete=True,
+    endpoint=None,
+    q="",
+    sort="refused",
+    totals=amounts(passed=47.5, refused=7.5, banned=1.0),
+    series=series(),
+    last=0,
+    step=10,
+    endpoints=(SEARCH, EndpointTraffic("quote", amounts(passed=45.0), series())),
+    paging=Paging(1, 1, 2),
+    rules=(RuleTraffic("search", "ip-60s", 150, 10, 0, 0), RuleTraffic("quote", "default-60s", 0, 0, 5, 0)),
+    subjects=(refused("ip", "203.0.113.7", 100), refused("user", "a" * 60, 50)),
+    bans_in_force=(),
+    storage=STORAGE,
+    changes=ChangesInForce(True, True, "", 0, 0, 0, 0),
+)
+
+
+def lines(columns: int, rows: int = 40, *slots: SlotsInUse, **changed: Any) -> list[str]:
+    shown = screen(replace(BUSY, **changed), slots, app="shop", columns=columns, rows=rows)
+    return [click.unstyle(line.replace("\x1b[2;", "\x1b[")) for line in shown]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("rows", [5, 12, 24, 60])
+def test_the_screen_fits(columns: int, rows: int) -> None:
+    shown = [line for line in lines(columns, rows) if "\x1b" not in line]
+
+    assert len(shown) <= rows
+    assert max(map(len, shown)) <= columns
+
+
+def test_a_narrow_screen_still_says_who_is_refused() -> None:
+    shown = [line for line in lines(44) if "203.0" in line]
+
+    assert shown == ["100     203.0.113.7   ip-60s  search  10 s …"]
+
+
+def test_a_wide_screen_has_totals_storage_rates_and_subjects() -> None:
+    text = "\n".join(lines(120))
+
+    assert "47.5 passed, 7.50 refused a second (13.4%), 1.00 banned or denied" in text
+    assert "storage answers in 0.4 ms, redis://localhost:6379/0" in text
+    assert "search    7.50       2.50      0         ▁█" in text
+    assert "ip-60s       search    150      10    0" in text
+    assert f"user {'a' * 60}" in text
+    assert "10 s ago" in text
+
+
+def test_a_rare_refusal_is_not_shown_as_nothing() -> None:
+    rare = EndpointTraffic("login", amounts(refused=0.003), series())
+
+    assert ["login", "<0.01", "0"] in [line.split() for line in lines(90, endpoints=(rare,), totals=amounts())]
+
+
+def test_rows_that_do_not_fit_are_counted() -> None:
+    many = tuple(EndpointTraffic(f"view{number}", amounts(passed=1.0), series()) for number in range(30))
+
+    assert "+25 more" in lines(80, 30, endpoints=many)
+
+
+def test_bans_in_force_have_a_line_where_there_are_any() -> None:
+    bans = (BansBegunInForce("login", "ip-ban", 2), BansBegunInForce("signup", "ip-ban", 1))
+
+    assert lines(120, bans_in_force=bans)[2] == "3 bans in force: login by ip-ban 2, signup by ip-ban 1"
+    assert lines(30, bans_in_force=bans)[2] == "3 bans in force: login by ip-…"
+    assert "in force" not in "".join(lines(120))
+
+
+def test_slots_in_use_have_a_table_where_there_are_any() -> None:
+    slots = SlotsInUse("report", 4, 5, "user", "ada", "ada"), SlotsInUse("mail", 3, None, "default", "", "everyone")
+
+    shown = [line.split() for line in lines(80, 40, *slots)]
+
+    assert ["4", "of", "5", "user", "ada", "report"] in shown
+    assert ["3", "everyone", "mail"] in shown
+    assert "SLOTS" not in "".join(lines(80))
+
+
+def test_a_time_without_checks_says_so() -> None:
+    assert "No checks in this time." in lines(80, endpoints=())
+
+
+def test_a_storage_that_is_away_is_shown_with_its_error() -> None:
+    away = replace(STORAGE, state="failed", error="timed out", milliseconds=None)
+
+    assert "storage away: timed out" in "\n".join(lines(80, storage=away))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "bars"),
+    [((), ""), ((0, 0), "▁▁"), ((0, 1, 100), "▁▂█"), ((7,) * 24, "█" * 12), ((0,) * 13 + (9,), "▁" * 6 + "█")],
+)
+def test_a_sparkline_is_as_high_as_the_most(numbers: tuple[int, ...], bars: str) -> None:
+    assert sparkline(numbers) == bars
