@@ -306,14 +306,18 @@ class MultiLimit:
         gate.limiter.reset(hits)
         return len(hits)
 
-    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """Give back what a check has charged, all of it or ``hits``: ``multilimit.refund(current_decision)``. See
-        :meth:`Limiter.refund`.
+    def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
+        """Make what a check has charged what it really was, for all its quotas or those of ``hits``:
+        ``multilimit.settle(current_decision, tokens)``. See :meth:`Limiter.settle`.
 
         Afterwards :data:`current_decision` and the header fields of the response show what is left now.
         """
         require_decision(decision)
-        return gate_in_force().settlement.refund(decision, hits)
+        return gate_in_force().settlement.settle(decision, units, hits)
+
+    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
+        """:meth:`settle` at 0: give back what a check has charged, its slots included."""
+        return self.settle(decision, 0, hits)
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that ``decision`` holds by :class:`.Concurrent` rules, before the response is closed. See

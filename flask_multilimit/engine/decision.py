@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from .algorithms import BAN, NEVER, UNKNOWN
-from .algorithms.base import is_begun, level_of
+from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
+from .algorithms.base import Quota, is_begun, level_of
 from .errors import ConfigurationError, brief
 from .hits import PEEKED, BanHit, Hit, bans_among, memoized
-from .records import from_fields
 from .reply import (
     ALLOWED,
     DELAY,
@@ -27,6 +26,9 @@ from .reply import (
 from .rules import MAX_COUNT, Rule
 
 _MICROSECONDS = 1_000_000
+
+NOTHING: Mapping[str, int] = {}
+"""No settlements: those of a new decision."""
 
 DecidedBy = Literal["storage", "deny_cache", "lease", "memory", "local", "allow"]
 """Who decided:
@@ -57,6 +59,10 @@ class RuleStatus(NamedTuple):  # a frozen dataclass would take four times as lon
     :attr:`waits_for_slot`."""
     reset_after: float
     """Time until the quota is full again if there are no requests; for a :class:`.Concurrent` rule, at most this."""
+    charged: int = 0
+    """Units that this check has charged, or what it was settled at; 0 if it was not charged."""
+    debt: int = 0
+    """Units that a settlement has charged beyond the count."""
 
     @property
     def name(self) -> str:
@@ -105,29 +111,54 @@ class Charge(NamedTuple):
     """What the charge becomes when it is settled; 0 is a refund."""
 
 
-class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 us, a third of a decision in memory
-    """The answer to one check. Header fields, signals and the exception all read it; none of them asks the storage
-    again.
+class _Fields:
+    """The fields of a decision while it is made."""
 
-    Immutable: :meth:`Limiter.refund` returns another one.
-    """
+    __slots__ = ("ahead", "check_id", "decided_by", "hits", "reply", "settled")
 
     check_id: bytes
     """The :attr:`id` of this check, as 16 bytes."""
     hits: tuple[Hit, ...]
     reply: Reply
     """The answer in integers, as ``engine/reply.py`` describes it."""
-    decided_by: DecidedBy = "storage"
-    refunded: frozenset[str] = frozenset()
-    """Keys whose charge :meth:`Limiter.refund` has refunded."""
-    ahead: Sequence[int] | None = None
+    decided_by: DecidedBy
+    settled: Mapping[str, int]
+    """By key, the units that a charge became when :meth:`Limiter.settle` settled it; 0 is a refund."""
+    ahead: Sequence[int] | None
     """Microseconds from :attr:`at` to the instant of each hit, by the clock of its server; ``None``: one for all."""
 
+
+class Decision(_Fields):
+    """The answer to one check. Header fields, signals and the exception all read it; none of them asks the storage
+    again.
+
+    Immutable: :meth:`Limiter.settle` returns another one.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *fields: Any, **named: Any) -> Decision:
+        return decision_of(*fields, **named)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Nothing is left to do: what :func:`decision_of` makes cannot be written to."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Decision is immutable: {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Decision is immutable: {name} cannot be deleted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return decision_of, (self.check_id, self.hits, self.reply, self.decided_by, self.settled, self.ahead)
+
     def __repr__(self) -> str:
-        told = (
+        shown = (
             f"id={str(self.id)!r}, allowed={self.allowed}, statuses={self.statuses!r}, decided_by={self.decided_by!r}"
         )
-        return f"{type(self).__name__}({told})"
+        return f"{type(self).__name__}({shown})"
 
     @property
     def allowed(self) -> bool:
@@ -155,7 +186,7 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """What was charged and has not been refunded."""
+        """What was charged and has not been settled."""
         if not self.allowed or self.check_id == PEEKED:
             return ()
         ahead = self.ahead or [0] * len(self.hits)
@@ -163,25 +194,26 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
         return tuple(
             Charge(hit, self.at + later + reset_after)
             for hit, later, retry_after, reset_after in standings
-            if hit.cost and retry_after == 0 and hit.key not in self.refunded
+            if hit.cost and retry_after == 0 and hit.key not in self.settled
         )
 
     @property
     def statuses(self) -> tuple[RuleStatus, ...]:
         """One status per hit, in the order of the hits; for a ban only while it holds."""
-        return tuple(
-            [
-                RuleStatus(
-                    hit,
-                    retry_after == 0,
-                    max(remaining, 0),
-                    retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
-                    (reset_after if hit.cost or hit.rule.algorithm != BAN else retry_after) / _MICROSECONDS,
-                )
-                for hit, (remaining, retry_after, reset_after) in self._standings()
-                if hit.cost or retry_after or hit.rule.algorithm != BAN
-            ]
-        )
+        charged = self.allowed and self.check_id != PEEKED
+        statuses = [
+            RuleStatus(
+                hit,
+                retry_after == 0,
+                max(remaining, 0),
+                retry_after / _MICROSECONDS if retry_after >= 0 else math.inf,
+                (reset_after if hit.cost or hit.rule.algorithm != BAN else retry_after) / _MICROSECONDS,
+                hit.cost if charged and not retry_after else 0,
+            )
+            for hit, (remaining, retry_after, reset_after) in zip(self.hits, standings_of(self.reply), strict=True)
+            if hit.cost or retry_after or hit.rule.algorithm != BAN
+        ]
+        return tuple(map(self._after_settlement, statuses) if self.settled else statuses)
 
     @property
     def bans(self) -> tuple[BanStatus, ...]:
@@ -198,18 +230,18 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
         holding = [ban for ban in self.bans if ban.holds and not ban.hit.shadow]
         return max(holding, key=lambda ban: ban.retry_after, default=None)
 
-    def _standings(self) -> Iterable[tuple[Hit, Standing]]:
-        standings = zip(self.hits, standings_of(self.reply), strict=True)
-        return map(self._after_refund, standings) if self.refunded else standings
-
-    def _after_refund(self, standing: tuple[Hit, Standing]) -> tuple[Hit, Standing]:
-        """The charged units are back. If nothing else was charged, the quota is full now; otherwise it is full at the
-        latest when it would have been before."""
-        hit, (remaining, retry_after, reset_after) = standing
-        if hit.key not in self.refunded:
-            return standing
-        remaining = max(remaining, 0) + hit.cost
-        return hit, (remaining, retry_after, 0 if remaining >= hit.rule.quota.burst else reset_after)
+    def _after_settlement(self, status: RuleStatus) -> RuleStatus:
+        """What is left if nobody else was charged meanwhile. The quota is full at the latest when it would have been,
+        or when a debt has come back."""
+        hit = status.hit
+        if hit.key not in self.settled:
+            return status
+        units = self.settled[hit.key]
+        left = status.remaining + hit.cost - units
+        reset_after = 0.0 if left >= hit.rule.quota.burst else status.reset_after
+        if units > hit.cost:
+            reset_after = max(reset_after, _whole_after(hit.rule.quota, left, hit.rule.algorithm) / _MICROSECONDS)
+        return status._replace(remaining=max(left, 0), reset_after=reset_after, charged=units, debt=max(-left, 0))
 
     @property
     def violated(self) -> tuple[RuleStatus, ...]:
@@ -260,13 +292,48 @@ class Decision(NamedTuple):  # as RuleStatus: a frozen dataclass would add 0.5 u
     @property
     def reset_after(self) -> float:
         """Seconds until every quota is full again if there are no requests."""
-        if not self.refunded and not memoized(self.hits, bans_among):
+        if not self.settled and not memoized(self.hits, bans_among):
             return max(reset_afters(self.reply), default=0) / _MICROSECONDS
         return max((status.reset_after for status in self.statuses), default=0.0)
 
-    def after_refund(self, keys: frozenset[str]) -> Decision:
-        """The same decision after its charges to ``keys`` were refunded."""
-        return self._replace(refunded=self.refunded | keys)
+    def after_settlement(self, settled: Mapping[str, int]) -> Decision:
+        """The same decision after the charges to these keys became so many units."""
+        return self.replaced(settled={**self.settled, **settled})
+
+    def replaced(self, *, reply: Reply | None = None, settled: Mapping[str, int] | None = None) -> Decision:
+        """The same decision with another ``reply``, or other settlements."""
+        settled = self.settled if settled is None else settled
+        return Decision(self.check_id, self.hits, reply or self.reply, self.decided_by, settled, self.ahead)
+
+
+def _whole_after(quota: Quota, left: int, algorithm: str) -> int:
+    """Microseconds after which a quota with ``left`` units is whole again; below 0 they are a debt."""
+    if algorithm in EVENLY:
+        return (quota.burst - left) * quota.window // quota.count
+    return quota.window
+
+
+def decision_of(
+    check_id: bytes,
+    hits: tuple[Hit, ...],
+    reply: Reply,
+    decided_by: DecidedBy = "storage",
+    settled: Mapping[str, int] = NOTHING,
+    ahead: Sequence[int] | None = None,
+) -> Decision:
+    """Make a decision, cheaply: every request makes one, and ``object.__setattr__`` would take four times as long."""
+    made: Any = _new(_Fields)
+    made.check_id = check_id
+    made.hits = hits
+    made.reply = reply
+    made.decided_by = decided_by
+    made.settled = settled
+    made.ahead = ahead
+    made.__class__ = Decision
+    return made  # type: ignore[no-any-return]
+
+
+_new = object.__new__
 
 
 def require_decision(given: object) -> None:
@@ -281,12 +348,3 @@ def _ban_status(hit: BanHit, standing: Standing) -> BanStatus:
     if not retry_after:
         return BanStatus(hit, False, False, 0, max(remaining, 0), wait, whole)
     return BanStatus(hit, True, is_begun(remaining), level_of(remaining), 0, wait, whole)
-
-
-_Fields = tuple[bytes, tuple[Hit, ...], Reply, DecidedBy, frozenset[str], Sequence[int] | None]
-
-decision_of: Callable[[_Fields], Decision] = from_fields(Decision)
-"""Makes a decision from the tuple of its fields, cheaply: every request makes one."""
-
-NOTHING: frozenset[str] = frozenset()
-"""No keys: nothing of a new decision was refunded."""

@@ -1,18 +1,19 @@
-"""Limiter, the entry point of the engine: check, peek, refund and reset, without Flask."""
+"""Limiter, the entry point of the engine: check, peek, settle and reset, without Flask."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from math import inf, isfinite
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from .decision import NOTHING, Decision, require_decision
+from .algorithms.base import COUNTED
+from .decision import NOTHING, Charge, Decision, require_decision
 from .errors import ConfigurationError, brief, check_several, is_number
 from .forks import tell_child
 from .hits import PEEKED, Hit, Hits, several_hits
@@ -32,8 +33,8 @@ from .storage import (
 if TYPE_CHECKING:
     from .slots import Keeper
 
-MOST_REFUNDS = 10_000
-"""The most checks whose refunds a limiter remembers. Beyond that, it forgets the oldest."""
+MOST_SETTLEMENTS = 10_000
+"""The most checks whose settlements a limiter remembers. Beyond that, it forgets the oldest."""
 RESET_TOGETHER = 500
 """The most keys that one command resets."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
@@ -78,7 +79,7 @@ class Limiter:
         self._may_add_leases = layers is not None and found.shared
         self._sleep = sleep
         self._monotonic = monotonic
-        self._refunds = _Refunds()
+        self._settled = _Settlements()
         self._holding: Storage | None = None
         self._keeps_slots: Any = None
         self._keeper: Any = None
@@ -132,7 +133,7 @@ class Limiter:
         if check_id is not None:
             if not isinstance(check_id, UUID):
                 raise ConfigurationError(f"check_id={brief(check_id)}: give a UUID: the id of a Decision, or uuid4()")
-            self._refunds.forget(check_id.bytes)  # its new charges can be refunded again
+            self._settled.forget(check_id.bytes)  # its new charges can be settled again
         if not isinstance(hits, Hits):
             hits = Hits(hits)
         if self._apply_overrides is not None and hits.revisable:
@@ -193,24 +194,44 @@ class Limiter:
             self._sleep(decision.delay)
         return decision
 
-    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """Refund what the check behind ``decision`` has charged, all of it or ``hits``, in one round trip.
+    def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
+        """Make what the check behind ``decision`` has charged to each quota, all of them or those of ``hits``, what it
+        really was: ``units``. One round trip.
 
-        Exact for ``sliding_window`` and, within the windows they count, ``fixed_window`` and
-        ``sliding_window_counter``. The other algorithms do not know which units belong to which check: they refund
-        the part of the charge that has not come back since, which is exact without requests in between and less
-        otherwise. A refused check has charged nothing, and this limiter never refunds a charge twice (of the last
-        10,000 checks). Returns the decision after the refund.
+        Too much is given back where it was charged: exactly for ``sliding_window`` and, within the windows they count,
+        ``fixed_window`` and ``sliding_window_counter``. The other algorithms do not know which units belong to which
+        check: they give back the part of the charge that has not come back since, which is exact without requests in
+        between and less otherwise. Too little is charged now, even beyond the count: a debt, which refuses later checks
+        until it has left the window. What a window has forgotten is not given back.
+
+        A charge is settled once: of the last 10,000 checks, a second settlement changes nothing. A refused check has
+        charged nothing. Slots of :class:`.Concurrent` rules stay held unless ``units`` is 0, and a ``sliding_window``
+        is charged at most 10,000 units. Raises :class:`ConfigurationError` unless ``units`` is a whole number from 0 to
+        10**9, and for rules with a lease that are not settled at 0; :class:`StorageError` if the storage gave no
+        answer: then the charge stays as it was, or is settled, but never settled twice. Returns the decision after the
+        settlement.
         """
         require_decision(decision)
+        check_units(units)
         wanted = {hit.key for hit in (decision.hits if hits is None else several_hits(hits))}
-        charges = [charge for charge in decision.charges if charge.hit.key in wanted]
-        before, after = self._refunds.add(decision.check_id, [charge.hit.key for charge in charges])
-        if charges := [charge for charge in charges if charge.hit.key not in before]:
-            self._storage.settle(decision.id, charges)
-            if slots := {charge.hit.key for charge in charges if charge.hit.rule.holds_slots}:
+        charges = [
+            charge._replace(units=min(units, charge.hit.rule.implementation.MAX_COST))
+            for charge in decision.charges
+            if charge.hit.key in wanted and not (units and charge.hit.rule.holds_slots)
+        ]
+        for charge in charges:
+            _check_lease(charge)
+        before, after = self._settled.add(decision.check_id, {charge.hit.key: charge.units for charge in charges})
+        charges = [charge for charge in charges if charge.hit.key not in before]
+        if changed := [charge for charge in charges if charge.units != charge.hit.cost]:
+            self._storage.settle(decision.id, changed)
+            if slots := {charge.hit.key for charge in changed if charge.hit.rule.holds_slots}:
                 self._find_keeper().forget(decision, slots)
-        return decision.after_refund(after)
+        return decision.after_settlement(after)
+
+    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
+        """:meth:`settle` at 0: give back all that the check has charged, its slots included."""
+        return self.settle(decision, 0, hits)
 
     def slot(self, hits: Iterable[Hit]) -> AbstractContextManager[Decision]:
         """:meth:`check` at the beginning of a block, :meth:`hold`, and :meth:`release` at its end.
@@ -275,6 +296,20 @@ def _key_of(hit: Hit | str) -> str:
     return hit if isinstance(hit, str) else several_hits((hit,))[0].key
 
 
+def check_units(units: object) -> None:
+    """Raise :class:`ConfigurationError` unless a charge can become so many ``units``."""
+    if type(units) is not int or not 0 <= units <= COUNTED:
+        raise ConfigurationError(f"units={brief(units)}: give a whole number from 0 to {COUNTED}")
+
+
+def _check_lease(charge: Charge) -> None:
+    if charge.hit.rule.lease is not None and charge.units not in {0, charge.hit.cost}:
+        raise ConfigurationError(
+            f"{charge.hit.rule} has a lease, whose units were charged in advance: leave out lease to settle at "
+            f"{charge.units}"
+        )
+
+
 def _check_timeout(timeout: object) -> None:
     if not is_number(timeout) or not (timeout <= LONGEST or timeout == inf):
         raise ConfigurationError(f"timeout={brief(timeout)}: give seconds; math.inf for as long as it takes")
@@ -320,28 +355,28 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-class _Refunds:
-    """The refunds that were made, so that nothing is refunded twice. Thread-safe, fork-safe."""
+class _Settlements:
+    """What was settled, so that no charge is settled twice. Thread-safe, fork-safe."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[bytes, frozenset[str]] = OrderedDict()
+        self._units: OrderedDict[bytes, Mapping[str, int]] = OrderedDict()
         self._lock = Lock()
         tell_child(self)
 
-    def add(self, check_id: bytes, keys: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Note a refund of ``keys``. Return all keys of the check that were refunded before, and those that are now."""
+    def add(self, check_id: bytes, units: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Note a settlement by key. Return all of this check that were made before, and those that are now."""
         with self._lock:
-            before = self._keys.get(check_id, NOTHING)
-            after = before.union(keys)
+            before = self._units.get(check_id, NOTHING)
+            after = {**units, **before}
             if after:
-                self._keys[check_id] = after
-            if len(self._keys) > MOST_REFUNDS:
-                self._keys.popitem(last=False)
+                self._units[check_id] = after
+            if len(self._units) > MOST_SETTLEMENTS:
+                self._units.popitem(last=False)
             return before, after
 
     def forget(self, check_id: bytes) -> None:
         with self._lock:
-            self._keys.pop(check_id, None)
+            self._units.pop(check_id, None)
 
     def _after_fork_in_child(self) -> None:
         self._lock = Lock()

@@ -113,13 +113,13 @@ class Keeper:
 
     def hold(self, storage: KeepsSlots, decision: Decision) -> None:
         """Renew what ``decision`` has taken until it is released."""
-        check_id, hits, reply, _, refunded, _ = decision
+        check_id, hits = decision.check_id, decision.hits
         try:  # as memoized() does, with one call fewer
             only, timeout, pause = hits.memory[_usual]  # type: ignore[attr-defined]
         except (KeyError, AttributeError):
             only, timeout, pause = memoized(hits, _usual)
         slots: tuple[Slot, ...]
-        if only is not None and reply[ALLOWED] > 0 and not refunded and check_id != PEEKED:
+        if only is not None and decision.reply[ALLOWED] > 0 and not decision.settled and check_id != PEEKED:
             slots = (_slot_of((check_id, only)),)  # as usual, without a call of a function
         elif not (slots := slots_of(decision)):
             return
@@ -328,11 +328,11 @@ class Keeper:
 
 def slots_of(decision: Decision) -> tuple[Slot, ...]:
     """The slots that ``decision`` has taken."""
-    check_id, hits, reply, _, refunded, _ = decision
-    if reply[ALLOWED] <= 0 or check_id == PEEKED:
+    check_id = decision.check_id
+    if decision.reply[ALLOWED] <= 0 or check_id == PEEKED:
         return ()
-    holding = memoized(hits, _holding)
-    if not refunded and not holding.has_shadows:  # nearly always, and charges take longer
+    holding = memoized(decision.hits, _holding)
+    if not decision.settled and not holding.has_shadows:  # nearly always, and charges take longer
         return tuple([_slot_of((check_id, hit)) for hit in holding.hits])
     return tuple([Slot(check_id, charge.hit) for charge in decision.charges if charge.hit.rule.holds_slots])
 

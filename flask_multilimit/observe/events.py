@@ -15,7 +15,7 @@ from ..engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
 from ..engine.text import SafeLogger
 
 Outcome = Literal[
-    "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded"
+    "allowed", "waited", "shadowed", "allow_listed", "refused", "banned", "denied", "unanswered", "refunded", "settled"
 ]
 """The outcome of one check:
 
@@ -28,6 +28,7 @@ Outcome = Literal[
 - ``denied``: a deny entry refuses the subject; no limit was asked.
 - ``unanswered``: the storage did not answer, and the client got a 503 or the caller an exception.
 - ``refunded``: the charge of an earlier check was refunded. This follows that check's own outcome.
+- ``settled``: the charge of an earlier check became what it really was. This follows that check's own outcome.
 """
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_listed"})
@@ -35,7 +36,10 @@ PASSED: frozenset[Outcome] = frozenset({"allowed", "waited", "shadowed", "allow_
 TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "unanswered"})
 """Outcomes with which the request ends here."""
 
-NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", "refunded"})
+AFTERWARDS: frozenset[Outcome] = frozenset({"refunded", "settled"})
+"""What happens to the charge of a check whose outcome was told before."""
+
+NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", *AFTERWARDS})
 """Outcomes without a check of limits."""
 OTHERS = "(others)"
 """The name for endpoints and rules that are unknown, or too many to count separately."""

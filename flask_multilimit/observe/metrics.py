@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ..engine import ConfigurationError, Health
 from ..engine.forks import tell_child
-from .events import BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, Watched
+from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, Watched
 from .traffic.counting import Counter
 from .traffic.counts import Counts, RuleOutcome
 
@@ -152,7 +152,7 @@ class Reading(Measured):
 
 
 def _checks(counts: Counts) -> Iterable[tuple[Values, int]]:
-    return ((each, amount) for each, amount in counts.checks.items() if each.outcome != "refunded")
+    return ((each, amount) for each, amount in counts.checks.items() if each.outcome not in AFTERWARDS)
 
 
 def _refunds(counts: Counts) -> Iterable[tuple[Values, int]]:

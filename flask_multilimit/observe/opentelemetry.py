@@ -13,7 +13,7 @@ from threading import Lock
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.forks import mind_forks
-from .events import Event, Watched
+from .events import AFTERWARDS, Event, Watched
 from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Labels, Measured, Reading, Tallying, Values
 
 try:
@@ -71,7 +71,7 @@ class OpenTelemetryObserver:
     def __call__(self, event: Event, /) -> None:
         self._tallying.note(event)
         span = trace.get_current_span()
-        if span.is_recording() and event.outcome != "refunded":
+        if span.is_recording() and event.outcome not in AFTERWARDS:
             span.set_attribute("multilimit.endpoint", event.endpoint)
             span.set_attribute("multilimit.outcome", event.outcome)
             span.set_attribute("multilimit.decided_by", event.decided_by)

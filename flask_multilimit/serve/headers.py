@@ -97,7 +97,7 @@ def _add_retry_after(fields: list[tuple[str, str]], decision: Decision, settings
 def _shown(decisions: Sequence[Decision], *, with_shadows: bool) -> tuple[tuple[Hit, ...], Sequence[Standing]]:
     """The hits and their standings, one per name."""
     latest = decisions[-1]
-    if len(decisions) == 1 and not latest.refunded:  # usually
+    if len(decisions) == 1 and not latest.settled:  # usually
         hits, standings = latest.hits, list(standings_of(latest.reply))
     else:
         hits, standings = _merged(decisions)
@@ -125,7 +125,7 @@ def _until_its_end(hit: Hit, standing: Standing) -> Standing:
 
 
 def _standings(decision: Decision) -> tuple[tuple[Hit, ...], list[Standing]]:
-    if decision.refunded:
+    if decision.settled:
         statuses = decision.statuses
         return tuple([status.hit for status in statuses]), [_in_microseconds(status) for status in statuses]
     return decision.hits, list(standings_of(decision.reply))
@@ -220,7 +220,7 @@ def standard_as_usual(decision: Decision, settings: Settings) -> Sequence[tuple[
     """The fields of :func:`standard`, if only the remaining units differ from the first rendering for these hits, as in
     nearly every request; otherwise ``None``. With three rules in memory, it saves one twentieth of a request."""
     hits, reply = decision.hits, decision.reply
-    if not reply[ALLOWED] or decision.refunded or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
+    if not reply[ALLOWED] or decision.settled or settings.headers_on != "always" or memoized(hits, _may_be_hidden):
         return None
     known = memoized(hits, _nothing_yet)
     if not known:

@@ -9,7 +9,7 @@ from flask import Response, has_request_context
 from ..declare.holding import Holder, holder_of_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.text import SafeLogger
-from ..observe.events import OTHERS
+from ..observe.events import OTHERS, Outcome
 from ..plan.endpoint import Applied, AppliedLimits, scope_of
 from .audience import tell_of
 from .state import AppState, Record, Records
@@ -53,15 +53,15 @@ class Settlement:
 
         KEEPER.let_expire(decision)
 
-    def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
-        """As :meth:`Limiter.refund`. The result replaces ``decision`` in the record of this request."""
-        refunded = self._in_force.limiter.refund(decision, hits)
-        before = self._records.replace(refunded) or decision
-        if refunded.refunded != before.refunded:
+    def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:
+        """As :meth:`Limiter.settle`. The result replaces ``decision`` in the record of this request."""
+        settled = self._in_force.limiter.settle(decision, units, hits)
+        before = self._records.replace(settled) or decision
+        if settled.settled != before.settled:
             scope = scope_of(decision.hits) or OTHERS
-            audience = self._in_force.audience
-            tell_of("refunded", audience, endpoint=scope, decided_by=refunded.decided_by, decision=refunded)
-        return refunded
+            outcome: Outcome = "settled" if units else "refunded"
+            tell_of(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
+        return settled
 
     def at_response(self, response: Response, record: Record) -> None:
         """Refund the charges that do not apply to ``response``."""
@@ -70,7 +70,7 @@ class Settlement:
 
     def _give_back(self, decision: Decision, hits: Iterable[Hit]) -> None:
         try:
-            self.refund(decision, hits)
+            self.settle(decision, 0, hits)
         except StorageError as error:
             # The response is sent anyway; the charge counts until it leaves its window.
             SafeLogger(self._in_force.app.logger).error(

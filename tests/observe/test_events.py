@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flask_multilimit.engine import Limiter, hits_for
-from flask_multilimit.observe.events import OUTCOMES, PASSED, TURNED_AWAY, Audience, hits_near_limit
+from flask_multilimit.observe.events import AFTERWARDS, OUTCOMES, PASSED, TURNED_AWAY, Audience, hits_near_limit
 from flask_multilimit.signals import Event
 
 if TYPE_CHECKING:
@@ -41,5 +41,5 @@ def test_a_rule_is_near_its_limit_from_80_percent_on(storage: RecordingStorage, 
 
 
 def test_each_outcome_is_one_of_three_kinds() -> None:
-    assert frozenset(OUTCOMES) == PASSED | TURNED_AWAY | {"refunded"}
+    assert frozenset(OUTCOMES) == PASSED | TURNED_AWAY | AFTERWARDS
     assert not PASSED & TURNED_AWAY

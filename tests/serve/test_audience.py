@@ -183,7 +183,7 @@ def test_what_is_given_back_for_a_response_of_another_kind(client_of: Callable[.
 
     assert outcomes(told) == [("view", "allowed", "memory"), ("view", "refunded", "memory")]
     assert told[1].decision is not None
-    assert told[1].decision.refunded == {told[1].decision.hits[0].key}
+    assert told[1].decision.settled == {told[1].decision.hits[0].key: 0}
     assert not told[1].passed
 
 

@@ -296,7 +296,7 @@ def test_the_exception_survives_pickle_and_copy(limited_app: Flask) -> None:
 
     for twin in (pickle.loads(pickle.dumps(refused)), copy.copy(refused)):
         assert str(twin) == "429 Too Many Requests: Enough."
-        assert twin.decision == refused.decision
+        assert (twin.decision.id, twin.decision.reply) == (refused.decision.id, refused.decision.reply)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -22,6 +22,9 @@ with its ``NAME.lua`` beside it, and run ``ALGORITHMS["NAME"] = module`` before 
 SHIPPED: frozenset[Algorithm] = frozenset(ALGORITHMS.values())
 """The algorithms of this package."""
 
+EVENLY: frozenset[str] = frozenset(name for name, algorithm in ALGORITHMS.items() if "rate" in algorithm.INCLUDES)
+"""Algorithms whose units come back one after the other, at an even rate."""
+
 BAN = "ban"
 """The name of the algorithm of bans in keys and scripts. No rule can have it."""
 
@@ -31,4 +34,15 @@ def algorithm_of(name: str) -> Algorithm:
     return cast("Algorithm", ban) if name == BAN else ALGORITHMS[name]
 
 
-__all__ = ["ALGORITHMS", "BAN", "NEVER", "SHIPPED", "UNKNOWN", "Algorithm", "Outcome", "Quota", "algorithm_of"]
+__all__ = [
+    "ALGORITHMS",
+    "BAN",
+    "EVENLY",
+    "NEVER",
+    "SHIPPED",
+    "UNKNOWN",
+    "Algorithm",
+    "Outcome",
+    "Quota",
+    "algorithm_of",
+]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ..algorithms import Outcome, Quota
 from ..algorithms.base import NotesStrikes
-from ..decision import NOTHING, Charge, DecidedBy, Decision, decision_of
+from ..decision import Charge, DecidedBy, Decision, decision_of
 from ..hits import PEEKED, Hit, Watching, bans_among, memoized, new_id
 from ..reply import DELAY, NOW, joined, standings_of
 
@@ -48,7 +48,7 @@ def decide(
         repeated = _is_charged(hits, states, now, new)
         reply = evaluated(hits, states, now, new, charging=not repeated)
         reply = _as_allowed(reply) if repeated else reply
-    return decision_of((new, hits, reply, decided_by, NOTHING, None))
+    return decision_of(new, hits, reply, decided_by)
 
 
 def settle(states: States, check_id: UUID, charges: Iterable[Charge], now: int) -> None:

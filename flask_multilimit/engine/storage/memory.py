@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ..algorithms.base import ChargesUnits, HoldsSlots
 from ..algorithms.sliding_window import Log
-from ..decision import NOTHING, Charge, Decision, decision_of
+from ..decision import Charge, Decision, decision_of
 from ..forks import mind_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
@@ -75,9 +75,9 @@ class MemoryStorage:
                     self._latest = now
                     if begun:
                         self._note_begun(hits, now, begun)
-                    return decision_of((new, hits, reply, "memory", NOTHING, None))
+                    return decision_of(new, hits, reply, "memory")
                 reply = evaluated(hits, self._states, now, new, charging=True, stepped_back=False)
-                decision = decision_of((new, hits, reply, "memory", NOTHING, None))
+                decision = decision_of(new, hits, reply, "memory")
             else:
                 decision = decide(hits, self._states, now, check_id, decided_by="memory")
             if decision.reply[ALLOWED]:

@@ -17,6 +17,7 @@ from ...engine.forks import mind_forks
 from ...engine.hits import memoized
 from ...engine.reply import ALLOWED, RETRY_AFTERS
 from ..events import (
+    AFTERWARDS,
     OTHERS,
     Counted,
     Outcome,
@@ -178,7 +179,7 @@ class Counter:
     def _sort(
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]
     ) -> None:
-        if decision is not None and outcome != "refunded" and (outcome != "allowed" or is_near_limit(decision)):
+        if decision is not None and outcome not in AFTERWARDS and (outcome != "allowed" or is_near_limit(decision)):
             self._marked.append(_marks_of(endpoint, outcome, decided_by, decision, applied))
         elif decision is None and applied and outcome != "unanswered":  # a list decided
             self._marked.append(_marks_of_listed(endpoint, outcome, decided_by, applied[0].subject))

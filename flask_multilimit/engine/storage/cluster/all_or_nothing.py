@@ -173,7 +173,7 @@ class AllOrNothing:
                 raise
             return group, self._peek(group)  # while a hash slot moves, no refusal is a strike
         alone = joined(answer.at, 0, [(standing_of(answer.reply, 0), ban.shadow)])
-        return group, answer._replace(hits=group.hits, reply=alone)
+        return group, Decision(answer.check_id, group.hits, alone, answer.decided_by)
 
     def _strike(self, group: Group, check_id: UUID) -> Decision:
         return self._servers.ask(group.hash_slot, lambda server, _: server.strike(group.hits, check_id))

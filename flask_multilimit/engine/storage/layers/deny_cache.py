@@ -21,7 +21,7 @@ from uuid import UUID
 
 from ...algorithms import NEVER
 from ...algorithms.base import encode_ban, is_begun, level_of
-from ...decision import FALLBACKS, NOTHING, Charge, Decision, decision_of
+from ...decision import FALLBACKS, Charge, Decision, decision_of
 from ...errors import ConfigurationError, is_number
 from ...forks import tell_child
 from ...hits import Hit, bans_among, memoized, new_id
@@ -66,7 +66,7 @@ class _Refusal(NamedTuple):
         """The same refusal at ``now``. Its times have shrunk, but a rule that refused allows only when the storage says
         so."""
         reply = aged(self.reply, self.times, now - self.answered)
-        return decision_of((new_id(), hits, reply, "deny_cache", NOTHING, None))
+        return decision_of(new_id(), hits, reply, "deny_cache")
 
 
 class DenyCache:

@@ -201,7 +201,7 @@ class LeasingStorage:
                     standings[i] = remaining + lease.units, retry_after, reset_after
         shadows = [hit.shadow for hit in hits]
         reply = joined(decision.at, decision.reply[DELAY], zip(standings, shadows, strict=True))
-        return decision._replace(reply=reply)
+        return decision.replaced(reply=reply)
 
     def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
         """Ask one by one if leases may save round trips."""

@@ -21,7 +21,7 @@ from redis.retry import Retry
 
 from ...algorithms import ALGORITHMS, BAN
 from ...algorithms.base import HoldsSlots
-from ...decision import NOTHING, Charge, Decision, decision_of
+from ...decision import Charge, Decision, decision_of
 from ...errors import ConfigurationError, StorageError
 from ...hits import PEEKED, Hit, bans_among, memoized, memorize, new_id, packed_ban
 from ...reply import completed
@@ -128,7 +128,7 @@ class RedisStorage:
                 reply = completed(answer, len(hits), frame)
                 if reply is None:
                     raise _malformed(hits, answer)
-                return decision_of((new, hits, reply, "storage", NOTHING, None))
+                return decision_of(new, hits, reply, "storage")
             self._deadline.start(started)
             return self._ask(CHECK, hits, new)
         except (RedisError, OSError, StorageError) as error:
@@ -450,7 +450,7 @@ def _decision(check_id: bytes, hits: tuple[Hit, ...], answer: Any, frame: list[i
     reply = completed(answer, len(hits), frame)
     if reply is None:
         raise _malformed(hits, answer)
-    return decision_of((check_id, hits, reply, "storage", NOTHING, None))
+    return decision_of(check_id, hits, reply, "storage")
 
 
 def _malformed(hits: tuple[Hit, ...], reply: Any) -> StorageError:

@@ -143,11 +143,11 @@ class Fallback:
                 return encode_ban(level_of(remaining), begun=False), left, left
         return hit.rule.quota.count, 0, 0
 
-    def refund(self, local: Decision, keys: frozenset[str]) -> Decision:
-        """Refund what :meth:`decide` has charged to ``keys``. Return what is left of ``local``."""
-        charges = [charge for charge in local.charges if charge.hit.key in keys]
+    def settle(self, local: Decision, units: Mapping[str, int]) -> Decision:
+        """Make what :meth:`decide` has charged to these keys so many ``units``. Return what is left of ``local``."""
+        charges = [charge._replace(units=units[charge.hit.key]) for charge in local.charges if charge.hit.key in units]
         self._memory.settle(local.id, charges)
-        return local.after_refund(keys)
+        return local.after_settlement({key: 0 for key, left in units.items() if not left})
 
     def slot_is_free(self, slot: Slot) -> None:
         """A slot that the storage had charged before it failed is free now: another request may have it."""
@@ -164,7 +164,7 @@ class Fallback:
         """Restart the time of the slots that ``local`` has taken. Return the decision that holds them now."""
         slots = [Slot(local.check_id, charge.hit) for charge in local.charges if charge.hit.rule.holds_slots]
         self._memory.renew(slots)
-        return local._replace(reply=at_instant(local.reply, self.now()))
+        return local.replaced(reply=at_instant(local.reply, self.now()))
 
     def reset(self, keys: Sequence[str]) -> None:
         """Forget ``keys`` and what was known about them."""

@@ -141,8 +141,8 @@ class GuardedStorage:
         return decisions
 
     def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        """While the storage is away, the refund of a charge that it made is kept for later."""
-        if not self._outage.refund(check_id, charges):
+        """While the storage is away, the settlement of a charge that it made is kept for later."""
+        if not self._outage.settle(check_id, charges):
             self.wrapped.settle(check_id, charges)
 
     def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
@@ -16,7 +17,7 @@ from ....forks import mind_forks
 from ....hits import Hit
 from ...base import Slot, Storage
 from .fallback import Fallback, without_bans
-from .pending import Admitted, PendingCharges
+from .pending import Admitted, PendingCharges, repeatable
 from .report import Health, Report
 from .workers import Workers, count_workers
 
@@ -229,13 +230,13 @@ class Outage:
             if pending and on_shares is not None and on_shares.charges:
                 self.pending.keep(check_id, Admitted(without_bans(local), on_shares, asked=asked))
             if asked and not decision.allowed:
-                self._keep_refund_of_asked(check_id, hits)
+                self._refund_later_if_charged(check_id, hits)
         return decision, on_shares
 
     def not_admitted(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
         """A check that the storage has been asked about, and may have charged, is not admitted here."""
         with self._lock:
-            self._keep_refund_of_asked(check_id, hits)
+            self._refund_later_if_charged(check_id, hits)
 
     def admitted_by_both(self, check_id: bytes, on_shares: Decision | None) -> None:
         """The storage has admitted what :meth:`decide` has."""
@@ -247,28 +248,33 @@ class Outage:
         """Refund what :meth:`decide` has charged here."""
         if on_shares is not None:
             with self._lock:
-                self.fallback.refund(on_shares, frozenset(hit.key for hit in on_shares.hits))
+                self.fallback.settle(on_shares, {hit.key: 0 for hit in on_shares.hits})
 
-    def refund(self, check_id: UUID, charges: Sequence[Charge]) -> bool:
-        """Refund what was charged here, or keep the refund for later; ``False`` if it is for the storage to make."""
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> bool:
+        """Settle what was charged here, or keep the settlement for later; ``False`` if it is for the storage to
+        make."""
+        units = {charge.hit.key: charge.units for charge in charges}
         with self._lock:
-            admitted, refunded = self.pending.find(check_id), frozenset(charge.hit.key for charge in charges)
-            self._refund_here(check_id.bytes, refunded)
+            admitted = self.pending.find(check_id)
+            self._refund_here(check_id.bytes, [key for key, left in units.items() if not left])
             if admitted is not None:
-                admitted.local = self.fallback.refund(admitted.local, refunded)
+                admitted.local = self.fallback.settle(admitted.local, units)
                 if not admitted.carried:
-                    charges = _refundable_if_charged(charges) if admitted.asked else ()
+                    admitted.hits = tuple([_at_cost(hit, units.get(hit.key)) for hit in admitted.hits])
+                    charges = repeatable(charges) if admitted.asked else ()
             elif self.breaker.state is not State.OPEN:
                 return False
             if charges:
-                self.pending.keep_refund(check_id, charges)
+                self.pending.keep_settlement(check_id, charges)
             return True
 
     def release(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Release the slots that were taken here, and keep others for later while the storage is away. Return those
         that are for the storage to release."""
         pending = self.pending
-        if self.breaker.state is State.CLOSED and not pending.admitted and not pending.refunds:  # bool() is a call more
+        if (
+            self.breaker.state is State.CLOSED and not pending.admitted and not pending.settlements
+        ):  # bool() is a call more
             return slots
         with self._lock:
             return [slot for slot in slots if not self._release_here(slot)]
@@ -277,15 +283,15 @@ class Outage:
         check_id, charges = UUID(bytes=slot.check_id), (Charge(slot.hit, 0),)
         admitted = self.pending.find(check_id)
         if admitted is not None:
-            admitted.local = self.fallback.refund(admitted.local, frozenset((slot.hit.key,)))
+            admitted.local = self.fallback.settle(admitted.local, {slot.hit.key: 0})
             if not admitted.carried and not admitted.asked:
                 return True
         else:
-            self._refund_here(slot.check_id, frozenset((slot.hit.key,)))
+            self._refund_here(slot.check_id, (slot.hit.key,))
             if self.breaker.state is not State.OPEN:
                 return False
             self.fallback.slot_is_free(slot)
-        self.pending.keep_refund(check_id, charges)
+        self.pending.keep_settlement(check_id, charges)
         return True
 
     def renew(self, slots: Sequence[Slot]) -> list[Slot]:
@@ -301,7 +307,7 @@ class Outage:
                 if admitted is not None:
                     admitted.local = self.fallback.renew(admitted.local)
                 elif self.breaker.state is State.OPEN:
-                    self._refund_here(check_id, frozenset(slot.hit.key for slot in taken))
+                    self._refund_here(check_id, [slot.hit.key for slot in taken])
                     local, hits = self.fallback.take_over(taken), tuple([slot.hit for slot in taken])
                     self.pending.keep(check_id, Admitted(hits, local, carried=True, before=True))
                 else:
@@ -330,22 +336,22 @@ class Outage:
     def _leave_slots_to_storage(self) -> None:
         """What counts in both counts in the storage alone from now on."""
         for check_id, on_shares in list(self._in_both.items()):
-            self._refund_here(check_id, frozenset(hit.key for hit in on_shares.hits if hit.rule.holds_slots))
+            self._refund_here(check_id, [hit.key for hit in on_shares.hits if hit.rule.holds_slots])
 
-    def _refund_here(self, check_id: bytes, keys: frozenset[str]) -> None:
+    def _refund_here(self, check_id: bytes, keys: Sequence[str]) -> None:
         """Refund what counts in both, here."""
         on_shares = self._in_both.pop(check_id, None)
         if on_shares is not None:
-            self._count_in_both(check_id, self.fallback.refund(on_shares, keys))
+            self._count_in_both(check_id, self.fallback.settle(on_shares, dict.fromkeys(keys, 0)))
 
     def _count_in_both(self, check_id: bytes, on_shares: Decision) -> None:
         if any(charge.hit.rule.holds_slots for charge in on_shares.charges):
             self._in_both[check_id] = on_shares
 
-    def _keep_refund_of_asked(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
-        charges = _refundable_if_charged([Charge(hit, 0) for hit in hits if hit.cost])
+    def _refund_later_if_charged(self, check_id: bytes, hits: tuple[Hit, ...]) -> None:
+        charges = repeatable([Charge(hit, 0) for hit in hits if hit.cost])
         if charges:
-            self.pending.keep_refund(UUID(bytes=check_id), charges)
+            self.pending.keep_settlement(UUID(bytes=check_id), charges)
 
     def _health(self) -> Health:
         breaker, pending = self.breaker, self.pending
@@ -378,6 +384,6 @@ class Outage:
         self.pending.forget()
 
 
-def _refundable_if_charged(charges: Sequence[Charge]) -> list[Charge]:
-    """Those that may be refunded although they were perhaps not made: their algorithms remember who was charged."""
-    return [charge for charge in charges if charge.hit.rule.implementation.REMEMBERS_IDS]
+def _at_cost(hit: Hit, units: int | None) -> Hit:
+    """``hit`` with what its charge was settled at, if it was; at 0 it is not charged any more."""
+    return replace(hit, cost=units) if units else hit

@@ -1,5 +1,5 @@
 """What the storage must be told after an outage: charges of checks that were admitted without it, slots that are still
-in use, and refunds."""
+in use, and settlements."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Admitted:
 
     def lasting(self, now: int) -> tuple[Hit, ...]:
         """The hits whose charge still counts."""
-        at, reply, refunded = self.local.at, self.local.reply, self.local.refunded
+        at, reply, settled = self.local.at, self.local.reply, self.local.settled
         if (
-            not refunded and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now
+            not settled and not any(retry_afters(reply)) and at + min(reset_afters(reply)) > now
         ):  # usually, and there may be thousands
             return self.hits
         lasting = {charge.hit.key for charge in self.local.charges if charge.until > now}
@@ -50,8 +50,8 @@ class Admitted:
 class PendingCharges:
     """What ``storage`` must be told.
 
-    ``now`` is the clock by which the checks were admitted. ``log`` is called for what cannot be charged or refunded
-    because of its own keys. Not thread-safe, except that :meth:`give_back` or :meth:`charge` may run beside the others.
+    ``now`` is the clock by which the checks were admitted. ``log`` is called for what cannot be charged or settled
+    because of its own keys. Not thread-safe, except that :meth:`settle` or :meth:`charge` may run beside the others.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class PendingCharges:
         self.admitted: OrderedDict[bytes, Admitted] = OrderedDict()
         self._hits = 0  # of all checks together
         self._most_hits = most_hits
-        self.refunds: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
+        self.settlements: deque[tuple[UUID, tuple[Charge, ...]]] = deque(maxlen=MOST_PENDING)
 
     def __len__(self) -> int:
         """The number of admitted checks that must be charged."""
         return len(self.admitted)
 
     def __bool__(self) -> bool:
-        return bool(self.admitted or self.refunds)
+        return bool(self.admitted or self.settlements)
 
     def begin(self) -> None:
         """Another outage begins."""
@@ -89,7 +89,7 @@ class PendingCharges:
         """Another process will tell the storage."""
         self.admitted.clear()
         self._hits = 0
-        self.refunds.clear()
+        self.settlements.clear()
 
     def keep(self, check_id: bytes, admitted: Admitted) -> None:
         self.drop(check_id)
@@ -109,8 +109,8 @@ class PendingCharges:
         """The check that :meth:`keep` was given, unless it is charged already."""
         return self.admitted.get(check_id.bytes)
 
-    def keep_refund(self, check_id: UUID, charges: Sequence[Charge]) -> None:
-        self.refunds.append((check_id, tuple(charges)))
+    def keep_settlement(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self.settlements.append((check_id, tuple(charges)))
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
         """The oldest checks, for :meth:`charge`."""
@@ -134,17 +134,20 @@ class PendingCharges:
                 raise
             self._charge_each(batch)
 
-    def give_back(self) -> None:
-        """Make all refunds. Raises :class:`StorageError`."""
-        while self.refunds:
-            check_id, charges = self.refunds[0]
+    def settle(self) -> None:
+        """Make all settlements. Raises :class:`StorageError`. One without a reply, which may have been carried out, is
+        made again only where that changes nothing."""
+        while self.settlements:
+            check_id, charges = self.settlements.popleft()
             try:
                 self._storage.settle(check_id, charges)
             except StorageError as error:
-                if not error.key_specific:
-                    raise
-                self._log(tuple(charge.hit for charge in charges), error)
-            self.refunds.popleft()
+                if error.key_specific:
+                    self._log(tuple(charge.hit for charge in charges), error)
+                    continue
+                if again := repeatable(charges) if error.no_reply else charges:
+                    self.settlements.appendleft((check_id, tuple(again)))
+                raise
 
     def _charge_at_once(self, batch: Sequence[tuple[bytes, Admitted]]) -> None:
         now, slots, many = self._now(), list[Slot](), dict[bytes, Hits]()
@@ -185,3 +188,9 @@ class PendingCharges:
 
 def _unlimited(hits: tuple[Hit, ...]) -> Hits:
     return Hits(map(unlimited, hits))
+
+
+def repeatable(charges: Sequence[Charge]) -> Sequence[Charge]:
+    """Those that can be settled although they were perhaps not made, or are settled already: their algorithms remember
+    who was charged."""
+    return [charge for charge in charges if charge.hit.rule.implementation.REMEMBERS_IDS]

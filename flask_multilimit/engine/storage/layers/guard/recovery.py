@@ -67,7 +67,7 @@ class Recovery:
             with breaker.lock:
                 breaker.answer()
         while not self._outage.end_if_settled():
-            pending.give_back()
+            pending.settle()
             batch = self._outage.take_batch()
             failures, start = breaker.failures, time.monotonic()
             try:

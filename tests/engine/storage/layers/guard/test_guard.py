@@ -514,7 +514,10 @@ def test_a_storage_that_stumbles_over_what_it_is_to_be_charged_is_asked_again(ma
 
 
 @pytest.mark.parametrize("mended_first", [False, True])
-def test_a_refund_finds_the_charge_wherever_it_is(make: Callable[..., Workers], *, mended_first: bool) -> None:
+@pytest.mark.parametrize("units", [0, 1, 3])
+def test_a_settlement_finds_the_charge_wherever_it_is(
+    make: Callable[..., Workers], *, units: int, mended_first: bool
+) -> None:
     workers = make()
     limiter = workers.limiters[0]
     workers.break_down()
@@ -523,25 +526,26 @@ def test_a_refund_finds_the_charge_wherever_it_is(make: Callable[..., Workers], 
     if mended_first:
         workers.mend()
 
-    limiter.refund(decision)
+    limiter.settle(decision, units)
 
     if not mended_first:
-        assert limiter.peek(hits("5/minute")).remaining == 4
+        assert limiter.peek(hits("5/minute")).remaining == 4 - units
         workers.mend()
-    assert limiter.peek(hits("5/minute")).remaining == 4
+    assert limiter.peek(hits("5/minute")).remaining == 4 - units
 
 
-def test_a_refund_of_before_the_outage_is_made_up_for(make: Callable[..., Workers]) -> None:
+@pytest.mark.parametrize("units", [0, 4])
+def test_a_settlement_of_before_the_outage_is_made_after_it(make: Callable[..., Workers], units: int) -> None:
     workers = make()
     limiter = workers.limiters[0]
     decision = limiter.check(hits("5/minute"))
     workers.break_down()
     limiter.check(hits("5/minute", subject="bob"))
 
-    limiter.refund(decision)
+    limiter.settle(decision, units)
     workers.mend()
 
-    assert limiter.peek(hits("5/minute")).remaining == 5
+    assert limiter.peek(hits("5/minute")).remaining == 5 - units
 
 
 def test_a_reset_while_it_is_away_is_an_error(make: Callable[..., Workers]) -> None:
@@ -1436,18 +1440,46 @@ def test_a_check_whose_reply_is_lost_is_no_reason_for_another_unit(
     assert workers.storage.peek(plan).remaining == left
 
 
-def test_a_refund_of_a_check_whose_reply_is_lost_reaches_the_storage(make: Callable[..., Workers]) -> None:
+@pytest.mark.parametrize("units", [0, 4])
+def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(
+    make: Callable[..., Workers], units: int
+) -> None:
     workers = make()
     limiter, plan = workers.limiters[0], hits("9/hour")
     workers.storage.loses_replies = True
     admitted = limiter.check(plan)
 
-    limiter.refund(admitted)
+    limiter.settle(admitted, units)
     workers.storage.loses_replies = False
     workers.mend()
 
     assert admitted.decided_by == "local"
-    assert workers.storage.peek(plan).remaining == 9
+    assert workers.storage.peek(plan).remaining == 9 - units
+
+
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_a_settlement_that_has_lost_its_reply_on_the_way_back_counts_once(
+    make: Callable[..., Workers], algorithm: str
+) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits(rule(algorithm, 3600, 9), cost=2)
+    decision = limiter.check(plan)
+    workers.break_down()
+    limiter.check(hits("5/minute", subject="bob"))
+    limiter.settle(decision, 5)
+    settle, times = workers.storage.settle, itertools.count(1)
+
+    def lose_the_first_reply(check_id: UUID, charges: Sequence[Charge]) -> None:
+        settle(check_id, charges)
+        if next(times) == 1:
+            lost = StorageError("the reply was lost")
+            lost.no_reply = True
+            raise lost
+
+    workers.storage.settle = lose_the_first_reply  # type: ignore[method-assign]
+    workers.mend()
+
+    assert workers.storage.peek(hits(rule(algorithm, 3600, 9))).remaining == 4
 
 
 def test_a_refund_of_a_check_that_never_reached_the_storage_is_none_there(make: Callable[..., Workers]) -> None:

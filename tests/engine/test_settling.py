@@ -1,0 +1,138 @@
+"""Settling a decision: what the limiter promises beyond what storages do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flask_multilimit import Concurrent, ConfigurationError, Rule
+from flask_multilimit.engine import Limiter, StorageError, hits_for
+from support.bench import hits, rule
+from support.clock import Clock
+from support.rates import RATES
+
+
+def test_a_decision_says_what_was_charged_and_what_is_left_after_its_settlement() -> None:
+    limiter, plan = Limiter(), hits("10/minute", cost=3)
+
+    decision = limiter.check(plan)
+    less, (status,) = limiter.settle(decision, 1), decision.statuses
+
+    assert (status.charged, status.remaining, status.debt) == (3, 7, 0)
+    assert [(each.charged, each.remaining, each.debt) for each in less.statuses] == [(1, 9, 0)]
+    assert less.settled == {plan[0].key: 1}
+
+
+def test_a_decision_says_how_far_its_settlement_is_beyond_the_count() -> None:
+    limiter, plan = Limiter(), hits("10/minute", cost=3)
+    limiter.check(plan)
+
+    (status,) = limiter.settle(limiter.check(plan), 347).statuses
+
+    assert (status.charged, status.remaining, status.debt) == (347, 0, 340)
+
+
+@pytest.mark.parametrize("algorithm", RATES)
+def test_a_debt_is_whole_again_when_the_decision_says(algorithm: str) -> None:
+    clock = Clock()
+    from flask_multilimit.engine import MemoryStorage
+
+    limiter, plan = Limiter(MemoryStorage(clock)), hits(rule(algorithm, 10, 5))
+
+    settled = limiter.settle(limiter.check(plan), 9)
+
+    assert settled.reset_after == limiter.peek(plan).reset_after
+
+
+def test_a_charge_is_settled_once() -> None:
+    limiter, plan = Limiter(), hits("10/minute")
+    decision = limiter.check(plan)
+
+    first, second = limiter.settle(decision, 4), limiter.settle(decision, 7)
+
+    assert (first.remaining, second.remaining) == (6, 6)
+    assert limiter.peek(plan).remaining == 6
+
+
+def test_what_was_settled_at_its_cost_is_settled() -> None:
+    limiter, plan = Limiter(), hits("10/minute", cost=2)
+    decision = limiter.check(plan)
+
+    limiter.settle(decision, 2)
+    limiter.settle(decision, 5)
+
+    assert limiter.peek(plan).remaining == 8
+
+
+def test_some_of_the_quotas_of_a_check_can_be_settled() -> None:
+    limiter, tokens, requests = Limiter(), hits("100/hour", scope="tokens"), hits("10/minute", scope="requests")
+
+    settled = limiter.settle(limiter.check([*tokens, *requests]), 40, tokens)
+
+    assert [status.remaining for status in settled.statuses] == [60, 9]
+    assert [limiter.peek(plan).remaining for plan in (tokens, requests)] == [60, 9]
+
+
+def test_a_refused_check_is_not_settled() -> None:
+    limiter, plan = Limiter(), hits("1/minute")
+    limiter.check(plan)
+
+    refused = limiter.settle(limiter.check(plan), 5)
+
+    assert (refused.settled, refused.statuses[0].charged) == ({}, 0)
+    assert limiter.settle(limiter.peek(plan), 5).settled == {}
+
+
+def test_slots_stay_held_when_units_are_settled() -> None:
+    limiter, plan = Limiter(), hits_for([Concurrent(2), Rule(60, 10)], scope="api")
+
+    settled = limiter.settle(limiter.check(plan), 4)
+
+    assert [status.remaining for status in settled.statuses] == [1, 6]
+    assert [status.remaining for status in limiter.peek(plan).statuses] == [1, 6]
+
+
+def test_a_sliding_window_is_charged_as_many_entries_as_a_check_may_write() -> None:
+    limiter, plan = Limiter(), hits(Rule(60, 50_000))
+
+    assert limiter.settle(limiter.check(plan), 10**9).remaining == 40_000
+    assert limiter.peek(plan).remaining == 40_000
+
+
+@pytest.mark.parametrize("units", [-1, 10**9 + 1, 10**30, True, 1.0, "3", None, float("nan")])
+def test_units_that_are_no_number_of_units_are_an_error_and_settle_nothing(units: Any) -> None:
+    limiter, plan = Limiter(), hits("10/minute")
+    decision = limiter.check(plan)
+
+    with pytest.raises(ConfigurationError, match="units="):
+        limiter.settle(decision, units)
+
+    assert limiter.settle(decision, 3).remaining == 7
+
+
+def test_units_of_a_lease_cannot_be_settled_but_can_be_refunded() -> None:
+    limiter, plan = Limiter(), hits(Rule(60, 10, lease=5))
+    decision = limiter.check(plan)
+
+    with pytest.raises(ConfigurationError, match="leave out lease"):
+        limiter.settle(decision, 3)
+
+    assert limiter.refund(decision).remaining == 10
+
+
+def test_a_settlement_without_a_reply_is_never_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter, plan = Limiter(), hits("10/minute")
+    decision, settle = limiter.check(plan), limiter.storage.settle
+
+    def lose_the_reply(*arguments: Any) -> None:
+        settle(*arguments)
+        raise StorageError("the reply was lost")
+
+    monkeypatch.setattr(limiter.storage, "settle", lose_the_reply)
+    with pytest.raises(StorageError):
+        limiter.settle(decision, 4)
+    monkeypatch.undo()
+
+    assert limiter.settle(decision, 9).remaining == 6
+    assert limiter.peek(plan).remaining == 6
