@@ -69,6 +69,27 @@ def test_checks_come_back_as_they_were(reader: TrafficReader, send: Sender) -> N
     assert reader.read(60).total == counts
 
 
+@pytest.mark.parametrize(
+    ("begun", "covered"),
+    [((), 65), ((20,), 25), ((45, 20), 45), ((300, 20), 65), ((3590, 20), 65), ((4000, 20), 25)],
+    ids=["nothing", "just begun", "two slices", "before", "long before", "over an hour ago"],
+)
+def test_a_rate_is_divided_by_the_time_for_which_there_is_data(
+    keeper: Keeper, reader: TrafficReader, send: Sender, begun: tuple[int, ...], covered: float
+) -> None:
+    now = keeper.now + 5
+    for ago in begun:
+        keeper.now = now - ago
+        send(refused("a"))
+    keeper.now = now
+
+    for _ in range(2):  # also of what it has kept
+        traffic = reader.read(65)
+
+    assert traffic.covered == covered
+    assert traffic.seconds == 65
+
+
 def test_a_name_with_a_tab_is_read_with_a_blank(reader: TrafficReader, send: Sender) -> None:
     send(Counts({Check("a\tb", "allowed", "storage"): 5}))
 
