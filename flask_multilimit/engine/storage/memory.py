@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import Any, cast
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from ..forks import mind_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
+from ..text import SafeLogger
+from ..threads import Beat, Lazy
 from .base import Lost, Slot, StoredKey, check_clock, monotonic_microseconds
 from .evaluate import decide, evaluated, settle
 from .forgetting import MOST_KEYS, Forgetting
@@ -23,6 +26,8 @@ from .tallies import Tallies, TalliesInMemory, Tally
 
 SWEEPS = 2
 """Due keys that are looked at for each hit of a check: more than a hit can add, so expired keys do not pile up."""
+QUIET_SECONDS = 3600.0
+"""The time between two warnings that memory is full."""
 
 
 class MemoryStorage:
@@ -45,6 +50,9 @@ class MemoryStorage:
         self._states: dict[str, Any] = {}
         self._rules: dict[str, Rule] = {}  # the rule that last wrote each state
         self._costs: dict[str, int] = {}  # units that were charged at once, if more than one
+        self._crowded = Lazy(lambda: Beat(self._warn_of_crowd, name="multilimit-memory"))
+        self._logger = SafeLogger()
+        self._quiet_until = 0.0
         self._forgetting = Forgetting(MOST_KEYS if most_keys is None else most_keys)
         self._may_be_bound = most_keys is None
         self._tallies = TalliesInMemory()
@@ -163,8 +171,9 @@ class MemoryStorage:
         retry_after = rule.implementation.evaluate(self._states[key], rule.quota, cost, now)[1]
         return self.reset_after(key, now) if retry_after < 0 else retry_after  # when slots become free is not known
 
-    def keep_at_most(self, keys: int) -> None:
-        """Keep at most so many ``keys``, unless ``most_keys`` has said how many."""
+    def keep_at_most(self, keys: int, logger: logging.Logger | None) -> None:
+        """Keep at most so many ``keys``, unless ``most_keys`` has said how many, and warn there if it takes that."""
+        self._logger = SafeLogger(logger)
         if self._may_be_bound:
             self._forgetting.most = keys
 
@@ -213,6 +222,16 @@ class MemoryStorage:
             self._forgetting.add(key, rule.quota.window, due + rule.longest_quota.window - rule.quota.window)
             if len(self._rules) > self._forgetting.most:
                 self._forget(self._forgetting.surplus(self, now))
+                if monotonic() >= self._quiet_until:
+                    self._quiet_until = monotonic() + QUIET_SECONDS
+                    self._crowded().wake()  # a handler of the log may ask this storage, whose lock is held here
+
+    def _warn_of_crowd(self) -> None:
+        self._logger.warning(
+            "Rate limits: memory is full (%d keys), so clients whose quota is whole again soonest are forgotten early. "
+            "Raise MULTILIMIT_MEMORY_KEYS, or keep quotas on a server.",
+            self._forgetting.most,
+        )
 
     def _sweep(self, now: int, most: int) -> None:
         self._forget(self._forgetting.sweep(self, now, most))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 import tracemalloc
@@ -21,6 +22,7 @@ from flask_multilimit.serve.gate import gate_of
 from support.bench import exhaust, hits, rule
 from support.clock import Clock
 from support.rates import RATES
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -332,6 +334,25 @@ def test_the_bound_can_be_set(made: Callable[[], Limiter]) -> None:
         limiter.check(hits("5/minute", subject=str(n)))
 
     assert len(limiter.storage) == FEW
+
+
+def test_full_memory_is_one_warning_an_hour_outside_of_the_lock(caplog: pytest.LogCaptureFixture) -> None:
+    limiter, asked = Limiter(MemoryStorage(most_keys=FEW), layers=Layers()), list[bool]()
+
+    class AsksToo(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "memory is full" in record.getMessage():
+                asked.append(limiter.check(hits("1/minute")).allowed)
+
+    handler = AsksToo()
+    logging.getLogger("flask_multilimit").addHandler(handler)
+    for n in range(FLOOD):
+        limiter.check(hits("5/minute", subject=str(n)))
+    until(lambda: asked)
+    logging.getLogger("flask_multilimit").removeHandler(handler)
+
+    assert asked == [True]
+    assert caplog.text.count("memory is full (1000 keys)") == 1
 
 
 def limiter_of(**settings: Any) -> Limiter:

@@ -38,7 +38,7 @@ class Layers:
     deny_cache: float = DENY_SECONDS
     """The longest time in seconds for which a refusal is remembered; 0: no deny cache."""
     logger: logging.Logger | None = None
-    """Gets the guard's log lines; ``None``: the logger ``flask_multilimit``."""
+    """Gets the log lines of the guard and of full memory; ``None``: the logger ``flask_multilimit``."""
     on_change: Callable[[Health], object] | None = None
     """Called once when the storage begins to fail, and once when it is back."""
 
@@ -56,7 +56,7 @@ class Layers:
     def around(self, storage: Storage) -> Storage:
         """``storage`` with its layers."""
         if isinstance(storage, MemoryStorage):
-            storage.keep_at_most(self.memory_keys)
+            storage.keep_at_most(self.memory_keys, self.logger)
         if not storage.shared:
             return storage
         clock, guarded_storage, deny_cache = _clock_of(storage), load("GuardedStorage"), load("DenyCache")
