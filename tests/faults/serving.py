@@ -131,7 +131,7 @@ class Service:
         deadline = time.monotonic() + LONGEST_RECOVERY
         while time.monotonic() < deadline:
             log = self.program.log
-            if log.count("Until the storage is back") <= log.count("the storage is back after"):
+            if log.count("storage failed (key") <= log.count("the storage is back after"):
                 return
             time.sleep(0.1)
 

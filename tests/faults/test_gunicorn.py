@@ -38,7 +38,7 @@ def test_users_see_their_limits_and_nothing_else(service: Service, fault: Fault)
     assert LIMIT * 0.5 <= seen.admitted <= LIMIT * (2 if fault.forgets else 1) + BEFORE // 2 + CLIENTS
     assert seen.recovery < 6
     logged = [line for line in service.program.log.splitlines()[lines:] if "Rate limits:" in line]
-    assert len([line for line in logged if "Until the storage is back" in line]) <= 2
+    assert len([line for line in logged if "storage failed (key" in line]) <= 2
     assert len([line for line in logged if "the storage is back after" in line]) <= 2
     assert not re.search("Traceback|Error 500", "\n".join(service.program.log.splitlines()[lines:]))
     admin = service.world.admin

@@ -113,7 +113,7 @@ class Outbox:
         now = time.monotonic()
         if now >= self._quiet_until and not self._is_away():
             self._quiet_until = now + QUIET_SECONDS
-            self._logger.warning("Rate limits: traffic could not be stored, so it waits: %s", with_remedy(error))
+            self._logger.warning("Rate limits: could not store traffic; will retry: %s", with_remedy(error))
 
     def _after_fork_in_child(self) -> None:
         """The parent sends what waits."""

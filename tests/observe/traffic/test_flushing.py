@@ -131,7 +131,7 @@ def test_a_storage_that_takes_no_traffic_is_logged_once_a_minute(
         outbox.send()
 
     assert [record.getMessage() for record in caplog.records] == [
-        "Rate limits: traffic could not be stored, so it waits: NOPERM (allow it)"
+        "Rate limits: could not store traffic; will retry: NOPERM (allow it)"
     ]
 
 

@@ -215,7 +215,7 @@ def test_a_failure_is_logged_without_the_subject_and_probed_in_its_slot(
         owner.resume()
     cluster.until(lambda: health().state == "working", "recovery")
 
-    assert "asked about rate_limit:shop:ip." in caplog.text
+    assert "(key rate_limit:shop:ip)" in caplog.text
     assert "203.0.113.7" not in caplog.text
 
 

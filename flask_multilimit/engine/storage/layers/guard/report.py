@@ -71,9 +71,9 @@ class Report:
 
     def failed(self, hits: tuple[Hit, ...], error: StorageError, health: Health) -> None:
         self._logger.error(
-            "Rate limits: %s, asked about %s. Until the storage is back: %s",
-            with_remedy(error),
+            "Rate limits: storage failed (key %s): %s; meanwhile: %s",
             without_subject(hits[0].key),
+            with_remedy(error),
             _meanwhile(self._on_error, health.workers),
         )
         self._notify(health)

@@ -928,7 +928,7 @@ def test_changes_are_told_and_logged_once_each(make: Callable[..., Workers], cap
     assert str(failed.error) == "it is broken"
     assert [change.state for change in workers.changes] == ["failed", "working"]
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert "it is broken, asked about rate_limit:{api}. Until the storage is back" in caplog.text
+    assert "storage failed (key rate_limit:{api}): it is broken; meanwhile" in caplog.text
     assert "ada" not in caplog.text
     assert "Checks admitted meanwhile: 5 charged to it, 0 not" in caplog.text
 
