@@ -120,7 +120,8 @@ def test_it_is_told_once(
 
     assert told == [(app, "the rate limit storage gave no answer: it is broken")]
     assert [record.name for record in caplog.records] == [app.logger.name]
-    assert "storage failed (key rate_limit:{view}): the rate limit storage gave no answer: it is broken; meanwhile: this process" in caplog.text
+    assert "storage failed (key rate_limit:{view}): " in caplog.text
+    assert "it is broken; meanwhile: this process" in caplog.text
 
 
 def test_it_is_told_when_it_is_over_and_nothing_was_forgotten(
