@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 Address = tuple[str, int]
 """Host and port."""
 
+from ..errors import brief
+
 LAST_PORT = 65_535
 _HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"
 
@@ -65,4 +67,4 @@ def shown_storage(given: object) -> str:
     if isinstance(given, str):
         return repr(redacted(given))
     is_plain = isinstance(given, (int, float, NoneType, type))
-    return repr(given) if is_plain else f"an object of type {type(given).__name__}"
+    return brief(given) if is_plain else f"an object of type {type(given).__name__}"
