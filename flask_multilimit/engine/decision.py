@@ -10,7 +10,7 @@ from uuid import UUID
 from .algorithms import BAN, EVENLY, NEVER, UNKNOWN
 from .algorithms.base import Quota, is_begun, level_of
 from .errors import ConfigurationError, brief
-from .hits import PEEKED, BanHit, Hit, bans_among, memoized
+from .hits import PEEKED, BanHit, Hit, bans_of
 from .reply import (
     ALLOWED,
     DELAY,
@@ -218,14 +218,12 @@ class Decision(_Fields):
     @property
     def bans(self) -> tuple[BanStatus, ...]:
         """One status per limiter with a ban, even if the ban does not hold."""
-        return tuple(
-            _ban_status(hit, standing_of(self.reply, place)) for place, hit, _ in memoized(self.hits, bans_among)
-        )
+        return tuple(_ban_status(hit, standing_of(self.reply, place)) for place, hit, _ in bans_of(self.hits))
 
     @property
     def ban(self) -> BanStatus | None:
         """The ban that refuses for the longest time; ``None`` if none does."""
-        if not memoized(self.hits, bans_among):  # usually
+        if not bans_of(self.hits):  # usually
             return None
         holding = [ban for ban in self.bans if ban.holds and not ban.hit.shadow]
         return max(holding, key=lambda ban: ban.retry_after, default=None)
@@ -292,7 +290,7 @@ class Decision(_Fields):
     @property
     def reset_after(self) -> float:
         """Seconds until every quota is full again if there are no requests."""
-        if not self.settled and not memoized(self.hits, bans_among):
+        if not self.settled and not bans_of(self.hits):
             return max(reset_afters(self.reply), default=0) / _MICROSECONDS
         return max((status.reset_after for status in self.statuses), default=0.0)
 

@@ -94,7 +94,7 @@ class Hits(tuple[Hit, ...]):
     Reuse it for repeated checks of the same hits: storages cache in it what they compute from it (:func:`memoized`).
     """
 
-    def __new__(cls, hits: Iterable[Hit]) -> Hits:
+    def __new__(cls, hits: Iterable[Hit], *, scope: str | None = None) -> Hits:
         made = super().__new__(cls, hits if type(hits) in _USUAL else several_hits(hits))
         if not made:
             raise ConfigurationError("no hits: a check of nothing would let everything pass")
@@ -106,7 +106,9 @@ class Hits(tuple[Hit, ...]):
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ConfigurationError(f"two hits have the key {twice!r}: give one rule, or different scopes or types")
-        made.memory = {}
+        made.cache = {}
+        made.scope = scope
+        made.bans = bans_among(made)
         made.leased = any(hit.rule.lease for hit in made)
         made.revisable = any(hit.origin is not None for hit in made)
         return made
@@ -115,11 +117,19 @@ class Hits(tuple[Hit, ...]):
     """Whether a rule has a lease."""
     revisable: bool
     """Whether :func:`hits_for` has made any of them."""
-    memory: dict[Any, Any]
-    """The cache of :func:`memoized`, by the function that computed the value."""
+    bans: tuple[Watching, ...]
+    """The bans among them."""
+    scope: str | None
+    """What the plan that made them limits; ``None`` if no plan did."""
+    cache: dict[Any, Any]
+    """What :func:`memoized` has computed, by the function that did."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Hits, (tuple(self),)
+        return _hits_again, (tuple(self), self.scope)
+
+
+def _hits_again(hits: tuple[Hit, ...], scope: str | None) -> Hits:
+    return Hits(hits, scope=scope)
 
 
 _USUAL = {tuple, list}
@@ -150,9 +160,9 @@ def _check_texts(key: object, name: object) -> None:
 def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
     """``work(hits)``, done once for each :class:`Hits`."""
     try:
-        return hits.memory[work]  # type: ignore[attr-defined,no-any-return]  # usually
+        return hits.cache[work]  # type: ignore[attr-defined,no-any-return]  # usually
     except KeyError:
-        kept: dict[Any, Any] = hits.memory  # type: ignore[attr-defined]
+        kept: dict[Any, Any] = hits.cache  # type: ignore[attr-defined]
     except AttributeError:  # a plain tuple keeps nothing
         kept = {}
     done = kept[work] = work(hits)
@@ -162,7 +172,7 @@ def memoized(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T]) -> T:
 def memorize(hits: tuple[Hit, ...], work: Callable[[tuple[Hit, ...]], T], done: T) -> None:
     """Let :func:`memoized` return ``done`` from now on."""
     if isinstance(hits, Hits):
-        hits.memory[work] = done
+        hits.cache[work] = done
 
 
 def part_of(hits: tuple[Hit, ...], places: tuple[int, ...]) -> tuple[Hit, ...]:
@@ -202,6 +212,11 @@ def bans_among(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
         )
         for place, ban in bans
     )
+
+
+def bans_of(hits: tuple[Hit, ...]) -> tuple[Watching, ...]:
+    """The bans, which :class:`Hits` have found already."""
+    return hits.bans if isinstance(hits, Hits) else bans_among(hits)
 
 
 def packed_ban(ban: Watching) -> bytes:

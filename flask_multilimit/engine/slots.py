@@ -115,7 +115,7 @@ class Keeper:
         """Renew what ``decision`` has taken until it is released."""
         check_id, hits = decision.check_id, decision.hits
         try:  # as memoized() does, with one call fewer
-            only, timeout, pause = hits.memory[_usual]  # type: ignore[attr-defined]
+            only, timeout, pause = hits.cache[_usual]  # type: ignore[attr-defined]
         except (KeyError, AttributeError):
             only, timeout, pause = memoized(hits, _usual)
         slots: tuple[Slot, ...]

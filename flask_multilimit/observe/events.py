@@ -242,7 +242,7 @@ def refusals_of(decision: Decision | None, applied: Iterable[Counted]) -> list[R
 def is_near_limit(decision: Decision) -> bool:
     """Whether :func:`hits_near_limit` finds any, for a check that every rule allows."""
     try:
-        fews = decision.hits.memory[_fews]  # type: ignore[attr-defined]  # as memoized() does, with one call fewer
+        fews = decision.hits.cache[_fews]  # type: ignore[attr-defined]  # as memoized() does, with one call fewer
     except (AttributeError, KeyError):
         fews = memoized(decision.hits, _fews)
     return True in map(lt, decision.reply[REMAININGS], fews)

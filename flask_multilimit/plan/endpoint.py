@@ -214,7 +214,7 @@ class AppliedLimits(tuple[Applied, ...]):
         applied = tuple(applied)
         hits = hits_of(applied)
         made = super().__new__(cls, applied)
-        made.hits = _hits_at(scope, hits) if hits else ()
+        made.hits = Hits(hits, scope=scope) if hits else ()
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
@@ -233,17 +233,17 @@ class AppliedLimits(tuple[Applied, ...]):
     def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
         """The limits for hits that no limiter of the app has made; ``subjects`` says who is counted, by type. ``hits``
         keeps the latest answer."""
-        known = hits.memory.get(cls)
+        known = hits.cache.get(cls)
         if known is not None and known[:2] == (scope, subjects):
             latest: AppliedLimits = known[2]
             return latest
         asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
         made = super().__new__(cls, asked_here)
-        hits.memory[scope_of] = scope
+        hits.scope = scope
         made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
-        hits.memory[cls] = (scope, dict(subjects), made)
+        hits.cache[cls] = (scope, dict(subjects), made)
         return made
 
     def wait(self, limiter: Limiter, decision: Decision) -> tuple[Decision, float]:
@@ -416,18 +416,6 @@ class Plan:
 @lru_cache(maxsize=HITS_REMEMBERED)
 def _remembered_limits(plan: Plan, subjects: tuple[Subject | None, ...]) -> AppliedLimits:
     return plan.apply_to(subjects)
-
-
-def _hits_at(scope: str, hits: tuple[Hit, ...]) -> Hits:
-    made = Hits(hits)
-    made.memory[scope_of] = scope
-    return made
-
-
-def scope_of(hits: tuple[Hit, ...]) -> str | None:
-    """The scope of the plan that made ``hits``; ``None`` if no plan did."""
-    scope: str | None = getattr(hits, "memory", {}).get(scope_of)
-    return scope
 
 
 def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:

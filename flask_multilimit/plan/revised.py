@@ -28,7 +28,7 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
     Overrides that add a limit are only for endpoints: who else would be counted is not known here. If overrides cannot
     be applied, the hits stay as they are, and the error is logged once.
     """
-    known = hits.memory.get(revised)
+    known = hits.cache.get(revised)
     if known is not None and known[0] is overrides:
         answer: Hits | None = known[1]
         return answer
@@ -42,7 +42,7 @@ def revised(hits: Hits, overrides: Overrides) -> Hits | None:
         found += changed
     found = [_watching(hit, became) if isinstance(hit, BanHit) else hit for hit in found]
     answer = hits if tuple(found) == hits else Hits(found) if found else None
-    hits.memory[revised] = (overrides, answer)
+    hits.cache[revised] = (overrides, answer)
     return answer
 
 

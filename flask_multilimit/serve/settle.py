@@ -10,7 +10,7 @@ from ..declare.holding import Holder, holder_of_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.text import SafeLogger
 from ..observe.events import OTHERS, Outcome
-from ..plan.endpoint import Applied, AppliedLimits, scope_of
+from ..plan.endpoint import Applied, AppliedLimits
 from .audience import tell_of
 from .state import AppState, Record, Records
 
@@ -58,7 +58,7 @@ class Settlement:
         settled = self._in_force.limiter.settle(decision, units, hits)
         before = self._records.replace(settled) or decision
         if settled.settled != before.settled:
-            scope = scope_of(decision.hits) or OTHERS
+            scope = getattr(decision.hits, "scope", None) or OTHERS
             outcome: Outcome = "settled" if units else "refunded"
             tell_of(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
         return settled

@@ -12,7 +12,6 @@ import pytest
 
 from flask_multilimit.engine import Ban, ConfigurationError, Hits, Limiter, Rule, hits_for
 from flask_multilimit.engine.algorithms import ALGORITHMS, BAN
-from flask_multilimit.engine.hits import bans_among
 
 
 def test_defaults_are_three_refusals_in_ten_minutes_an_hour_and_twice_as_long_each_time_up_to_a_day() -> None:
@@ -99,7 +98,7 @@ def test_its_key_is_beside_those_of_its_rules_in_the_same_slot() -> None:
 
 
 def test_hits_without_a_ban_have_none() -> None:
-    assert bans_among(hits_for("1/minute; 5/hour", scope="s")) == ()
+    assert hits_for("1/minute; 5/hour", scope="s").bans == ()
 
 
 def test_a_decision_without_bans_tells_of_none() -> None:

@@ -7,10 +7,10 @@ from types import NoneType
 from typing import cast
 from urllib.parse import urlsplit
 
+from ..errors import brief
+
 Address = tuple[str, int]
 """Host and port."""
-
-from ..errors import brief
 
 LAST_PORT = 65_535
 _HOST_AND_PORT = r"(\[[^\[\]]*\]|[^:\[\]]*):(?P<port>.*)"

@@ -66,7 +66,7 @@ class MemoryStorage:
             if now >= self._forgetting.first_due:
                 self._sweep(now, SWEEPS * len(hits))
             try:  # as memoized() does, with one call fewer: every check comes here
-                charge, asked, blank, striking, bans = hits.memory[_quick_way]  # type: ignore[attr-defined]
+                charge, asked, blank, striking, bans = hits.cache[_quick_way]  # type: ignore[attr-defined]
             except (AttributeError, KeyError):
                 charge, asked, blank, striking, bans = memoized(hits, _quick_way)
             if (

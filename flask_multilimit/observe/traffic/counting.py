@@ -245,7 +245,7 @@ def _marks_of(
         return _new_marks((endpoint, outcome, decided_by), decision, near, applied, begun)
     known: dict[tuple[object, ...], _Marks]
     try:
-        known = decision.hits.memory[_marks_by_end]  # type: ignore[attr-defined]  # as memoized() does
+        known = decision.hits.cache[_marks_by_end]  # type: ignore[attr-defined]  # as memoized() does
     except (AttributeError, KeyError):
         known = memoized(decision.hits, _marks_by_end)
     marks = known.get(end)

@@ -21,7 +21,7 @@ from redis.crc import key_slot
 
 from ...decision import Charge, Decision
 from ...errors import StorageError
-from ...hits import BanHit, Hit, Hits, bans_among, memoized
+from ...hits import BanHit, Hit, Hits, bans_among, bans_of, memoized
 from ...reply import DELAY, Standing, joined, retry_afters, standing_of
 from ...rules import Rule
 from ..redis.storage import remembers_ids
@@ -86,7 +86,7 @@ class AllOrNothing:
                 charged += [answer] if answer.charges else []
             if len(charged) > 0 and not _all_allow(answers):
                 answers = self._without_charges(hits, answers, charged)
-            if memoized(hits, bans_among) and not _all_allow(answers):
+            if bans_of(hits) and not _all_allow(answers):
                 answers += self._struck_from_elsewhere(hits, answers, check_id or answers[0][1].id)
         except StorageError as error:
             error.check_id = error.check_id or (answers[0][1].id if answers else check_id)
@@ -157,7 +157,7 @@ class AllOrNothing:
         hash_slots = {place: group.hash_slot for group, _ in answers for place in group.places}
         refusing = {place for group, answer in answers for place in group.refusing(answer)}
         struck = []
-        for place, ban, watched in memoized(hits, bans_among):
+        for place, ban, watched in bans_of(hits):
             guilty = {hash_slots[other] for other in watched if other in refusing}
             if guilty and hash_slots[place] not in guilty and place not in refusing:
                 struck.append(self._struck(Group.of(hash_slots[place], hits, [place]), ban, check_id))

@@ -24,7 +24,7 @@ from ...algorithms.base import encode_ban, is_begun, level_of
 from ...decision import FALLBACKS, Charge, Decision, decision_of
 from ...errors import ConfigurationError, is_number
 from ...forks import tell_child
-from ...hits import Hit, bans_among, memoized, new_id
+from ...hits import Hit, bans_of, memoized, new_id
 from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
 from ..base import (
     DENY_SECONDS,
@@ -197,7 +197,7 @@ class DenyCache:
 def _without_beginnings(decision: Decision) -> list[int]:
     """The reply as the next check would get it: a ban that began with this check now simply holds."""
     reply = list(decision.reply)
-    for place, _, _ in memoized(decision.hits, bans_among):
+    for place, _, _ in bans_of(decision.hits):
         begun = reply[start_of(place)]
         if is_begun(begun):
             reply[start_of(place)] = encode_ban(level_of(begun), begun=False)
@@ -212,8 +212,7 @@ def _is_strike(decision: Decision) -> bool:
     """Whether the refusal was a strike of a ban that does not hold yet."""
     waits = retry_afters(decision.reply)
     return any(
-        not waits[place] and any(waits[other] for other in watched)
-        for place, _, watched in memoized(decision.hits, bans_among)
+        not waits[place] and any(waits[other] for other in watched) for place, _, watched in bans_of(decision.hits)
     )
 
 

@@ -29,7 +29,7 @@ from uuid import UUID
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
 from ...forks import tell_child
-from ...hits import BanHit, Hit, bans_among, memoized, new_id, part_of
+from ...hits import BanHit, Hit, bans_of, memoized, new_id, part_of
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
 from ..base import KeepsSlots, Lost, Slot, Storage, check_clock, check_storage, monotonic_microseconds
@@ -179,7 +179,7 @@ class LeasingStorage:
         with self._lock:
             now = self._clock()
             spent = self._spend(hits, leased, now)
-            if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(memoized(hits, bans_among))):
+            if len(spent) == len(hits) or (spent and len(spent) == len(hits) - len(bans_of(hits))):
                 return _decided_here(hits, spent, now)
             question = self._question(hits, leased, spent, now)
         return self._ask(question)
@@ -400,7 +400,7 @@ class LeasingStorage:
 def _id_of_strikes(question: _Question, answer: Decision) -> UUID | None:
     """The id for a second question about a refused request, under which bans know its strike already."""
     refused = not answer.allowed and answer.decided_by not in FALLBACKS
-    return answer.id if refused and memoized(question.hits, bans_among) else None
+    return answer.id if refused and bans_of(question.hits) else None
 
 
 def _leased(hits: tuple[Hit, ...]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from itertools import chain
 from ....algorithms import UNKNOWN
 from ....algorithms.base import encode_ban, level_of
 from ....decision import Decision
-from ....hits import BanHit, Hit, bans_among, memoized
+from ....hits import BanHit, Hit, bans_among, bans_of, memoized
 from ....reply import DELAY, Standing, at_instant, head, reset_afters, standing_of, standings_of
 from ....rules import LONGEST, Concurrent, Rule
 from ...base import Slot, monotonic_microseconds
@@ -79,7 +79,7 @@ class Fallback:
     def remember(self, decision: Decision) -> None:
         """The storage has answered. This runs at every request, so it does little."""
         try:  # as memoized() looks it up, in a call less
-            known = self._recent[decision.hits.memory[_joined_keys]]  # type: ignore[attr-defined]
+            known = self._recent[decision.hits.cache[_joined_keys]]  # type: ignore[attr-defined]
         except (KeyError, AttributeError):
             self._make_room(memoized(decision.hits, _joined_keys), decision)
         else:
@@ -275,7 +275,7 @@ def unlimited(hit: Hit) -> Hit:
 
 def without_bans(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
     """The hits that can be charged."""
-    if not memoized(hits, bans_among):
+    if not bans_of(hits):
         return hits
     return tuple(hit for hit in hits if not isinstance(hit, BanHit))
 
