@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,8 +19,8 @@ import click
 
 from .. import console
 from ..simulate.logs.formats import expression, format_of
-from ..simulate.logs.logged import MICROSECONDS
-from ..simulate.logs.reading import LogFile, Logs
+from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
+from ..simulate.logs.reading import STANDARD_INPUT, LogFile, Logs
 from ..simulate.logs.times import moment
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -113,6 +117,40 @@ def opened(
     return Logs(logs, make_reader, zone, tuple(fields), since=first, until=last)
 
 
+class Stoppable:
+    """The requests of ``logs``, with a progress bar on a terminal. Ctrl-C ends them; a second one, the program."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self.complete: bool = True
+        """``False`` if Ctrl-C ended them."""
+
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        catches = threading.current_thread() is threading.main_thread()  # only there
+        before = signal.signal(signal.SIGINT, self._stop) if catches else None
+        try:
+            with self._progress() as bar:
+                self._logs.on_read = None if bar is None else bar.update
+                for request in self._logs:
+                    if not self.complete:
+                        return
+                    yield request
+        finally:
+            if catches:
+                signal.signal(signal.SIGINT, before)
+
+    def _progress(self) -> Any:
+        paths = [Path(path) for path in self._logs.paths if str(path) != STANDARD_INPUT]
+        if not sys.stderr.isatty() or len(paths) < len(self._logs.paths) or not all(map(Path.is_file, paths)):
+            return nullcontext()
+        return click.progressbar(length=sum(path.stat().st_size for path in paths), file=sys.stderr)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if not self.complete:
+            raise KeyboardInterrupt
+        self.complete = False
+
+
 def _moment(option: str, text: str | None, zone: tzinfo) -> int | None:
     try:
         return None if text is None else moment(text, zone)
@@ -129,13 +167,8 @@ def require_requests(files: Sequence[LogFile]) -> None:
         )
 
 
-def told(at: int, zone: tzinfo) -> str:
+def local_time(at: int, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(at / MICROSECONDS, zone):%Y-%m-%d %H:%M:%S}"
-
-
-def shown(text: str) -> str:
-    """Text from outside, without control characters for a terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def share(part: int, whole: int) -> str:
@@ -153,15 +186,13 @@ def file_lines(files: Sequence[LogFile]) -> list[str]:
     """A line for each file with lines that could not be read, or not exactly; nothing if all is well."""
     lines = []
     for file in files:
-        told_of = [f"{getattr(file, name):,} {reason}" for name, reason in _REASONS.items() if getattr(file, name)]
+        problems = [f"{getattr(file, name):,} {reason}" for name, reason in _REASONS.items() if getattr(file, name)]
         if file.format is None and file.lines:
-            told_of = ["in no known format: --format"]
-        if file.steps:
-            told_of.append(f"its clock stepped back {file.steps} times")
+            problems = ["in no known format: --format"]
         if file.broken:
-            told_of.append(f"not read to its end: {file.broken}")
-        if told_of:
-            lines += console.paragraph(f"{shown(file.name)}: of {file.lines:,} lines, {'; '.join(told_of)}", indent=2)
+            problems.append(f"not read to its end: {file.broken}")
+        if problems:
+            lines += console.paragraph(f"{file.name}: of {file.lines:,} lines, {'; '.join(problems)}", indent=2)
     return ["", "Problems in the log:", *lines] if lines else []
 
 

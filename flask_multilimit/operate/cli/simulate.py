@@ -13,18 +13,17 @@ from flask import Flask, current_app
 
 from ...plan.standings import require_endpoint
 from .. import console
-from ..simulate.asking import Given
-from ..simulate.page.replayed import report_page
 from ..simulate.picture import draw_reports
 from ..simulate.replay import Replay
+from ..simulate.replay_plan import Replacements
 from ..simulate.report import Report, RuleReport
-from ..simulate.watching import Watched, seldom_collected
-from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of
+from ..simulate.whatif import LimitSet, header_fields, limits_of, replay_of, seldom_collected
 from .base import as_json, command, current_gate, for_people, write, write_json
 from .logs import (
+    Stoppable,
     file_lines,
     for_json,
-    html_option,
+    local_time,
     log_options,
     opened,
     pairs_option,
@@ -32,8 +31,6 @@ from .logs import (
     png_option,
     require_requests,
     share,
-    shown,
-    told,
     writing,
 )
 
@@ -57,7 +54,6 @@ def _units(context: click.Context, parameter: click.Parameter, value: str) -> in
 @pairs_option(
     "--priority", "NAME=PRIORITY", "The priority of requests where units are reserved, by endpoint or limiter."
 )
-@html_option("Write the report as a page, for any browser.")
 @png_option
 @as_json
 def simulate_command(
@@ -75,7 +71,6 @@ def simulate_command(
     cost: dict[str, str],
     rules: dict[str, str],
     priority: dict[str, str],
-    html: Path | None,
     png: Path | None,
     as_json: bool,
 ) -> None:
@@ -87,27 +82,28 @@ def simulate_command(
     app: Any = current_app._get_current_object()  # type: ignore[attr-defined]
     context = click.get_current_context()
     costs = {name: _units(context, context.command.params[0], units) for name, units in cost.items()}
-    given = Given(costs, rules, priority)
+    replacements = Replacements(costs, rules, priority)
     with for_people():
         current_gate()  # applies the changes made while the app runs
         sets = _sets(app, limits, against)
         if endpoint is not None:
             require_endpoint(sets[0][1].plans, endpoint)
         replays = [
-            replay_of(app, limits=each, subjects=subject, given=given, script_name=script_name) for _, each in sets
+            replay_of(app, limits=each, subjects=subject, replacements=replacements, script_name=script_name)
+            for _, each in sets
         ]
         fields = [*subject.values(), *header_fields(each.plans for _, each in sets).values()]
         read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=fields)
-        watched = Watched(read)
+        requests = Stoppable(read)
         with seldom_collected():
-            _run(watched, replays)
+            _run(requests, replays)
     require_requests(read.files)
-    reports = [_of_endpoint(replay.report(complete=watched.complete, files=read.files), endpoint) for replay in replays]
+    reports = [
+        _of_endpoint(replay.report(complete=requests.complete, files=read.files), endpoint) for replay in replays
+    ]
     named = [(name, report) for (name, _), report in zip(sets, reports, strict=True)]
     titled = named if endpoint is None else [(f"{name}; requests to {endpoint!r}", report) for name, report in named]
     with for_people(), writing():
-        if html is not None:
-            html.write_text(report_page(titled, zone), encoding="utf-8")
         if png is not None:
             draw_reports(titled, png)
     if as_json:
@@ -132,13 +128,13 @@ def _sets(app: Flask, limits: Path | None, against: Path | None) -> list[tuple[s
     return sets if against is None else [*sets, (str(against), limits_of(app, against))]
 
 
-def _run(watched: Watched, replays: Sequence[Replay]) -> None:
+def _run(requests: Stoppable, replays: Sequence[Replay]) -> None:
     if len(replays) == 1:
         add = replays[0].add
-        for request in watched:
+        for request in requests:
             add(request)
     else:
-        for request in watched:
+        for request in requests:
             for replay in replays:
                 replay.add(request)
     for replay in replays:
@@ -163,17 +159,16 @@ def _of_endpoint(report: Report, endpoint: str | None) -> Report:
 def _screen(report: Report, zone: tzinfo) -> list[str]:
     if report.first is None or report.last is None:
         return ["No requests.", *file_lines(report.files)]
-    span = f"from {told(report.first, zone)} to {told(report.last, zone)} {zone}"
+    span = f"from {local_time(report.first, zone)} to {local_time(report.last, zone)} {zone}"
     lines = console.paragraph(f"{report.requests:,} requests {span}")
     if not report.complete:
         lines.append(console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True))
     lines += [*_summary(report), *_endpoints(report), *_rules(report), *_bans(report), *_worst(report, zone)]
-    keys, size = f"{report.storage.peak_keys:,}", _size(report.storage.peak_bytes)
-    lines += ["", f"A storage: {report.storage.commands:,} commands, at most {keys} keys, about {size} in Redis"]
+    lines += ["", f"A storage: {report.commands:,} commands"]
     if report.notes:
         lines += ["", "Replayed differently:"]
         for note in report.notes:
-            lines += console.paragraph(f"{shown(note.text)} ({console.plural(note.requests, 'request')})", indent=2)
+            lines += console.paragraph(f"{note.text} ({console.plural(note.requests, 'request')})", indent=2)
     return [*lines, *file_lines(report.files)]
 
 
@@ -266,10 +261,10 @@ def _worst(report: Report, zone: tzinfo) -> list[str]:
         return []
     rows = [
         (
-            shown(each.name),
+            each.name,
             f"{each.requests:,}",
             share(each.refused, each.requests),
-            told(each.first_refused, zone),
+            local_time(each.first_refused, zone),
             console.duration(each.longest_lockout),
         )
         for each in report.worst
@@ -292,10 +287,3 @@ def _comparison(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
     ]
     headings = ("REFUSED", "OF", *(name.upper() if name == IN_FORCE else name for name in names))
     return ["", *console.columns([*rows, *totals], headings=headings), *_rules(reports[1]), *_bans(reports[1])]
-
-
-def _size(number: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} bytes"

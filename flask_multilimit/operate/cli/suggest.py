@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,23 @@ from flask import current_app
 from ...engine.rules import UNITS
 from ...insight.text import rule_text
 from .. import console
-from ..simulate.page.peaks import page_of
+from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
-from ..simulate.suggest import Choice, Suggestion, declaration, suggest_for, traffic_of
-from ..simulate.watching import Watched
+from ..simulate.suggest import Choice, Suggestion, Traffic, declaration, suggest_for, traffic_of
 from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, write, write_json
 from .logs import (
+    Stoppable,
     file_lines,
     for_json,
     html_option,
+    local_time,
     log_options,
     opened,
     percent,
     png_option,
     require_requests,
     share,
-    told,
     writing,
 )
 
@@ -83,22 +84,32 @@ def suggest_command(
     with for_people():
         at_most, sizes = share_from(refuse_at_most), [_seconds(each) for each in windows]
         read = opened(logs, format_=format_, regex=regex, zone=zone, since=since, until=until, fields=subject.values())
-        watched = Watched(read)
-        arrivals = arrivals_of(app, watched, type=type_, endpoint=endpoint, subjects=subject, script_name=script_name)
+        requests = Stoppable(read)
+        arrivals = arrivals_of(app, requests, type=type_, endpoint=endpoint, subjects=subject, script_name=script_name)
         require_requests(read.files)
         traffic = traffic_of(arrivals, sizes)
         found = suggest_for(traffic, type=type_, share=at_most)
         with writing():
             if html is not None:
-                html.write_text(page_of(found, traffic), encoding="utf-8")
+                html.write_text(_page(found, traffic, ", ".join(logs), refuse_at_most), encoding="utf-8")
             if png is not None:
                 draw(found, traffic, png)
     if as_json:
-        write_json(suggestion=for_json(found.as_json()), complete=watched.complete)
+        write_json(suggestion=for_json(found.as_json()), complete=requests.complete)
         return
-    if not watched.complete:
+    if not requests.complete:
         write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
     write([*_screen(found, zone, endpoint), *file_lines(read.files)])
+
+
+def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str) -> str:
+    """The page What if of the dashboard, with a part for each window."""
+    parts = []
+    for number, peaks in enumerate(found.peaks):
+        requests, subjects = found.for_requests[number], found.for_subjects[number]
+        alone = replace(found, peaks=(peaks,), for_requests=(requests,), for_subjects=(subjects,))
+        parts.append(what_if(traffic.of_window(number), alone, source=source, refuse_at_most=refuse_at_most))
+    return file_of(parts)
 
 
 def _seconds(text: str) -> float:
@@ -111,7 +122,7 @@ def _seconds(text: str) -> float:
 
 
 def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
-    span = f"{told(found.first, zone)} to {told(found.last, zone)} {zone}"
+    span = f"{local_time(found.first, zone)} to {local_time(found.last, zone)} {zone}"
     about = f"{found.requests:,} requests of {console.plural(found.subjects, 'subject')} ({found.type}) from {span}"
     lines = [*console.paragraph(about), ""]
     rows = [

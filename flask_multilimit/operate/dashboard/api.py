@@ -15,7 +15,7 @@ from ...insight.changes import Entries, History
 from ...insight.limits import SHOWS, Limits
 from ...insight.traffic import SORTS, Now
 from ...insight.values import Described, as_json
-from . import changes, pages, whatif, whatif_page
+from . import changes, pages, whatif
 from .shell import url
 
 
@@ -118,8 +118,8 @@ OPERATIONS = (
     Operation(
         "what-if",
         "What counts would have refused of the recorded traffic; null if nothing is recorded",
-        whatif.Answer | None,
-        whatif_page.what_if_asked,
+        whatif.WhatIf | None,
+        whatif.what_if_asked,
         (
             ENDPOINT,
             Parameter("type", "How requests are counted.", whatif.TYPES),

@@ -9,7 +9,6 @@ from . import api, pages, whatif
 from .forms import MOST_OF_A_FORM, require_small_body
 from .shell import harden, is_file, refused
 from .visit import Authenticator
-from .whatif_page import slider_file, what_if_page
 
 
 def install(blueprint: Blueprint, authenticator: Authenticator) -> None:
@@ -28,9 +27,7 @@ def install(blueprint: Blueprint, authenticator: Authenticator) -> None:
     blueprint.add_url_rule("/unban", "unban", pages.unban, methods=["POST"])
     blueprint.add_url_rule("/lists", "lists", pages.lists_page)
     blueprint.add_url_rule("/history", "history", pages.history_page)
-    blueprint.add_url_rule("/what-if", "what_if", what_if_page, methods=["GET", "POST"])
-    blueprint.add_url_rule("/static/slider.css", "slider_css", lambda: slider_file("slider.css", "text/css"))
-    blueprint.add_url_rule("/static/slider.js", "slider_js", lambda: slider_file("slider.js", "text/javascript"))
+    blueprint.add_url_rule("/what-if", "what_if", whatif.what_if_page, methods=["GET", "POST"])
     blueprint.add_url_rule("/api/", "api", api.index)
     blueprint.add_url_rule("/api/openapi.json", "api_document", api.api_document)
     for operation in api.OPERATIONS:

@@ -17,7 +17,6 @@ from ...config import PREFIX
 from ...engine.text import visible_json, visible_page
 from ...insight.text import duration
 from ...serve.gate import gate_in_force
-from ..simulate.page.document import part
 from .drawing import axis, iso, number, rate, share, utc
 from .forms import FIELD, can_sign, form_token, keep_nonce
 from .messages import LANGUAGES, Language, translated
@@ -33,9 +32,6 @@ PAGES = {
     "what_if": "What if",
 }
 """The pages in the navigation, by endpoint."""
-
-SLIDER = {"slider.css": "slider_css", "slider.js": "slider_js"}
-"""Files of the pages that ``simulate`` writes, and our endpoints for them."""
 
 NOT_LET_IN = "You may not see this page."
 YEAR = 365 * 86_400
@@ -61,17 +57,17 @@ _HEADERS = {
 }
 
 # An environment of our own: that of the app may have other delimiters, and no escaping.
-_templates = Environment(
+TEMPLATES = Environment(
     loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 
 
-_templates.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
+TEMPLATES.filters |= {"axis": axis, "iso": iso, "number": number, "rate": rate, "share": share, "utc": utc}
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> Response:
     """The page of ``template`` with ``values``, for the current visit."""
-    page = visible_page(_templates.get_template(template).render(**_frame(), **values))
+    page = visible_page(TEMPLATES.get_template(template).render(**_frame(), **values))
     return Response(page, status, content_type="text/html; charset=utf-8")
 
 
@@ -116,7 +112,7 @@ def harden(response: Response) -> Response:
 
 def is_file() -> bool:
     """Whether the request is for a file that everybody can download with the package."""
-    return _page() in {"static", *SLIDER.values()}
+    return _page() == "static"
 
 
 def _page() -> str:
@@ -216,8 +212,6 @@ def url(name: str, /, **query: Any) -> str:
 
 def _static(name: str) -> str:
     """The address of one of our files. It differs when the file has changed."""
-    if name in SLIDER:
-        return url(SLIDER[name], v=_hash(part(name).encode()))
     return current_app.url_for(".static", filename=name, v=_version(name))
 
 

@@ -27,6 +27,8 @@ GUESSES = "10/minute"
 """The limit of rejected visits with credentials. Beyond it, ``authorize`` is not called."""
 CHANGES = "60/minute"
 """The limit of changes by one person."""
+UPLOADS = "6/minute"
+"""The limit of logs that one person uploads."""
 SCOPE = "flask_multilimit.dashboard"
 
 KNOWN_BROWSER = "multilimit_browser"
@@ -36,6 +38,7 @@ LANGUAGE, FORM = "multilimit_language", "multilimit_form"
 """Our other cookies: every visitor may have them."""
 
 TOO_MANY = "Too many changes in a minute. Nothing was changed; wait a little, and send it again."
+TOO_MANY_UPLOADS = "Too many logs in a minute. Wait a little, and send it again."
 
 _OF_EVERY_BROWSER = re.compile(
     r"accept(-.+)?|cache-control|cdn-loop|cf-(connecting-ip|ipcountry|ray|visitor)|connection|content-(length|type)|dnt"
@@ -62,6 +65,11 @@ def count_rejected_visit() -> None:
 def require_few_changes(author: str) -> None:
     """Count a change of this person. Raises :exc:`TooManyRequests`."""
     _require(gate_in_force().limiter.check(_hits(CHANGES, "author", author)), TOO_MANY)
+
+
+def require_few_uploads(author: str) -> None:
+    """Count a log that this person uploads. Raises :exc:`TooManyRequests`."""
+    _require(gate_in_force().limiter.check(_hits(UPLOADS, "uploader", author)), TOO_MANY_UPLOADS)
 
 
 def remember_browser(response: Response, path: str) -> None:

@@ -1,24 +1,42 @@
-"""What counts would have done to recorded traffic, or to a log that somebody uploads."""
+"""The page What if: what counts would have done to recorded traffic, or to a log that somebody uploads.
+
+``flask multilimit suggest --html`` writes the same page as one file, which needs nothing but a browser.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 
+from flask import Response, request
+from markupsafe import Markup
 from werkzeug.datastructures import FileStorage
+from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from ...declare.subjects import LimitType, type_name_of
 from ...engine import ConfigurationError, Rule
+from ...engine.text import visible_page
+from ...insight.limits import places_of
 from ...serve.gate import gate_in_force
-from ..simulate.logs.logged import MICROSECONDS
+from ..simulate.logs.formats import format_of
+from ..simulate.logs.logged import MICROSECONDS, LoggedRequest
 from ..simulate.logs.reading import LogFile, Logs
-from ..simulate.logs.recorded import folders_of
-from ..simulate.newest import newest_requests
-from ..simulate.page.peaks import Slider, peaks_data
-from ..simulate.suggest import Peaks, Suggestion, Traffic, declaration, suggest_for, traffic_of
+from ..simulate.logs.recorded import NAME, folders_of, newest_files
+from ..simulate.suggest import Peaks, Suggestion, Traffic, curve, declaration, suggest_for, traffic_of
 from ..simulate.whatif import arrivals_of, share_from
+from .forms import require_own_form
+from .shell import TEMPLATES, render
+from .throttle import require_few_uploads
+from .visit import visit
 
 MOST_UPLOADED = 5_000_000
 """The most bytes of an uploaded log."""
@@ -26,9 +44,15 @@ MOST_UNPACKED = 10_000_000
 """The most bytes that are read of it; a packed log may contain more."""
 MOST_RECORDED = 8_000_000
 """The most bytes that are read of what was recorded."""
+MOST_REQUESTS = 40_000
+MOST_CLIENTS = 10_000
+"""The most requests and clients that count, so that an answer takes seconds."""
+NAMED = 200
+"""The number of clients that a page names, those with the largest peaks."""
 TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 
 TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or pack it: gzip access.log"
+BUSY = "Another log is being read. Try again in a few seconds."
 
 ASKED, IN_FORCE, FEW_REQUESTS, FEW_CLIENTS = "asked", "in force", "few requests", "few clients"
 REMARKS = {
@@ -38,6 +62,8 @@ REMARKS = {
     FEW_CLIENTS: "the smallest that refuses at most {share} of the clients",
 }
 """Why a count is in the table."""
+
+_reading = Lock()
 
 
 @dataclass(frozen=True)
@@ -50,6 +76,10 @@ class Counted:
     """The clients that would have been refused."""
     why: list[str]
     """``asked`` for; ``in force`` at this endpoint; the smallest that refuses ``few requests``, or ``few clients``."""
+
+    def remarks(self) -> list[str]:
+        """The same for people."""
+        return [REMARKS[why] for why in self.why]
 
 
 @dataclass(frozen=True)
@@ -71,7 +101,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WhatIf:
     """What the traffic says about counts."""
 
     source: str
@@ -92,12 +122,18 @@ class Answer:
     """The decorator to paste."""
     chosen: int
     """The count that was asked for, or else the smallest that refuses at most the given share of requests."""
+    refuse_at_most: str
     left_out: list[LeftOut]
 
-    def slider(self) -> Slider:
-        """The same data for ``slider.js``."""
-        return {
-            "window": f"{self.peaks.window:g}",
+    @property
+    def window(self) -> str:
+        """Seconds."""
+        return f"{self.peaks.window:g}"
+
+    def slider(self) -> Markup:
+        """The element that ``slider.js`` turns into a slider. No text in it can end the element."""
+        data = {
+            "window": self.window,
             "requests": self.requests,
             "clients": self.clients,
             "chosen": self.chosen,
@@ -105,10 +141,12 @@ class Answer:
             "curve": [[each.count, each.requests] for each in self.counts],
             "names": [[each.name, each.most, each.requests] for each in self.busiest],
         }
+        text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+        return Markup('<div class="peaks"><script type="application/json">{}</script></div>').format(Markup(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIfForm:
     """Which requests to look at, and how."""
 
     endpoint: str = ""
@@ -122,8 +160,8 @@ class Question:
     """Empty: the smallest that refuses at most the given share."""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Question:
-        """The question of a form. Fields that it does not send have their defaults."""
+    def of(cls, given: Mapping[str, str]) -> WhatIfForm:
+        """The form of a form. Fields that it does not send have their defaults."""
         return cls(**{name: given[name].strip() for name in cls.__slots__ if given.get(name, "").strip()})
 
     def rule(self) -> Rule:
@@ -136,87 +174,84 @@ class Question:
         return Rule(window, count)
 
 
+# Where the requests come from
+
+
 def records() -> bool:
     """Whether this process records requests."""
     return bool(folders_of(gate_in_force().app))
 
 
-def of_recorded(question: Question) -> Answer | None:
+def of_recorded(form: WhatIfForm) -> WhatIf | None:
     """The answer for recorded requests; ``None`` if nothing records. Raises :class:`ConfigurationError`."""
     folders = folders_of(gate_in_force().app)
     if not folders:
         return None
     with TemporaryDirectory(prefix="multilimit-") as folder:
-        return _answer(question, newest_requests(folders, Path(folder), MOST_RECORDED), "recorded")
+        paths, since = newest_files(folders, Path(folder), MOST_RECORDED)
+        return _answer(form, Logs(paths, format_of(NAME), since=since), "recorded")
 
 
-def of_upload(question: Question, log: FileStorage) -> Answer:
+def of_upload(form: WhatIfForm, log: FileStorage) -> WhatIf:
     """The answer for a log in any format that is recognised, packed or not. Raises :class:`ConfigurationError`."""
     with TemporaryDirectory(prefix="multilimit-") as folder:
         path = Path(folder) / "log"
         log.save(path)
-        return _answer(question, Logs([path], most_bytes=MOST_UNPACKED), log.filename or "")
+        return _answer(form, Logs([path], most_bytes=MOST_UNPACKED), log.filename or "")
 
 
-def _answer(question: Question, logs: Logs, source: str) -> Answer:
-    if question.type not in TYPES:
-        raise ConfigurationError(f"type={question.type!r}: give one of {', '.join(TYPES)}")
-    share, rule = share_from(question.refuse_at_most), question.rule()
-    arrivals = arrivals_of(gate_in_force().app, logs, type=question.type, endpoint=question.endpoint or None)
+def _answer(form: WhatIfForm, logs: Logs, source: str) -> WhatIf:
+    if form.type not in TYPES:
+        raise ConfigurationError(f"type={form.type!r}: give one of {', '.join(TYPES)}")
+    share, rule = share_from(form.refuse_at_most), form.rule()
+    first = _First(logs)
+    arrivals = arrivals_of(
+        gate_in_force().app, first, type=form.type, endpoint=form.endpoint or None, most_subjects=MOST_CLIENTS
+    )
     traffic = traffic_of(arrivals, [rule.time])
-    found = suggest_for(traffic, type=question.type, share=share)
-    chosen = rule.count if question.count else found.for_requests[0].rules[0].count
-    marked = _marked(question, rule, found)
-    shown = peaks_data(traffic, chosen, *marked)
-    return Answer(
+    found = suggest_for(traffic, type=form.type, share=share)
+    left_out = [each for file in logs.files for each in _left_out(file)]
+    if not first.complete or len(arrivals) >= MOST_CLIENTS:
+        left_out.append(LeftOut(f"only the first {arrivals.requests:,} requests count", 0))
+    return what_if(
+        traffic,
+        found,
         source=source,
-        requests=found.requests,
-        clients=found.subjects,
-        first=found.first / MICROSECONDS,
-        last=found.last / MICROSECONDS,
-        peaks=found.peaks[0],
-        counts=_counts(shown, traffic, marked),
-        distribution=shown["peaks"],
-        busiest=[Client(str(name), int(most), int(requests)) for name, most, requests in shown["names"]],
-        declaration=declaration(question.type, [Rule(rule.time, chosen)]),
-        left_out=[each for file in logs.files for each in _left_out(file)],
-        chosen=chosen,
+        asked=rule.count if form.count else None,
+        in_force=_in_force(form, rule),
+        refuse_at_most=form.refuse_at_most,
+        left_out=left_out,
     )
 
 
-def _marked(question: Question, rule: Rule, found: Suggestion) -> dict[int, list[str]]:
-    """The counts of interest, and why."""
-    marked: dict[int, list[str]] = {}
-    for count, why in (
-        *([(rule.count, ASKED)] if question.count else []),
-        *((count, IN_FORCE) for count in _in_force(question, rule)),
-        (found.for_requests[0].rules[0].count, FEW_REQUESTS),
-        (found.for_subjects[0].rules[0].count, FEW_CLIENTS),
-    ):
-        marked.setdefault(count, []).append(why)
-    return marked
+class _First:
+    """The first requests of ``logs``, as many as there is time for."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self.complete = True
+
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        for number, each in enumerate(self._logs):
+            if number >= MOST_REQUESTS:
+                self.complete = False
+                return
+            yield each
 
 
-def _in_force(question: Question, asked: Rule) -> set[int]:
+def _in_force(form: WhatIfForm, asked: Rule) -> set[int]:
     """The counts of rules of this type and window that apply to the endpoint now."""
     plans = gate_in_force().plans
-    methods = plans.methods_of(question.endpoint) if question.endpoint else ()
+    methods = plans.methods_of(form.endpoint) if form.endpoint else ()
     return {
         rule.count
         for method in methods
-        for limiter in plans.of_endpoint(question.endpoint, method).limiters
+        for limiter in plans.of_endpoint(form.endpoint, method).limiters
         for _, rule in limiter.rules
-        if type_name_of(limiter.declaration.type, limiter.declaration.name) == question.type
+        if type_name_of(limiter.declaration.type, limiter.declaration.name) == form.type
         and rule.window_ms == asked.window_ms
         and not rule.holds_slots
     }
-
-
-def _counts(shown: Slider, traffic: Traffic, marked: Mapping[int, list[str]]) -> list[Counted]:
-    return [
-        Counted(count, requests, traffic.refused_subjects((count,)), marked.get(count, []))
-        for count, requests in shown["curve"]
-    ]
 
 
 def _left_out(file: LogFile) -> Iterator[LeftOut]:
@@ -230,3 +265,126 @@ def _left_out(file: LogFile) -> Iterator[LeftOut]:
             yield LeftOut(why, lines)
     if file.broken:
         yield LeftOut(f"not read to its end: {file.broken}", 0)
+
+
+# The answer
+
+
+def what_if(
+    traffic: Traffic,
+    found: Suggestion,
+    *,
+    source: str,
+    asked: int | None = None,
+    in_force: Iterable[int] = (),
+    refuse_at_most: str,
+    left_out: Sequence[LeftOut] = (),
+) -> WhatIf:
+    """What ``traffic`` of one window says, with what was ``found`` in it."""
+    few_requests, few_clients = found.for_requests[0].rules[0], found.for_subjects[0].rules[0]
+    chosen = few_requests.count if asked is None else asked
+    marked: dict[int, list[str]] = {}
+    for count, why in (
+        *([] if asked is None else [(asked, ASKED)]),
+        *((count, IN_FORCE) for count in in_force),
+        (few_requests.count, FEW_REQUESTS),
+        (few_clients.count, FEW_CLIENTS),
+    ):
+        marked.setdefault(count, []).append(why)
+    ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))
+    return WhatIf(
+        source=source,
+        requests=found.requests,
+        clients=found.subjects,
+        first=found.first / MICROSECONDS,
+        last=found.last / MICROSECONDS,
+        peaks=found.peaks[0],
+        counts=[
+            Counted(point.count, point.requests, point.subjects, marked.get(point.count, []))
+            for point in curve(traffic, *marked)
+        ],
+        distribution=[list(each) for each in sorted(Counter(peak for (peak,) in traffic.subjects.values()).items())],
+        busiest=[Client(name, peak, len(traffic.arrivals[name])) for name, (peak,) in ordered[:NAMED]],
+        declaration=declaration(found.type, [Rule(few_requests.time, chosen)]),
+        chosen=chosen,
+        refuse_at_most=refuse_at_most,
+        left_out=list(left_out),
+    )
+
+
+# The page
+
+
+def what_if_page() -> Response:
+    answer, problem, status = None, "", 200
+    form = WhatIfForm.of(request.values)
+    try:
+        answer = _of_uploaded(form) if request.method == "POST" else of_recorded(form)
+    except ConfigurationError as error:
+        problem, status = str(error), 400
+    return render(
+        "whatif.html",
+        status=status,
+        answer=answer,
+        endpoints=[
+            each.name for each in places_of(gate_in_force()) if not each.name.startswith(f"{request.blueprint}.")
+        ],
+        form=form,
+        most_bytes=MOST_UPLOADED,
+        most_clients=MOST_CLIENTS,
+        most_requests=MOST_REQUESTS,
+        problem=problem,
+        recorded=records(),
+        too_large=TOO_LARGE,
+        types=TYPES,
+        uploaded=request.method == "POST",
+    )
+
+
+def _of_uploaded(form: WhatIfForm) -> WhatIf:
+    require_own_form()
+    require_few_uploads(visit().author)
+    log = request.files.get("log")
+    if log is None or not log.filename:
+        raise ConfigurationError("choose a log to upload")
+    if not _reading.acquire(blocking=False):
+        raise TooManyRequests(BUSY, retry_after=5)
+    try:
+        with closing(log):
+            return of_upload(form, log)
+    finally:
+        _reading.release()
+
+
+def what_if_asked() -> WhatIf | None:
+    try:
+        return of_recorded(WhatIfForm.of(request.args))
+    except ConfigurationError as error:
+        raise BadRequest(str(error)) from error
+
+
+def file_of(answers: Sequence[WhatIf]) -> str:
+    """The page as one HTML file, with a part for each window.
+
+    Its policy lets the browser use only its own style and script, by their hashes. So even if text from a log became an
+    element, it could do nothing.
+    """
+    style, script = _static("file.css") + _static("slider.css"), _static("slider.js")
+    page = TEMPLATES.get_template("whatif_file.html").render(
+        title="How many requests clients make",
+        answers=answers,
+        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
+        script=Markup(script),
+        style=Markup(style),
+        t=lambda text, **values: text.format(**values),
+    )
+    return visible_page(page)
+
+
+def _static(name: str) -> str:
+    return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """The hash of ``text``, as a source of a policy."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

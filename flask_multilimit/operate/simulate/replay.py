@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,26 +11,22 @@ from collections.abc import Callable, Iterable
 from ...declare.subjects import Subjects
 from ...engine import Decision, Limiter, MemoryStorage
 from ...engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
+from ...engine.slots import RENEWALS, slots_of
+from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
 from ...plan.endpoint import AppliedLimits, Plan
 from ...plan.plans import Plans
-from .asking import Asked, Asking, Charging, Given, RuleKey, Shape
-from .clients import Clients, Refused
-from .findings import BanTally, ban_reports, endpoint_reports, rule_reports
-from .held import HeldSlots
-from .lists import Lists
 from .logs.logged import MICROSECONDS, LoggedRequest
 from .logs.reading import LogFile
-from .remembered import Remembered
-from .report import WORST, ClientReport, Note, Report, StorageReport
+from .replay_plan import Charging, ClientPlan, RecentClients, Replacements, ReplayPlan, RuleKey, Shape
+from .report import WORST, ClientReport, Note, Report
 from .routes import Destination, Routes
-from .timeline import Timeline
-from .usage import Usage
-from .who import Who
+from .subjects import ClientLists, SubjectFinder
+from .tallies import BanTally, Clients, RefusedClient, ban_reports, endpoint_reports, rule_reports
 
 TOO_MANY_REQUESTS = 429
 
-Verdict = Callable[[LoggedRequest, "Decision | None"], None]
+OnDecision = Callable[[LoggedRequest, "Decision | None"], None]
 """Called with each request and its decision; ``None`` if no limit was checked."""
 
 
@@ -41,25 +39,25 @@ class Replay:
         subjects: Subjects,
         *,
         routes: Routes,
-        who: Who,
-        given: Given | None = None,
-        lists: Lists | None = None,
-        tell: Verdict | None = None,
+        finder: SubjectFinder,
+        replacements: Replacements | None = None,
+        lists: ClientLists | None = None,
+        on_decision: OnDecision | None = None,
     ) -> None:
         self._plans = plans
         self._subjects = subjects
         self._routes = routes
-        self._who = who
-        self._given = given or Given()
+        self._finder = finder
+        self._replacements = replacements or Replacements()
         self._lists = lists
-        self._tell = tell
+        self._on_decision = on_decision
         self._time = time = Timeline()
         self._storage = MemoryStorage(clock=lambda: time.now, most_keys=UNBOUNDED)
         self._limiter = Limiter(self._storage)
         self._slots = HeldSlots(self._storage, time)
         self._charging = Charging()
-        self._askings: dict[Destination, Asking] = {}
-        self._remembered = Remembered(self._forget)
+        self._plans_by_destination: dict[Destination, ReplayPlan] = {}
+        self._remembered = RecentClients(self._forget)
         self._clients = Clients()
         self._refusals: Counter[tuple[Shape, tuple[int, ...]]] = Counter()
         self._bans: dict[RuleKey, BanTally] = {}
@@ -69,7 +67,6 @@ class Replay:
         self._requests = self._outside = self._really_refused = self._now_admitted = 0
         self._checks = self._refunds = 0
         self._compared = self._differing = 0
-        self._usage = Usage(self._storage)
 
     def add(self, request: LoggedRequest) -> None:
         """Decide one request. Requests must come in order of time."""
@@ -81,7 +78,7 @@ class Replay:
         if not self._requests:
             self._first = at
         self._requests += 1
-        asked = self._asked(request)
+        asked = self._client_plan(request)
         if asked is None:
             self._outside += 1
             self._settle(request, None)
@@ -95,8 +92,6 @@ class Replay:
             return
         decision = self._storage.check(hits)
         self._checks += 1
-        if self._checks >= self._usage.next_look:
-            self._usage.look(self._checks)
         reply = decision.reply
         if reply[ALLOWED] > 0:
             if not shape.is_plain:
@@ -119,7 +114,7 @@ class Replay:
 
     # One request
 
-    def _asked(self, request: LoggedRequest) -> Asked | None:
+    def _client_plan(self, request: LoggedRequest) -> ClientPlan | None:
         destination = self._routes.destination_of(request)
         if destination.reach == "outside":
             return None
@@ -131,31 +126,33 @@ class Replay:
         if asked is None:
             asked = self._remembered.find(who)
             if asked is None:
-                asked = self._asking(destination).of(request)
+                asked = self._plan_of(destination).of(request)
                 self._remembered.put(who, asked)
         if asked.without_slots is not None and request.took is None:
             return asked.without_slots
         return asked
 
-    def _forget(self, asked: Asked) -> None:
+    def _forget(self, asked: ClientPlan) -> None:
         """Count the requests of a client that is forgotten."""
         for each in (asked, asked.without_slots):
             if each is not None and each.requests:
                 self._clients.came(each.client, each.requests)
-                for note in each.untold:
+                for note in each.missing:
                     self._notes[note] += each.requests
                 each.requests = 0
 
-    def _asking(self, destination: Destination) -> Asking:
-        asking = self._askings.get(destination)
-        if asking is None:
-            asking = Asking(destination, self._plan(destination), self._subjects, self._who, self._given, self._lists)
+    def _plan_of(self, destination: Destination) -> ReplayPlan:
+        plan = self._plans_by_destination.get(destination)
+        if plan is None:
+            plan = ReplayPlan(
+                destination, self._limits_at(destination), self._subjects, self._finder, self._replacements, self._lists
+            )
             if destination.endpoint and destination.endpoint not in self._plans.app.view_functions:
-                asking.notes.append(f'no endpoint is called "{destination.endpoint}" any more: not limited')
-            self._askings[destination] = asking
-        return asking
+                plan.notes.append(f'no endpoint is called "{destination.endpoint}" any more: not limited')
+            self._plans_by_destination[destination] = plan
+        return plan
 
-    def _plan(self, destination: Destination) -> Plan | None:
+    def _limits_at(self, destination: Destination) -> Plan | None:
         endpoint, method = destination.endpoint, destination.method
         if destination.reach == "unmatched":
             return self._plans.of_unmatched(method)
@@ -163,7 +160,7 @@ class Replay:
             return None
         return self._plans.of_endpoint(endpoint, method)
 
-    def _pass_by(self, asked: Asked, request: LoggedRequest) -> None:
+    def _pass_by(self, asked: ClientPlan, request: LoggedRequest) -> None:
         """Count a request for which no limit is checked."""
         tally = asked.shape.tally
         if asked.listed is None:
@@ -174,7 +171,7 @@ class Replay:
             tally.denied += 1
         self._settle(request, None)
 
-    def _admit(self, asked: Asked, decision: Decision, request: LoggedRequest) -> None:
+    def _admit(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, limits = asked.shape.tally, asked.limits
         tally.admitted += 1
         tally.least = list(map(min, tally.least, decision.reply[REMAININGS]))
@@ -205,7 +202,7 @@ class Replay:
                 self._refunds += 1
         return decision
 
-    def _refuse(self, asked: Asked, decision: Decision, request: LoggedRequest) -> None:
+    def _refuse(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> None:
         tally, endpoint = asked.shape.tally, asked.shape.destination.endpoint
         tally.refused += 1
         tally.statuses[request.status] = tally.statuses.get(request.status, 0) + 1
@@ -218,14 +215,14 @@ class Replay:
         client.longest_lockout = max(client.longest_lockout, (now - since) / MICROSECONDS + wait)
         self._settle(request, decision)
 
-    def _note_bans(self, asked: Asked, decision: Decision) -> None:
+    def _note_bans(self, asked: ClientPlan, decision: Decision) -> None:
         for place, ban in zip(asked.shape.bans, decision.bans if asked.shape.bans else (), strict=True):
             if ban.begun:
                 self._bans.setdefault(asked.shape.rules[place], BanTally()).begin(asked.client, ban.level)
 
     def _settle(self, request: LoggedRequest, decision: Decision | None) -> None:
         """Compare the verdict with the recorded one, and pass it on."""
-        if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._tell is None:  # as nearly always
+        if request[4] != TOO_MANY_REQUESTS and request[8] is None and self._on_decision is None:  # as nearly always
             return
         admitted = decision is None or decision.allowed
         if request.status == TOO_MANY_REQUESTS:
@@ -234,17 +231,17 @@ class Replay:
         if request.recorded is not None and request.recorded.admitted is not None:
             self._compared += 1
             self._differing += request.recorded.admitted != admitted
-        if self._tell is not None:
-            self._tell(request, decision)
+        if self._on_decision is not None:
+            self._on_decision(request, decision)
 
     # Requests that wait
 
-    def _may_sleep(self, asked: Asked, decision: Decision, request: LoggedRequest) -> bool:
+    def _may_sleep(self, asked: ClientPlan, decision: Decision, request: LoggedRequest) -> bool:
         """Whether the request sleeps until it can pass."""
         wait = 0 if asked.limits is None else asked.limits.longest_wait(decision)
         return wait > 0 and self._sleeps(asked, decision, request, self._time.now + round(wait * MICROSECONDS))
 
-    def _sleeps(self, asked: Asked, decision: Decision, request: LoggedRequest, deadline: int) -> bool:
+    def _sleeps(self, asked: ClientPlan, decision: Decision, request: LoggedRequest, deadline: int) -> bool:
         now = self._time.now
         if decision.waits_for_slot:
             wakes = max(
@@ -259,7 +256,7 @@ class Replay:
         self._time.at(wakes, lambda: self._try_again(asked, request, deadline))
         return True
 
-    def _try_again(self, asked: Asked, request: LoggedRequest, deadline: int) -> None:
+    def _try_again(self, asked: ClientPlan, request: LoggedRequest, deadline: int) -> None:
         decision = self._storage.check(asked.hits)
         self._checks += 1
         if decision.allowed:
@@ -274,10 +271,9 @@ class Replay:
         """The report on the requests so far."""
         for each in self._remembered:
             self._forget(each)
-        self._usage.weigh(self._checks)
-        askings = list(self._askings.values())
-        shapes = [shape for asking in askings for shape in asking.shapes]
-        known = {rule: about for asking in askings for rule, about in asking.rules.items()}
+        plans = list(self._plans_by_destination.values())
+        shapes = [shape for plan in plans for shape in plan.shapes]
+        known = {rule: about for plan in plans for rule, about in plan.rules.items()}
         endpoints, rules = endpoint_reports(shapes), rule_reports(shapes, known, self._refusals)
         worst = self._clients.worst()
         return Report(
@@ -297,29 +293,89 @@ class Replay:
             rules=rules,
             bans=ban_reports(rules, self._bans),
             worst=tuple(self._client_report(client) for client in worst[:WORST]),
-            storage=StorageReport(self._commands, self._usage.keys, self._usage.bytes),
-            notes=self._all_notes(askings),
+            commands=self._checks + self._refunds + self._slots.commands,
+            notes=self._all_notes(plans),
             files=tuple(files),
             differing=self._differing if self._compared else None,
             longest_lockout=max((client.longest_lockout for client in worst), default=0.0),
             refused_names=frozenset(client.name for client in worst),
         )
 
-    @property
-    def _commands(self) -> int:
-        return self._checks + self._refunds + self._slots.commands
-
-    def _client_report(self, client: Refused) -> ClientReport:
+    def _client_report(self, client: RefusedClient) -> ClientReport:
         requests = self._clients.requests_of(client.name)
         return ClientReport(client.name, requests, client.times, client.first, client.longest_lockout)
 
-    def _all_notes(self, askings: Iterable[Asking]) -> tuple[Note, ...]:
+    def _all_notes(self, plans: Iterable[ReplayPlan]) -> tuple[Note, ...]:
         notes = self._notes.copy()
-        for asking in askings:
-            for note in asking.notes:
-                notes[note] += sum(shape.tally.requests for shape in asking.shapes)
+        for plan in plans:
+            for note in plan.notes:
+                notes[note] += sum(shape.tally.requests for shape in plan.shapes)
         return tuple(Note(text, number) for text, number in notes.most_common())
 
 
 def _refusing(decision: Decision) -> tuple[int, ...]:
     return tuple([place for place, wait in enumerate(decision.reply[RETRY_AFTERS]) if wait])
+
+
+Event = Callable[[], None]
+
+
+class Timeline:
+    """A clock with events. Instants are microseconds since 1970."""
+
+    def __init__(self) -> None:
+        self.now: int = 0
+        self._serial = itertools.count()
+        self.waiting: list[tuple[int, int, Event]] = []
+        """A heap."""
+
+    def at(self, when: int, event: Event) -> None:
+        """Let ``event`` happen at ``when``. Events of the same instant happen in the order in which they were added."""
+        heapq.heappush(self.waiting, (when, next(self._serial), event))
+
+    def pass_to(self, until: int) -> None:
+        """Move the clock to ``until``, and let all events until and at this instant happen."""
+        while self.waiting and self.waiting[0][0] <= until:
+            self.now, _, event = heapq.heappop(self.waiting)
+            event()
+
+
+class HeldSlots:
+    """Renews slots as often as an app does, and releases them."""
+
+    def __init__(self, storage: MemoryStorage, time: Timeline) -> None:
+        self._storage = storage
+        self._time = time
+        self._ends: list[int] = []
+        self.commands: int = 0
+        """The number of renewals and releases."""
+
+    def hold(self, decision: Decision, took: int) -> None:
+        """Hold the slots that ``decision`` has taken for ``took`` microseconds."""
+        slots = slots_of(decision)
+        if slots:
+            end = self._time.now + took
+            heapq.heappush(self._ends, end)
+            self._go_on(slots, end, min(slot.hit.rule.quota.window for slot in slots) // RENEWALS)
+
+    def next_release(self) -> int | None:
+        """The instant at which the next request in progress ends."""
+        while self._ends and self._ends[0] <= self._time.now:
+            heapq.heappop(self._ends)
+        return self._ends[0] if self._ends else None
+
+    def _go_on(self, slots: tuple[Slot, ...], end: int, pause: int) -> None:
+        renewal = self._time.now + pause
+        if renewal < end:
+            self._time.at(renewal, lambda: self._renew(slots, end, pause))
+        else:
+            self._time.at(end, lambda: self._release(slots))
+
+    def _renew(self, slots: tuple[Slot, ...], end: int, pause: int) -> None:
+        self.commands += 1
+        self._storage.renew(slots)
+        self._go_on(slots, end, pause)
+
+    def _release(self, slots: tuple[Slot, ...]) -> None:
+        self.commands += 1
+        self._storage.release(slots)

@@ -100,17 +100,6 @@ class ClientReport:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageReport:
-    """What the storage would have had to do."""
-
-    commands: int
-    """One for each check and each refund. The deny cache, which the replay does not have, saves some."""
-    peak_keys: int
-    peak_bytes: int
-    """An estimate for Redis 7."""
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """Something that the replay does differently from the app."""
 
@@ -147,7 +136,9 @@ class Report:
     rules: tuple[RuleReport, ...]
     worst: tuple[ClientReport, ...]
     """The clients that were refused most often, at most ten."""
-    storage: StorageReport
+    commands: int
+    """What the storage would have been asked: one for each check, refund and renewal. The deny cache, which the replay
+    does not have, saves some."""
     notes: tuple[Note, ...]
     bans: tuple[BanReport, ...] = ()
     """One for each limiter that has a ban."""

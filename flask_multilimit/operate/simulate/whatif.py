@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -25,18 +27,17 @@ from ...plan.sources import Sources
 from ...plan.standings import require_endpoint
 from ...serve.access import AccessLists, listed_from
 from ...serve.gate import AppGate, gate_of
-from .arrivals import Arrivals
-from .asking import Given
-from .lists import Lists
 from .logs.logged import LoggedRequest
 from .logs.reading import Logs
-from .replay import Replay, Verdict
+from .replay import OnDecision, Replay
+from .replay_plan import Replacements
 from .report import Report
 from .routes import Routes
-from .suggest import Suggestion, suggest
-from .watching import seldom_collected
-from .who import Who, check_fields
+from .subjects import ClientLists, SubjectFinder, check_fields
+from .suggest import Arrivals, Suggestion, suggest
 
+COLLECTED_EACH = 200_000
+"""New objects between two runs of Python's garbage collector. A replay makes few cycles, and keeps many objects."""
 _SHORT_NUMBER = re.compile(r"[\d./]{1,40}(?:[eE][+-]?\d{1,2})?")
 
 Limits = Mapping[str, Any] | str | Path
@@ -60,7 +61,7 @@ def simulate(
     rules: Mapping[str, Rules] | None = None,
     priorities: Mapping[str, str] | None = None,
     script_name: str = "",
-    tell: Verdict | None = None,
+    on_decision: OnDecision | None = None,
 ) -> Report:
     """What limits would have done to ``requests``, which must come in order of time (:func:`read_logs`).
 
@@ -71,26 +72,38 @@ def simulate(
     :param rules: rules that replace callable ``rules``, likewise.
     :param priorities: the priority of all requests, where units are reserved, likewise.
     :param script_name: the path at which the app is mounted.
-    :param tell: called with each request and its :class:`Decision` (``None`` if no limit was checked).
+    :param on_decision: called with each request and its :class:`Decision` (``None`` if no limit was checked).
     """
     for name, by_name in (("costs", costs), ("rules", rules), ("priorities", priorities)):
         check_mapping(name, by_name or {}, "a dict by endpoint or by the name of a limiter")
     check_fields(subjects or {})
-    if tell is not None:
-        check_callable("tell", tell, "the request", "its Decision")
+    if on_decision is not None:
+        check_callable("on_decision", on_decision, "the request", "its Decision")
     replay = replay_of(
         app,
         limits=limits_of(app, limits),
         subjects=subjects or {},
-        given=Given(costs or {}, rules or {}, priorities or {}),
+        replacements=Replacements(costs or {}, rules or {}, priorities or {}),
         script_name=script_name,
-        tell=tell,
+        on_decision=on_decision,
     )
     with seldom_collected():
         for request in logged_requests(requests):
             replay.add(request)
         replay.finish()
     return replay.report(files=requests.files if isinstance(requests, Logs) else ())
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Let the garbage collector of this process run less often for a while: it takes a third of a replay's time."""
+    before = gc.get_threshold()
+    if before[0]:  # otherwise the collector is off
+        gc.set_threshold(max(before[0], COLLECTED_EACH), 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def logged_requests(given: Iterable[LoggedRequest]) -> Iterable[LoggedRequest]:
@@ -114,20 +127,28 @@ def replay_of(
     *,
     limits: LimitSet,
     subjects: Mapping[str, str],
-    given: Given,
+    replacements: Replacements,
     script_name: str = "",
-    tell: Verdict | None = None,
+    on_decision: OnDecision | None = None,
 ) -> Replay:
     """A replay through ``limits``, to which requests are added. Raises :class:`ConfigurationError`."""
     gate, plans = gate_of(app), limits.plans
     known = {*app.view_functions, *(limiter.declaration.name for limiter in _limiters_of(plans))}
-    for name in (*given.costs, *given.rules, *given.priorities):
+    for name in (*replacements.costs, *replacements.rules, *replacements.priorities):
         if name not in known:
             raise ConfigurationError(f"no endpoint and no limiter is called {name!r}")
     headers = header_fields([plans])
-    who = Who({**headers, **subjects}, headers.keys() - subjects.keys())
-    lists = None if limits.access is None else Lists(limits.access, plans, gate.subjects, who)
-    return Replay(plans, gate.subjects, routes=Routes(app, script_name), who=who, given=given, lists=lists, tell=tell)
+    finder = SubjectFinder({**headers, **subjects}, headers.keys() - subjects.keys())
+    lists = None if limits.access is None else ClientLists(limits.access, plans, gate.subjects, finder)
+    return Replay(
+        plans,
+        gate.subjects,
+        routes=Routes(app, script_name),
+        finder=finder,
+        replacements=replacements,
+        lists=lists,
+        on_decision=on_decision,
+    )
 
 
 def limits_of(app: Flask, limits: Limits | None = None) -> LimitSet:
@@ -170,13 +191,15 @@ def arrivals_of(
     endpoint: str | None = None,
     subjects: Mapping[str, str] | None = None,
     script_name: str = "",
+    most_subjects: int | None = None,
 ) -> Arrivals:
-    """When each subject of ``type`` made its requests, to ``endpoint`` or to the whole app."""
+    """When each subject of ``type`` made its requests, to ``endpoint`` or to the whole app; until there are
+    ``most_subjects``."""
     gate = gate_of(app)
     if endpoint is not None:
         require_endpoint(gate.plans, endpoint)
-    routes, who, arrivals = Routes(app, script_name), Who(subjects or {}), Arrivals()
-    subject_of = _finder(gate, type, who)
+    routes, finder, arrivals = Routes(app, script_name), SubjectFinder(subjects or {}), Arrivals()
+    subject_of = _subject_function(gate, type, finder)
     for request in logged_requests(requests):
         destination = routes.destination_of(request)
         if destination.reach == "outside" or (endpoint is not None and destination.endpoint != endpoint):
@@ -184,6 +207,8 @@ def arrivals_of(
         subject = subject_of(request)
         if subject is not None:
             arrivals.add(subject.value, request.at)
+            if most_subjects is not None and len(arrivals) >= most_subjects:
+                break
     return arrivals
 
 
@@ -228,20 +253,20 @@ def _fraction(text: str) -> Fraction:
     return Fraction(text)
 
 
-def _finder(gate: AppGate, type_: str, who: Who) -> Callable[[LoggedRequest], Subject | None]:
+def _subject_function(gate: AppGate, type_: str, finder: SubjectFinder) -> Callable[[LoggedRequest], Subject | None]:
     """A function that finds the subject of a request, for a type by its name."""
     check_text("type", type_)
     known = {each.value: each for each in LimitType}
     types = tuple(known[part] for part in type_.split("+") if part in known)
-    if type_ in who.fields and type_ not in known:
-        return lambda request: _own(type_, request.fields.get(who.fields[type_]))
+    if type_ in finder.fields and type_ not in known:
+        return lambda request: _own(type_, request.fields.get(finder.fields[type_]))
     if len(types) != len(type_.split("+")):
         raise ConfigurationError(
             f"type={type_!r}: give {', '.join(known)}, several joined by +, or name its field (--subject {type_}=FIELD)"
         )
     resolve = types[0] if len(types) == 1 else types
     given = gate.subjects.given
-    return lambda request: given(who.subjects_of(request))(resolve, None)
+    return lambda request: given(finder.subjects_of(request))(resolve, None)
 
 
 def _own(type_: str, value: str | None) -> Subject | None:

@@ -234,9 +234,10 @@ def test_no_override_of_a_pattern_limits_the_dashboard(at: str) -> None:
     with app.app_context():
         entry = app.extensions["multilimit"].control.override(at, limit="1/hour", for_="1h", force=True)
 
-    pages = [ada.get(ROOT + page) for page in ("", "limits", "static/slider.css", "lists")]
+    ada.get(ROOT + "static/slider.css", buffered=True).close()
+    pages = [ada.get(ROOT + page) for page in ("", "limits", "lists")]
 
-    assert [page.status_code for page in pages] == [200] * 4
+    assert [page.status_code for page in pages] == [200] * 3
     assert send(ada, pages[-1], ending="/undo", id=entry.id).status_code == 303
 
 

@@ -11,7 +11,6 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.test import encode_multipart
 
 from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
-from flask_multilimit.operate.simulate.page.document import part
 from flask_multilimit.recording import Recorder
 
 from .conftest import ROOT, browser_of, made
@@ -141,15 +140,3 @@ def test_a_body_that_is_far_too_large_is_not_read(ada: FlaskClient) -> None:
     large = {"wsgi.input": Unread(), "CONTENT_LENGTH": str(10**12)}
 
     assert ada.post(PAGE, environ_overrides=large).status_code == 413
-
-
-@pytest.mark.parametrize("name", ["slider.js", "slider.css"])
-def test_the_files_of_the_slider_are_those_of_simulate(ada: FlaskClient, name: str) -> None:
-    address = re.search(rf'(?:src|href)="([^"]*{name}\?v=\w+)"', ada.get(PAGE).text)
-    assert address is not None
-
-    answer = ada.get(address[1])
-
-    assert answer.text == part(name)
-    assert answer.mimetype == {"slider.js": "text/javascript", "slider.css": "text/css"}[name]
-    assert "max-age=31536000" in answer.headers["Cache-Control"]

@@ -16,7 +16,7 @@ from werkzeug.datastructures import FileStorage
 
 from flask_multilimit import IP, MultiLimit, rate_limiter
 from flask_multilimit.engine import ConfigurationError
-from flask_multilimit.operate.dashboard.whatif import MOST_UNPACKED, Answer, Question, of_recorded, of_upload
+from flask_multilimit.operate.dashboard.whatif import MOST_UNPACKED, WhatIf, WhatIfForm, of_recorded, of_upload
 from flask_multilimit.recording import Recorder
 from support.asking import view
 
@@ -51,9 +51,9 @@ def line(second: int, address: str, path: str = "/search") -> str:
 TRAFFIC = [line(second, BUSY) for second in range(30)] + [line(30 + 10 * n, CALM) for n in range(5)]
 
 
-def asked(app: Flask, *lines: str, **question: str) -> Answer:
+def asked(app: Flask, *lines: str, **question: str) -> WhatIf:
     with app.test_request_context():
-        return of_upload(Question(**question), log_of(*lines))
+        return of_upload(WhatIfForm(**question), log_of(*lines))
 
 
 def test_each_count_says_what_it_would_have_refused(app: Flask) -> None:
@@ -122,7 +122,7 @@ def test_a_small_upload_that_is_large_once_unpacked_is_read_in_part(app: Flask) 
     assert len(packed) < 200_000
 
     with app.test_request_context():
-        answer = of_upload(Question(count="10"), FileStorage(io.BytesIO(packed), "bomb.gz"))
+        answer = of_upload(WhatIfForm(count="10"), FileStorage(io.BytesIO(packed), "bomb.gz"))
 
     assert answer.requests < MOST_UNPACKED / 70
     assert "only its first" in answer.left_out[-1].why
@@ -134,7 +134,7 @@ def test_no_upload_is_fatal(content: bytes, packed: bool) -> None:
     content = gzip.compress(content)[: len(content)] if packed else content
     try:
         with shop().test_request_context():
-            answer = of_upload(Question(), FileStorage(io.BytesIO(content), "\x00../..\udcff"))
+            answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO(content), "\x00../..\udcff"))
     except ConfigurationError:
         return
     assert answer.requests
@@ -148,7 +148,7 @@ def test_no_damaged_log_is_fatal(app: Flask, seed: int) -> None:
         content[rng.randrange(len(content))] = rng.randrange(256)
 
     with app.test_request_context(), suppress(ConfigurationError):
-        answer = of_upload(Question(), FileStorage(io.BytesIO(bytes(content)), "access.log"))
+        answer = of_upload(WhatIfForm(), FileStorage(io.BytesIO(bytes(content)), "access.log"))
         assert answer.requests <= len(TRAFFIC)
 
 
@@ -160,7 +160,7 @@ def test_what_was_recorded(app: Flask, tmp_path: Path) -> None:
     recorder.flush()
 
     with app.test_request_context():
-        answer = of_recorded(Question(endpoint="search"))
+        answer = of_recorded(WhatIfForm(endpoint="search"))
     recorder.close()
 
     assert answer is not None
@@ -170,4 +170,4 @@ def test_what_was_recorded(app: Flask, tmp_path: Path) -> None:
 
 def test_nothing_is_recorded(app: Flask) -> None:
     with app.test_request_context():
-        assert of_recorded(Question()) is None
+        assert of_recorded(WhatIfForm()) is None

@@ -1,4 +1,4 @@
-"""Who came, and how often: in full only of those who were refused."""
+"""The clients of a replay: a client is counted once, however often it comes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,8 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, USER, MultiLimit, rate_limiter
-from flask_multilimit.operate.simulate import remembered
-from flask_multilimit.operate.simulate.clients import FIRST_SIZE, Counts
+from flask_multilimit.operate.simulate import replay_plan
 from flask_multilimit.simulation import LoggedRequest, Report, simulate
-
-
-def test_counts_are_those_of_a_counter() -> None:
-    draw = random.Random(7)
-    counts, expected = Counts(), Counter[str]()
-    for _ in range(40 * FIRST_SIZE):
-        name, number = f"203.0.113.{draw.randrange(8 * FIRST_SIZE)}", draw.randrange(1, 1000)
-        counts.add(name, number)
-        expected[name] += number
-
-    assert len(counts) == len(expected)
-    assert {name: counts.of(name) for name in expected} == expected
-    assert counts.of("who never came") == 0
 
 
 def report_of(requests: list[LoggedRequest]) -> Report:
@@ -37,7 +23,7 @@ def report_of(requests: list[LoggedRequest]) -> Report:
     return simulate(app, requests)
 
 
-def test_who_is_forgotten_and_comes_again_is_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_forgotten_and_comes_again_is_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of clients changes no verdict and no count: also of a user who comes from several places."""
     draw = random.Random(7)
     requests = [
@@ -52,7 +38,7 @@ def test_who_is_forgotten_and_comes_again_is_one_client(monkeypatch: pytest.Monk
         for second in range(4000)
     ]
     whole = report_of(requests)
-    monkeypatch.setattr(remembered, "REMEMBERED", 3)
+    monkeypatch.setattr(replay_plan, "REMEMBERED", 3)
 
     forgetful = report_of(requests)
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
 from flask_multilimit.operate.simulate.logs.formats import FORMATS, expression, format_of, recognised
-from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, Recorded, field_name
+from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, NoRequestError, Recorded, field_name
 from flask_multilimit.operate.simulate.logs.recorded import line_of
 from flask_multilimit.operate.simulate.logs.times import Times, from_number, moment
-from flask_multilimit.operate.simulate.logs.words import NoRequestError
 
 UTC = timezone.utc
 WHEN = datetime(2026, 11, 22, 3, 19, 27, tzinfo=UTC)
@@ -145,42 +144,6 @@ def test_what_is_no_duration_tells_none(text: str) -> None:
 
 def test_nothing_is_recognised_in_what_is_no_log() -> None:
     assert recognised(["MZ\x90\x00", "hello", "{}", "[]", "1"], UTC) is None
-
-
-W3C = (
-    "#Version: 1.0",
-    "#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query cs-username c-ip cs(Agent) cs(X-Api-Key) sc-status",
-    "2026-11-22 03:19:27 10.0.0.1 GET /items page=2 - 203.0.113.7 Mozilla/5.0+(X11) k1 200",
-)
-
-
-@pytest.mark.parametrize(("text", "took"), [("1500", 1_500_000), ("1.500", 1_500_000), ("-", None)])
-def test_w3c_durations_of_iis_and_of_cloudfront(text: str, took: int | None) -> None:
-    reader = FORMATS["w3c"](UTC, [])
-    reader("#Fields: date time cs-method cs-uri-stem c-ip time-taken")
-
-    request = reader(f"2026-11-22 03:19:27 GET / 1.2.3.4 {text}")
-
-    assert request is not None
-    assert (request.at, request.took) == (AT - (took or 0), took)
-
-
-def test_w3c_is_read_by_its_own_directives() -> None:
-    reader = FORMATS["w3c"](ZoneInfo("Europe/Berlin"), ["X-Api-Key"])
-
-    *directives, request = [reader(line) for line in W3C]
-
-    assert directives == [None, None]
-    expected = LoggedRequest(AT, "GET", "/items?page=2", "203.0.113.7", 200, fields={"X-Api-Key": "k1"})
-    assert request == expected, "W3C times are UTC, whatever the zone"
-    assert recognised(W3C, UTC) == "w3c"
-
-
-def test_w3c_without_a_date_in_each_line_goes_by_the_directive() -> None:
-    reader = FORMATS["w3c"](UTC, ())
-    lines = ("#Date: 2026-11-22 00:00:00", "#Fields: time cs-method cs-uri c-ip", '03:19:27 GET "/a b" 203.0.113.7')
-
-    assert [reader(line) for line in lines][-1] == LoggedRequest(AT, "GET", '"/a b"', "203.0.113.7")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flask_multilimit.operate.simulate.logs.formats import format_of
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest, Recorded
-from flask_multilimit.operate.simulate.logs.recorded import line_of
-from flask_multilimit.operate.simulate.newest import newest_requests
+from flask_multilimit.operate.simulate.logs.reading import Logs
+from flask_multilimit.operate.simulate.logs.recorded import NAME, line_of, newest_files
 
 from .lines import SECOND, START_AT
 
@@ -49,8 +50,13 @@ def write(folder: Path, name: str, seconds: list[float]) -> Path:
     return path
 
 
+def newest_requests(folder: Path, into: Path, most_bytes: int) -> Logs:
+    paths, since = newest_files([folder], into, most_bytes)
+    return Logs(paths, format_of(NAME), since=since)
+
+
 def seconds_of(folder: Path, into: Path, most_bytes: int) -> list[float]:
-    return [(request.at - START_AT) / SECOND for request in newest_requests([folder], into, most_bytes)]
+    return [(request.at - START_AT) / SECOND for request in newest_requests(folder, into, most_bytes)]
 
 
 def test_all_where_that_is_not_too_much(folder: Path, into: Path) -> None:

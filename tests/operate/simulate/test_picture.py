@@ -10,9 +10,8 @@ import pytest
 from flask import Flask
 
 from flask_multilimit import IP, ConfigurationError, MultiLimit, rate_limiter
-from flask_multilimit.operate.simulate.arrivals import Arrivals
 from flask_multilimit.operate.simulate.picture import draw, draw_reports
-from flask_multilimit.operate.simulate.suggest import Traffic, suggest_for
+from flask_multilimit.operate.simulate.suggest import Arrivals, Traffic, suggest_for
 from flask_multilimit.simulation import LoggedRequest, simulate
 
 if TYPE_CHECKING:

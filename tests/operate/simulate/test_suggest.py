@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError, Rule
-from flask_multilimit.operate.simulate.arrivals import Arrivals, peak, percentile
 from flask_multilimit.operate.simulate.suggest import (
+    Arrivals,
     Traffic,
     counts_for_requests,
     counts_for_subjects,
     curve,
+    peak,
+    percentile,
     refused_of,
     suggest,
 )

@@ -7,11 +7,10 @@ from datetime import tzinfo
 
 from ....engine import ConfigurationError
 from ....engine.errors import brief
-from . import recorded, w3c
+from . import recorded
 from .json_lines import CADDY, PLAIN, TRAEFIK
-from .logged import Read
+from .logged import NoRequestError, Read
 from .text import from_expression, from_format_string
-from .words import NoRequestError
 
 MakeReader = Callable[[tzinfo, Sequence[str]], Read]
 """Makes a reader for one file, given the zone of times without an offset and the names of the fields to read."""
@@ -27,7 +26,6 @@ FORMATS: Mapping[str, MakeReader] = {
     "vhost_combined": from_format_string(f"%v:%p {_COMBINED}", name="vhost_combined", open_end=True).reader,
     "combined": from_format_string(_COMBINED, name="combined", open_end=True).reader,
     "common": from_format_string(_COMMON, name="common", open_end=True).reader,
-    w3c.NAME: lambda zone, wanted: w3c.W3cReader(wanted),  # noqa: ARG005
 }
 """By name. If several can read a line, the first one counts. nginx and gunicorn write ``combined`` by default."""
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
-from .logged import NOTHING, LoggedRequest, Read, field_name
+from .logged import NOBODY, NOTHING, LoggedRequest, Read, checked_method, duration, field_name, request_line
 from .times import MICROSECONDS, Times, from_number
-from .words import NOBODY, checked_method, duration, request_line
 
 Path = tuple[str, ...]
 """Names of nested fields, the outermost first."""

@@ -10,7 +10,7 @@ import io
 import sys
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
@@ -22,8 +22,7 @@ from typing import IO, Any, cast
 from ....engine import ConfigurationError
 from ....engine.errors import brief, check_path, check_several, check_text
 from .formats import LOOKED_AT, MakeReader, format_of, recognised
-from .logged import MICROSECONDS, LoggedRequest, Read
-from .words import NoRequestError
+from .logged import MICROSECONDS, LoggedRequest, NoRequestError, Read
 
 STANDARD_INPUT = "-"
 BLOCK = 1 << 18
@@ -35,11 +34,6 @@ HOLD = 60
 LEAST_HELD = 5_000
 MOST_HELD = 100_000
 """The most lines that wait to be sorted. For a moment, there may be twice as many."""
-JUMP = 3600 * MICROSECONDS
-"""If the time of a line is further ahead than this, it may be wrong. The next lines show whether it is."""
-STEPPED = 100
-"""If this many lines in a row are too late, then they are not late: the clock was set back."""
-
 _DAMAGED = (OSError, EOFError, zlib.error)
 _at = itemgetter(0)
 
@@ -62,21 +56,10 @@ class LogFile:
     """Empty lines, and lines that begin with ``#``."""
     late: int = 0
     """Requests more than :data:`HOLD` seconds behind others. They are replayed as early as possible."""
-    steps: int = 0
-    """How often the clock of the log was set back. The requests after it are replayed in the order of the file."""
     outside: int = 0
     """Requests before ``since`` or after ``until``."""
     broken: str = ""
     """Why the file could not be read to its end."""
-
-
-@dataclass(slots=True)
-class Position:
-    """How much has been read, in bytes of the files on disk."""
-
-    done: int = 0
-    size: int = 0
-    """0 if it is not known."""
 
 
 @dataclass
@@ -96,23 +79,15 @@ class Logs:
     """The most bytes to read from each file after unpacking. The rest is left out."""
     files: list[LogFile] = field(default_factory=list)
     """What was found in each file, after reading."""
-    _open: list[_Counted] = field(default_factory=list)
-    _read: int = 0
+    on_read: Callable[[int], object] | None = None
+    """Called with the number of bytes of each block that is read from disk."""
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         self.files = [LogFile(str(path)) for path in self.paths]
-        self._read = 0
         with ExitStack() as stack:
             opened = [stack.enter_context(self._opened(path)) for path in self.paths]
             streams = [_InOrder(file, self).requests(raw) for file, raw in zip(self.files, opened, strict=True)]
             yield from streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
-
-    def position(self) -> Position:
-        """How much has been read, for a progress display."""
-        sizes = [_size_of(path) for path in self.paths]
-        known = [size for size in sizes if size is not None]
-        done = self._read + sum(raw.count for raw in self._open)
-        return Position(done, sum(known) if len(known) == len(sizes) else 0)
 
     @contextmanager
     def _opened(self, path: str | Path) -> Iterator[IO[bytes]]:
@@ -123,13 +98,9 @@ class Logs:
                 file = Path(path).open("rb")  # noqa: SIM115 - closed below
             except OSError as error:
                 raise ConfigurationError(f"{path}: {error.strerror}") from error
-        counted = _Counted(file)
-        self._open.append(counted)
         try:
-            yield _unpacked(counted)
+            yield _unpacked(_Counted(file, self.on_read))
         finally:
-            self._open.remove(counted)
-            self._read += counted.count
             if str(path) != STANDARD_INPUT:
                 file.close()
 
@@ -162,13 +133,13 @@ def read_logs(
 
 
 class _Counted:
-    """A file that counts how much of it has been read, whatever unpacks it."""
+    """A file that says how much of it is read, whatever unpacks it."""
 
-    def __init__(self, file: io.BufferedIOBase) -> None:
+    def __init__(self, file: io.BufferedIOBase, on_read: Callable[[int], object] | None) -> None:
         self._file = file
+        self._on_read = on_read
         self._first = file.read(4)
         self._waiting = self._first
-        self.count = 0
 
     @property
     def magic(self) -> bytes:
@@ -178,7 +149,8 @@ class _Counted:
         data, self._waiting = self._waiting[:size], self._waiting[size:]
         if len(data) < size:
             data += self._file.read1(size - len(data))  # only the bytes that have arrived: a pipe may be slow
-        self.count += len(data)
+        if self._on_read is not None:
+            self._on_read(len(data))
         return data
 
     def readable(self) -> bool:
@@ -220,10 +192,6 @@ def _zstandard(counted: _Counted) -> IO[bytes]:
     )
 
 
-def _size_of(path: str | Path) -> int | None:
-    return None if str(path) == STANDARD_INPUT or not Path(path).is_file() else Path(path).stat().st_size
-
-
 class _InOrder:
     """The requests of one file, in order of time."""
 
@@ -234,11 +202,6 @@ class _InOrder:
         self._enough = 0
         """The number of held requests from which on sorting pays."""
         self._newest = 0
-        self._shift = 0
-        self._before_jump = 0
-        """The instant before the latest one, if the latest is far ahead of it; else 0."""
-        self._late: list[LoggedRequest] = []
-        """The last requests, if all of them are too late."""
 
     def requests(self, raw: IO[bytes]) -> Iterator[LoggedRequest]:
         read: Read | None = None
@@ -249,7 +212,6 @@ class _InOrder:
                 return
             self._hold(lines, read)
             yield from self._due()
-        self._settle_late(self._newest)
         self._held.sort(key=_at)
         yield from self._held
 
@@ -265,7 +227,7 @@ class _InOrder:
         """Read ``lines``, and hold their requests until no earlier one can follow."""
         file, hold, held = self._file, HOLD * MICROSECONDS, self._held.append
         since, until, newest = self._logs.since, self._logs.until, self._newest
-        read_before = len(self._held) + len(self._late)
+        read_before = len(self._held)
         for line in lines:
             try:
                 request = read(line)
@@ -279,20 +241,14 @@ class _InOrder:
             if (since is not None and at < since) or (until is not None and at >= until):
                 file.outside += 1
                 continue
-            if self._shift:
-                at += self._shift
-                request = request._replace(at=at)
-            if at < newest - hold:
-                newest = self._keep_late(request, newest)
-                continue
-            if self._late:
-                self._settle_late(newest)
             if at > newest:
-                self._before_jump = newest if at > newest + JUMP else 0
                 newest = at
+            elif at < newest - hold:
+                file.late += 1
+                request = request._replace(at=newest - hold)
             held(request)
         self._newest = newest
-        file.requests += len(self._held) + len(self._late) - read_before
+        file.requests += len(self._held) - read_before
 
     def _count(self, line: str) -> None:
         """Count a line that is no request."""
@@ -300,32 +256,6 @@ class _InOrder:
             self._file.malformed += 1
         else:
             self._file.comments += 1
-
-    def _keep_late(self, request: LoggedRequest, newest: int) -> int:
-        """Hold a late request until the next ones show whether the clock was wrong. Return the newest instant."""
-        self._late.append(request)
-        if len(self._late) < STEPPED:
-            return newest
-        self._file.steps += 1
-        late, self._late = self._late, []
-        if self._before_jump and late[0].at >= self._before_jump - HOLD * MICROSECONDS:
-            back = self._before_jump
-            self._held[:] = [each._replace(at=min(each.at, back)) for each in self._held]
-            self._before_jump = 0
-        else:
-            back = newest
-            shift = newest - late[0].at
-            self._shift += shift
-            late = [each._replace(at=max(each.at + shift, newest)) for each in late]
-        self._held += late
-        return max(back, *(each.at for each in late))
-
-    def _settle_late(self, newest: int) -> None:
-        """Replay the requests that were late as early as possible."""
-        earliest = newest - HOLD * MICROSECONDS
-        self._held += [each._replace(at=max(each.at, earliest)) for each in self._late]
-        self._file.late += len(self._late)
-        self._late.clear()
 
     def _due(self) -> Iterator[LoggedRequest]:
         held = self._held
@@ -367,18 +297,17 @@ class _Lines:
 
     def __init__(self, file: LogFile) -> None:
         self._file = file
-        self._decoder: codecs.IncrementalDecoder | None = None
+        # Bytes that are not UTF-8 stay distinct and raise no error.
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._rest = ""
         self._skipping = False
 
     def lines_of(self, data: bytes) -> list[str]:
-        if self._decoder is None:
-            self._decoder = _decoder_for(data)
         return self._cut(self._decoder.decode(data))
 
     def last(self) -> list[str]:
         """The last line, if no line end follows it."""
-        text = self._decoder.decode(b"", final=True) if self._decoder else ""
+        text = self._decoder.decode(b"", final=True)
         return self._cut(f"{text}\n") if self._rest or text or self._skipping else []
 
     def _cut(self, text: str) -> list[str]:
@@ -397,11 +326,3 @@ class _Lines:
             self._file.too_long += len(lines) - len(short)
             lines = short
         return [line.rstrip("\r") for line in lines] if "\r" in text else lines
-
-
-def _decoder_for(data: bytes) -> codecs.IncrementalDecoder:
-    """A decoder by the byte order mark, if there is one. Bytes that are not UTF-8 stay distinct and raise no error."""
-    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-    encoding = next((name for mark, name in marks.items() if data.startswith(mark)), "utf-8")
-    errors = "replace" if encoding == "utf-16" else "surrogateescape"
-    return codecs.getincrementaldecoder(encoding)(errors)

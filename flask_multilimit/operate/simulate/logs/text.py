@@ -14,9 +14,21 @@ from typing import Literal
 
 from ....engine import ConfigurationError
 from ....engine.errors import brief
-from .logged import MICROSECONDS, NOTHING, LoggedRequest, Read, field_name
+from .logged import (
+    METHODS,
+    MICROSECONDS,
+    NOBODY,
+    NOTHING,
+    STATUSES,
+    LoggedRequest,
+    Read,
+    checked_method,
+    duration,
+    field_name,
+    request_line,
+    unescaped,
+)
 from .times import Times
-from .words import METHODS, NOBODY, STATUSES, checked_method, duration, request_line, unescaped
 
 Role = Literal["at", "address", "user", "request", "method", "target", "path", "query", "status", "host", "took"]
 """What a variable of a format says about a request."""

@@ -1,17 +1,19 @@
-"""Finds the subjects of a logged request, as far as the log contains them."""
+"""Who made a logged request, as far as the log tells, and on which list that client is."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType
+from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, Subjects
 from ...engine.errors import check_mapping
+from ...plan.plans import Plans
+from ...serve.access import AccessLists, Action
 from .logs.logged import LoggedRequest
 
 IP, USER = LimitType.IP.value, LimitType.USER.value
 
 
-class Who:
+class SubjectFinder:
     """Finds subjects.
 
     :param fields: the field of the log that has the subject, by the type's name: ``{"api_key": "X-Api-Key"}``. It can
@@ -40,7 +42,7 @@ class Who:
             subjects[ANONYMOUS] = subjects[IP]
         return subjects
 
-    def tells(self, type_: str) -> bool:
+    def finds(self, type_: str) -> bool:
         """Whether the log can contain subjects of this type."""
         return type_ in {EVERYONE.type, IP, USER, *self.fields}
 
@@ -55,3 +57,36 @@ def client_of(subjects: Mapping[str, str]) -> str:
     if USER in subjects:
         return f"user {subjects[USER]}"
     return subjects.get(IP) or subjects.get(ANONYMOUS) or "unknown"
+
+
+class ClientLists:
+    """The lists of the settings and of the control document as they are now, whatever they were when a request came."""
+
+    def __init__(self, access: AccessLists, plans: Plans, subjects: Subjects, finder: SubjectFinder) -> None:
+        self._access = access
+        self._types = {name: plans.types[name] for name in access.type_names if name in plans.types}
+        self._subjects = subjects
+        self._missing = tuple(
+            f"entries of lists for {name!r}: the log does not tell it; name a field (--subject {name}=FIELD)"
+            for name in sorted(access.type_names)
+            if not finder.finds(name)
+        )
+
+    def of(self, request: LoggedRequest, subjects: Mapping[str, str]) -> Action | None:
+        """The list that the client of ``request`` is on; ``None`` if it is on none, so limits apply."""
+        if request.recorded is not None:
+            return None
+        resolve = self._subjects.given(subjects)
+
+        def subject_of(type_name: str) -> Subject | None:
+            type_ = self._types.get(type_name)
+            return None if type_ is None else resolve(type_, type_name)
+
+        listed = self._access.of_client(subjects[IP], subject_of)
+        return None if listed is None else listed.action
+
+    def missing(self, request: LoggedRequest) -> tuple[str, ...]:
+        """What the log does not say about this client."""
+        if request.recorded is not None:
+            return ("allow and deny lists: not replayed for what was recorded, as its subjects are hashed",)
+        return self._missing

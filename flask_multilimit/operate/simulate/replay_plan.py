@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -17,10 +17,9 @@ from ...engine.keys import escape_subject
 from ...engine.rules import Rules, rules_from
 from ...plan.endpoint import Applied, AppliedLimits, Plan, PlannedLimiter
 from ...serve.access import Action
-from .lists import Lists
 from .logs.logged import LoggedRequest
 from .routes import Destination
-from .who import USER, Who, client_of
+from .subjects import USER, ClientLists, SubjectFinder, client_of
 
 T = TypeVar("T")
 
@@ -29,7 +28,7 @@ RuleKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Replacements:
     """What the log does not contain, as the user gives it, by endpoint or by the name of a limiter."""
 
     costs: Mapping[str, int] = field(default_factory=dict)
@@ -45,7 +44,7 @@ NO_LEAST = 1 << 62
 """Stands for the fewest units left if no request was admitted."""
 
 
-class About(NamedTuple):
+class RuleTraits(NamedTuple):
     """What a rule has in common for all subjects."""
 
     type: str
@@ -85,7 +84,7 @@ class Shape:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class ClientPlan:
     """What is asked for one client at one destination."""
 
     client: str
@@ -94,17 +93,17 @@ class Asked:
     """Empty if no limit applies."""
     limits: AppliedLimits | None
     """``None`` if the shape is plain."""
-    untold: tuple[str, ...]
+    missing: tuple[str, ...]
     """What the log does not say about this client."""
     listed: Action | None = None
     """The list that the client is on, if any: then no limit is checked."""
-    without_slots: Asked | None = None
+    without_slots: ClientPlan | None = None
     """What is asked for a request whose duration the log does not contain; ``None`` if the duration does not matter."""
     requests: int = 0
     """The requests that were not counted elsewhere yet."""
 
 
-class Asking:
+class ReplayPlan:
     """The limiters of one destination, with values in place of their callables."""
 
     def __init__(
@@ -112,67 +111,67 @@ class Asking:
         destination: Destination,
         plan: Plan | None,
         subjects: Subjects,
-        who: Who,
-        given: Given,
-        lists: Lists | None = None,
+        finder: SubjectFinder,
+        replacements: Replacements,
+        lists: ClientLists | None = None,
     ) -> None:
         self.destination = destination
         self.notes: list[str] = []
         """What the replay does differently for every request here."""
         self._subjects = subjects
-        self._who = who
-        self._given = given
+        self._finder = finder
+        self._replacements = replacements
         self._lists = lists
         limiters = plan.limiters if plan else ()
-        self._limiters = [_Limiter(*known) for each in limiters if (known := self._known(each)) is not None]
+        self._limiters = [_Limiter(*known) for each in limiters if (known := self._replayable(each)) is not None]
         self._types = {limiter.type: limiter for limiter in self._limiters}
         self._shapes: dict[object, Shape] = {}
-        self._rules: dict[RuleKey, About] = {}
+        self._rules: dict[RuleKey, RuleTraits] = {}
         for limiter in self._limiters:
-            self._know(limiter.declaration, limiter.hits_of(EVERYONE))  # of anyone: only the rules are looked at
+            self._add_rules(limiter.declaration, limiter.hits_of(EVERYONE))  # of anyone: only the rules are looked at
 
-    def of(self, request: LoggedRequest) -> Asked:
+    def of(self, request: LoggedRequest) -> ClientPlan:
         """What is asked for the client of ``request``."""
-        subjects = self._who.subjects_of(request)
+        subjects = self._finder.subjects_of(request)
         client = client_of(subjects)
         listed = self._lists.of(request, subjects) if self._lists is not None else None
         if listed is not None:
-            return Asked(client, self._shape((listed,), ()), (), None, (), listed)
+            return ClientPlan(client, self._shape((listed,), ()), (), None, (), listed)
         resolve = self._subjects.given(subjects)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
-        untold = self._lists.untold(request) if self._lists is not None else ()
+        missing = self._lists.missing(request) if self._lists is not None else ()
         if request.recorded is None:
-            untold += tuple(note for each in self._limiters for note in self._untold(each, subjects))
+            missing += tuple(note for each in self._limiters for note in self._missing(each, subjects))
         asked = [(each, subject) for each in self._limiters if (subject := found[each.type]) is not None]
         if any(each.has_slots for each, _ in asked):
-            bare = self._asked(client, [(each.without_slots, subject) for each, subject in asked], (*untold, NO_SLOTS))
-            return replace(self._asked(client, asked, untold), without_slots=bare)
-        return self._asked(client, asked, untold)
+            bare = self._asked(client, [(each.without_slots, subject) for each, subject in asked], (*missing, NO_SLOTS))
+            return replace(self._asked(client, asked, missing), without_slots=bare)
+        return self._asked(client, asked, missing)
 
-    def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], untold: tuple[str, ...]) -> Asked:
+    def _asked(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         if any(limiter.is_special_for(subject) for limiter, subject in asked):
-            return self._special(client, asked, untold)
+            return self._special(client, asked, missing)
         hits = [hit for limiter, subject in asked for hit in limiter.hits_of(subject)]
         like = tuple([limiter for limiter, _ in asked])
         shape = self._shapes.get(like)
         if shape is None:
             shape = self._shapes[like] = self._made_shape(_limits(asked))
         if shape.is_plain and len(hits) == len(shape.rules):
-            return Asked(client, shape, Hits(hits) if hits else (), None, untold)
+            return ClientPlan(client, shape, Hits(hits) if hits else (), None, missing)
         limits = _limits(asked)
-        return Asked(client, shape, limits.hits, limits, untold)
+        return ClientPlan(client, shape, limits.hits, limits, missing)
 
-    def _special(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], untold: tuple[str, ...]) -> Asked:
+    def _special(self, client: str, asked: Sequence[tuple[_Limiter, Subject]], missing: tuple[str, ...]) -> ClientPlan:
         """What is asked for subjects that have their own rules."""
         limits = _limits(asked)
         for each in limits:
-            self._know(each.declaration, each.hits)
+            self._add_rules(each.declaration, each.hits)
         made = self._made_shape(limits)
-        return Asked(client, self._shapes.setdefault(made.rules, made), limits.hits, limits, untold)
+        return ClientPlan(client, self._shapes.setdefault(made.rules, made), limits.hits, limits, missing)
 
-    def _know(self, declared: Declaration, hits: Iterable[Hit]) -> None:
+    def _add_rules(self, declared: Declaration, hits: Iterable[Hit]) -> None:
         for hit in hits:
-            about = About(declared.type_name, hit.shadow, isinstance(hit, BanHit))
+            about = RuleTraits(declared.type_name, hit.shadow, isinstance(hit, BanHit))
             self._rules.setdefault((declared.where, hit.name, str(hit.rule)), about)
 
     def _made_shape(self, limits: AppliedLimits) -> Shape:
@@ -195,44 +194,44 @@ class Asking:
         return list(dict.fromkeys(self._shapes.values()))
 
     @property
-    def rules(self) -> Mapping[RuleKey, About]:
+    def rules(self) -> Mapping[RuleKey, RuleTraits]:
         """Every rule."""
         return self._rules
 
-    def _known(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
+    def _replayable(self, limiter: PlannedLimiter) -> tuple[PlannedLimiter, int, str | None] | None:
         """What replaces its callables: the limiter, its cost, and the priority of its requests."""
         declared = limiter.declaration
         if declared.exempt_when is not None:
             self.notes.append(f"exempt_when of {declared.where}: taken as never exempt")
         if limiter.dynamic is not None:
-            rules = _said(self._given.rules, self.destination, declared)
+            rules = _replacement(self._replacements.rules, self.destination, declared)
             if rules is None:
                 self.notes.append(f"rules by request of {declared.where}: not replayed; give them (--rules)")
                 return None
             name = declared.name or declared.type_name
             named = tuple((rule.name or f"{name}-{rule.window}", rule) for rule in rules_from(rules))
             limiter = replace(limiter, rules=named, dynamic=None)
-        priority = _said(self._given.priorities, self.destination, declared)
+        priority = _replacement(self._replacements.priorities, self.destination, declared)
         if declared.reserve is not None and priority is None:
             self.notes.append(f"priorities of {declared.where}: taken as requests without one; give it (--priority)")
         if not callable(declared.cost):
             return limiter, declared.cost, priority
-        cost = _said(self._given.costs, self.destination, declared)
+        cost = _replacement(self._replacements.costs, self.destination, declared)
         if cost is None:
             self.notes.append(f"cost by request of {declared.where}: taken as 1; give it (--cost)")
         return limiter, 1 if cost is None else cost, priority
 
-    def _untold(self, limiter: _Limiter, subjects: Mapping[str, str]) -> list[str]:
+    def _missing(self, limiter: _Limiter, subjects: Mapping[str, str]) -> list[str]:
         declared, parts = limiter.declaration, limiter.parts
         notes = [
             f"type {part!r} of {declared.where}: the log does not tell it; name a field (--subject {part}=FIELD)"
             for part in parts
-            if not self._who.tells(part)
+            if not self._finder.finds(part)
         ]
         notes += [
-            f"header {self._who.fields[part]}: where the log does not have it, it is taken as not sent"
+            f"header {self._finder.fields[part]}: where the log does not have it, it is taken as not sent"
             for part in parts
-            if part in self._who.headers and not subjects[part]
+            if part in self._finder.headers and not subjects[part]
         ]
         if USER in parts and ANONYMOUS in subjects:
             notes.append("users: where the log names none, nobody is taken to be logged in")
@@ -292,7 +291,7 @@ def _where(limits: AppliedLimits, key: str) -> str:
     return next(each.declaration.where for each in limits for hit in each.hits if hit.key == key)
 
 
-def _said(given: Mapping[str, T], destination: Destination, declared: Declaration) -> T | None:
+def _replacement(given: Mapping[str, T], destination: Destination, declared: Declaration) -> T | None:
     names = (destination.endpoint, declared.name or "")
     return next((given[name] for name in names if name in given), None)
 
@@ -318,3 +317,39 @@ class Charging:
             return bool(declared.charge_when(Response(status=status)))
         except Exception:
             return None
+
+
+REMEMBERED = 10_000
+"""The number of clients at one place. For a moment, there may be twice as many."""
+
+
+class RecentClients:
+    """The :class:`ClientPlan` of each client at each place.
+
+    :param forget: called with what is dropped.
+    """
+
+    def __init__(self, forget: Callable[[ClientPlan], None]) -> None:
+        self._forget = forget
+        self._young: dict[object, ClientPlan] = {}
+        self._old: dict[object, ClientPlan] = {}
+        self.get: Callable[[object], ClientPlan | None] = self._young.get
+        """Looks only among the clients of the current half; :meth:`find` looks among all."""
+
+    def find(self, client: object) -> ClientPlan | None:
+        found = self._old.pop(client, None)
+        if found is not None:
+            self.put(client, found)
+        return found
+
+    def put(self, client: object, asked: ClientPlan) -> None:
+        if len(self._young) >= REMEMBERED:
+            for dropped in self._old.values():
+                self._forget(dropped)
+            self._old, self._young = self._young, {}
+            self.get = self._young.get
+        self._young[client] = asked
+
+    def __iter__(self) -> Iterator[ClientPlan]:
+        yield from self._young.values()
+        yield from self._old.values()

@@ -1,4 +1,4 @@
-"""What the tallies of a replay say about endpoints and rules."""
+"""What a replay counts of endpoints, rules and clients, and what the counts say."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .asking import NO_LEAST, About, RuleKey, Shape, Tally
+from .replay_plan import NO_LEAST, RuleKey, RuleTraits, Shape, Tally
 from .report import BanReport, EndpointReport, RuleReport, pre_empted
 
-Together = tuple[Shape, tuple[int, ...]]
+RefusedTogether = tuple[Shape, tuple[int, ...]]
 """A shape, and the indexes of its rules that refused."""
 
 
@@ -41,12 +41,12 @@ def _endpoint_report(name: str, tallies: Sequence[Tally]) -> EndpointReport:
 
 
 def rule_reports(
-    shapes: Sequence[Shape], known: Mapping[RuleKey, About], refusals: Mapping[Together, int]
+    shapes: Sequence[Shape], known: Mapping[RuleKey, RuleTraits], refusals: Mapping[RefusedTogether, int]
 ) -> tuple[RuleReport, ...]:
     """A report of each rule, in the order of ``known``."""
     asked: Counter[RuleKey] = Counter()
     least: dict[RuleKey, int] = {}
-    found = _Found(known)
+    found = _RuleTallies(known)
     for shape in shapes:
         for rule, left in zip(shape.rules, shape.tally.least, strict=True):
             asked[rule] += shape.tally.requests
@@ -91,8 +91,8 @@ def _ban_report(rule: RuleReport, tally: BanTally) -> BanReport:
     )
 
 
-class _Found:
-    def __init__(self, known: Mapping[RuleKey, About]) -> None:
+class _RuleTallies:
+    def __init__(self, known: Mapping[RuleKey, RuleTraits]) -> None:
         self._known = known
         self._refused: Counter[RuleKey] = Counter()
         self._alone: Counter[RuleKey] = Counter()
@@ -139,3 +139,51 @@ class _Found:
             other[1]: number for other, number in together.items() if other in before or self._refused[other] > refused
         }
         return pre_empted(refused, candidates, candidates)
+
+
+@dataclass(slots=True)
+class RefusedClient:
+    """What happened to one client that was refused."""
+
+    name: str
+    first: int
+    """Microseconds since 1970."""
+    times: int = 0
+    longest_lockout: float = 0.0
+    locked: dict[str, int] = field(default_factory=dict)
+    """The instant since when it is locked out, by endpoint."""
+
+
+class Clients:
+    """All clients of a replay."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, RefusedClient] = {}
+        """The clients that were refused, by name."""
+        self._requests: Counter[int] = Counter()  # by a hash of the name, which takes less room
+
+    def came(self, name: str, times: int) -> None:
+        self._requests[hash(name)] += times
+
+    def requests_of(self, name: str) -> int:
+        return self._requests[hash(name)]
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def refuse(self, name: str, now: int) -> RefusedClient:
+        client = self.refused.get(name)
+        if client is None:
+            client = self.refused[name] = RefusedClient(name, now)
+        client.times += 1
+        return client
+
+    def admit(self, name: str, endpoint: str) -> None:
+        """End the lock-out of a client."""
+        client = self.refused.get(name)
+        if client is not None:
+            client.locked.pop(endpoint, None)
+
+    def worst(self) -> list[RefusedClient]:
+        """The clients that were refused, most often first."""
+        return sorted(self.refused.values(), key=lambda client: (-client.times, client.name))
