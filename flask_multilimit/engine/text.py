@@ -62,8 +62,11 @@ class SafeLogger:
     is there for handlers that report it elsewhere.
     """
 
-    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any] | None = None) -> None:
-        self._logger = logging.getLogger(LOGGER) if logger is None else logger
+    _logger: logging.Logger | logging.LoggerAdapter[Any]
+
+    def __init__(self, logger: SafeLogger | logging.Logger | logging.LoggerAdapter[Any] | None = None) -> None:
+        given = logger._logger if isinstance(logger, SafeLogger) else logger
+        self._logger = logging.getLogger(LOGGER) if given is None else given
 
     def info(self, message: str, *arguments: object) -> None:
         self.log(logging.INFO, message, *arguments)
