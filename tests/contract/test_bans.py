@@ -92,7 +92,7 @@ def test_only_strikes_within_the_time_count_exactly(bench: Bench) -> None:
     assert bench.limiter.check(plan).ban is not None
 
 
-def test_who_is_refused_seldom_is_never_banned(bench: Bench) -> None:
+def test_a_client_that_is_refused_seldom_is_never_banned(bench: Bench) -> None:
     plan = banning(rules="1/day")
     bench.limiter.check(plan)
 
@@ -204,7 +204,7 @@ def test_refusals_of_slots_are_strikes(bench: Bench) -> None:
     assert decision.refused_for == 3600
 
 
-def test_nobody_is_to_blame_for_a_rule_that_lets_nothing_pass(bench: Bench) -> None:
+def test_refusals_of_a_rule_with_count_0_are_no_strikes(bench: Bench) -> None:
     plan = banning(rules=[NOTHING])
 
     decision = refused(bench, plan, 10)

@@ -120,7 +120,7 @@ PACKED = b"".join(
 CALLED = b"|".join([b"EVALSHA|SHA|3", *[key.encode() for key in KEYS], PACKED])
 
 
-def test_what_goes_over_the_wire(recorder: Recorder) -> None:
+def test_the_bytes_of_each_command(recorder: Recorder) -> None:
     limiter = bare(recorder.url)
 
     decision = limiter.check(THREE)
@@ -155,7 +155,7 @@ which is refused, has to wait."""
 
 
 @pytest.mark.parametrize("algorithm", LASTS)
-def test_what_comes_back(bench: Bench, algorithm: str) -> None:
+def test_the_reply_of_each_algorithm(bench: Bench, algorithm: str) -> None:
     start, burst = bench.clock.now, 2 if algorithm in {"gcra", "token_bucket", "leaky_bucket"} else None
     both = hits([Rule(10, 2, algorithm=algorithm, burst=burst), Rule(100, 9)])
 

@@ -79,7 +79,7 @@ def test_a_refusal_names_no_time_and_takes_nothing(bench: Bench) -> None:
     assert used(bench) == 3
 
 
-def test_what_can_never_pass_waits_for_no_slot(bench: Bench) -> None:
+def test_a_cost_above_the_count_waits_for_no_slot(bench: Bench) -> None:
     refused = bench.limiter.check(hits(Concurrent(3), cost=4))
 
     assert (refused.allowed, refused.waits_for_slot) == (False, False)
@@ -250,7 +250,7 @@ def test_keys_have_a_time_to_live_and_vanish_when_nothing_is_in_progress(bench: 
     assert used(bench) == 0
 
 
-def test_a_reset_ends_all(bench: Bench) -> None:
+def test_a_reset_frees_all_slots(bench: Bench) -> None:
     decision = bench.limiter.check(THREE)
 
     bench.limiter.reset(THREE)
@@ -269,7 +269,7 @@ def test_a_block_holds_its_slot(bench: Bench) -> None:
     assert used(bench) == 0
 
 
-def test_who_waits_is_let_in_when_a_slot_is_free(bench: Bench) -> None:
+def test_a_waiting_check_passes_when_a_slot_is_free(bench: Bench) -> None:
     taken = [bench.limiter.check(THREE) for _ in range(3)]
     pauses: list[float] = []
 

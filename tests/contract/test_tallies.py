@@ -59,7 +59,7 @@ def test_amounts_add_up_by_name(keeper: KeepsTallies) -> None:
     assert keeper.tallies([FIRST, SECOND]).amounts == [{"a": 1, "b": 42}, {"a": 5}]
 
 
-def test_what_has_come_already_changes_nothing(keeper: KeepsTallies) -> None:
+def test_a_tally_that_is_sent_again_changes_nothing(keeper: KeepsTallies) -> None:
     for number in (1, 2, 2, 1):
         keeper.tally([tally(a=1)], source=SOURCE, number=number)
 

@@ -211,7 +211,7 @@ def test_a_small_step_back_forgets_nothing_and_makes_waits_longer_by_the_step(
 
 
 @stepping_back
-def test_what_is_charged_after_a_small_step_back_counts_beside_what_lies_ahead(bench: Bench, algorithm: str) -> None:
+def test_charges_after_a_small_step_back_count_beside_those_ahead(bench: Bench, algorithm: str) -> None:
     plan = hits(rule(algorithm, 10, 5))
     bench.limiter.check(hits(rule(algorithm, 10, 5), cost=2))
     bench.clock.advance(-0.05)
@@ -221,7 +221,7 @@ def test_what_is_charged_after_a_small_step_back_counts_beside_what_lies_ahead(b
 
 
 @stepping_back
-def test_what_lies_a_little_ahead_is_kept_by_a_check_that_another_rule_refuses(bench: Bench, algorithm: str) -> None:
+def test_a_refused_check_keeps_charges_that_lie_a_little_ahead(bench: Bench, algorithm: str) -> None:
     full, other = hits(rule(algorithm, 50, 1), scope="full"), hits(rule(algorithm, 10, 5), scope="other")
     bench.limiter.check(full)
     exhaust(bench.limiter, other)

@@ -89,7 +89,7 @@ def own_cluster(server_binaries: dict[str, Binary], *, replicas: int = 0) -> Clu
 # Slots that move
 
 
-def test_a_slot_that_has_moved_is_found_and_stays_found(limiter: Limiter, move: Move) -> None:
+def test_a_hash_slot_that_has_moved_is_found_and_stays_found(limiter: Limiter, move: Move) -> None:
     limiter.check(PLAN)
     move.finish()
 
@@ -102,7 +102,7 @@ def test_a_slot_that_has_moved_is_found_and_stays_found(limiter: Limiter, move: 
 
 
 @pytest.mark.parametrize("moved", [(), (0,), (1, 2), (0, 1, 2)], ids=str)
-def test_while_a_slot_is_on_its_way_every_check_is_answered_and_counted_once(
+def test_while_a_hash_slot_moves_every_check_is_answered_and_counted_once(
     limiter: Limiter, move: Move, moved: tuple[int, ...]
 ) -> None:
     limiter.check(PLAN)
@@ -120,9 +120,7 @@ def test_while_a_slot_is_on_its_way_every_check_is_answered_and_counted_once(
     assert remaining(seen) == remaining(limiter.peek(PLAN)) == [47, 498, 4998]
 
 
-def test_a_subject_that_comes_while_a_slot_is_on_its_way_is_counted(
-    limiter: Limiter, move: Move, algorithm: str
-) -> None:
+def test_a_new_subject_is_counted_while_its_hash_slot_moves(limiter: Limiter, move: Move, algorithm: str) -> None:
     """Keys that are nowhere yet: neither server takes all of them in one command."""
     plan = hits([rule(algorithm, 30, 9), rule(algorithm, 60, 9), rule("sliding_window", 90, 9)], scope="api")
     move.begin()
@@ -136,7 +134,7 @@ def test_a_subject_that_comes_while_a_slot_is_on_its_way_is_counted(
 
 
 @pytest.mark.parametrize("tight", [0, 1, 2])
-def test_a_refusal_takes_nothing_while_a_slot_is_on_its_way(limiter: Limiter, move: Move, tight: int) -> None:
+def test_a_refusal_takes_nothing_while_a_hash_slot_moves(limiter: Limiter, move: Move, tight: int) -> None:
     rules = [rule("fixed_window", 60, 9), rule("sliding_window", 60, 9), rule("token_bucket", 60, 9)]
     rules[tight] = rule(rules[tight].algorithm, 60, 1)
     plan = hits(rules, scope="api")
@@ -151,7 +149,7 @@ def test_a_refusal_takes_nothing_while_a_slot_is_on_its_way(limiter: Limiter, mo
     assert remaining(refused) == remaining(limiter.peek(plan)) == [8 if at != tight else 0 for at in range(3)]
 
 
-def test_a_reset_reaches_both_servers_while_a_slot_is_on_its_way(limiter: Limiter, move: Move) -> None:
+def test_a_reset_reaches_both_servers_while_a_hash_slot_moves(limiter: Limiter, move: Move) -> None:
     limiter.check(PLAN)
     move.begin()
     move.key(PLAN[0])
@@ -162,7 +160,7 @@ def test_a_reset_reaches_both_servers_while_a_slot_is_on_its_way(limiter: Limite
     assert remaining(limiter.peek(PLAN)) == [50, 500, 5000]
 
 
-def test_a_check_repeated_under_its_id_charges_once_wherever_the_slot_is(limiter: Limiter, move: Move) -> None:
+def test_a_repeated_check_charges_once_wherever_the_hash_slot_is(limiter: Limiter, move: Move) -> None:
     check_id = uuid4()
     limiter.check(PLAN, check_id=check_id)
     move.begin()
@@ -211,7 +209,7 @@ def test_resharding_under_load_neither_loses_nor_invents_a_unit(cluster: Cluster
     limiter.close()
 
 
-def test_a_slot_that_nobody_has_is_an_error_with_a_remedy_until_somebody_has_it(
+def test_a_hash_slot_without_an_owner_is_an_error_with_a_remedy_until_it_has_one(
     cluster: Cluster, limiter: Limiter
 ) -> None:
     limiter.check(PLAN)
@@ -450,7 +448,7 @@ def test_a_storm_of_redirections_ends_in_an_error_with_a_remedy(word: str, host:
 
 
 @pytest.mark.parametrize("reply", [b"+OK\r\n", b"*0\r\n", b"$-1\r\n"])
-def test_what_cannot_be_understood_is_a_storage_error(reply: bytes) -> None:
+def test_a_reply_that_cannot_be_understood_is_a_storage_error(reply: bytes) -> None:
     with Liar(lambda _: reply) as liar:
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=5))
 
@@ -487,7 +485,7 @@ def test_a_check_that_nobody_could_recognise_is_not_asked_again_elsewhere(cluste
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_fork_while_slots_are_being_learned_does_not_lock_the_child_out() -> None:
+def test_a_fork_while_hash_slots_are_learned_does_not_lock_the_child() -> None:
     with Liar(lambda _: b"+OK\r\n") as liar:
         liar.silent = threading.Event()
         limiter = Limiter(storage_from_uri(f"redis+cluster://127.0.0.1:{liar.port}", timeout=LONG))

@@ -162,7 +162,7 @@ def test_an_outage_in_the_middle_of_a_change(
         assert denied_by_all(shops, FIRST) is (kept != [])
 
 
-def test_who_was_cut_off_while_others_changed_learns_of_the_newest(binary: Binary) -> None:
+def test_a_worker_that_was_cut_off_learns_the_newest_changes(binary: Binary) -> None:
     with Server(binary) as server, FaultProxy(server.url.removeprefix("unix://")) as proxy:
         shop, far = made(server.url), made(proxy.url)
         shop.control.deny(FIRST, lasting=True)

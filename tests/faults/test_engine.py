@@ -71,7 +71,9 @@ def is_working(limiter: Limiter) -> bool:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(fault: Fault, world: World, limiter: Limiter, changes: list[Health]) -> None:
+def test_limits_hold_during_a_fault_and_after_it(
+    fault: Fault, world: World, limiter: Limiter, changes: list[Health]
+) -> None:
     plan = hits(LIMIT)
     for _ in range(3):
         assert limiter.check(plan).allowed
@@ -173,7 +175,7 @@ def test_connections_cut_in_silence_are_no_outage(world: World, changes: list[He
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_who_finds_no_free_connection_waits_for_one(world: World, changes: list[Health], most: int) -> None:
+def test_a_check_without_a_free_connection_waits_for_one(world: World, changes: list[Health], most: int) -> None:
     limiter = guarded(f"{world.proxy.url}?max_connections={most}", changes, timeout=5)
     together = threading.Barrier(8)
 
@@ -190,7 +192,7 @@ def test_who_finds_no_free_connection_waits_for_one(world: World, changes: list[
     limiter.close()
 
 
-def test_who_waits_in_vain_is_told_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_that_waits_in_vain_for_a_connection_says_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
     storage = RedisStorage.from_url(f"{world.proxy.url}?max_connections=1", timeout=0.05)
     taken = storage.client.pubsub()
     taken.subscribe("news")

@@ -133,7 +133,7 @@ def _all_of(error: BaseException) -> Iterator[str]:
 
 @pytest.mark.parametrize("secret", [QUOTED, PASSWORD], ids=["percent-encoded", "as it is"])
 @pytest.mark.parametrize("uri", [*WELL_FORMED.values(), *MALFORMED])
-def test_no_error_log_or_repr_tells_it(
+def test_no_error_log_or_repr_shows_a_password(
     ports: dict[str, int], uri: str, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -144,7 +144,7 @@ def test_no_error_log_or_repr_tells_it(
 
 
 @pytest.mark.parametrize("name", ["wrong password", "no sentinel"])
-def test_no_command_tells_it(ports: dict[str, int], name: str) -> None:
+def test_no_command_shows_a_password(ports: dict[str, int], name: str) -> None:
     command = Command(SHOP, WELL_FORMED[name].format(secret=QUOTED, **ports))
 
     for arguments in (("doctor",), ("keys",)):
@@ -152,7 +152,7 @@ def test_no_command_tells_it(ports: dict[str, int], name: str) -> None:
         assert TOLD.search(run.out + run.err) is None
 
 
-def test_a_command_with_a_malformed_uri_does_not_tell_it() -> None:
+def test_a_command_with_a_malformed_uri_shows_no_password() -> None:
     run = Command(SHOP, MALFORMED[0].format(secret=QUOTED))("doctor", crash=True)
 
     assert "storage URI" in run.err

@@ -79,7 +79,7 @@ def processes(steady_server: Server) -> Iterator[Processes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_reply_tells_of_the_ban_what_all_refusals_before_make_of_it(processes: Processes, seed: int) -> None:
+def test_every_reply_shows_the_ban_that_earlier_refusals_imply(processes: Processes, seed: int) -> None:
     history = processes.run(seed)
 
     assert violations(history) == []

@@ -131,7 +131,7 @@ def test_no_window_holds_more_than_the_largest_count_in_force_during_it(processe
 
 
 @pytest.mark.parametrize("name", counts.BROKEN)
-def test_the_checker_finds_one_process_that(processes: Processes, name: str) -> None:
+def test_the_checker_finds_a_process_that(processes: Processes, name: str) -> None:
     assert "too many" in processes.run(RAISED_AND_LOWERED, follows=name).violations()
 
 
@@ -172,7 +172,7 @@ def burst(at: float, units: int) -> list[Asked]:
         ([*burst(30, LOW), Asked(30 * SECOND, 30 * SECOND + 1, allowed=False)], False),
     ],
 )
-def test_what_the_checker_makes_of_a_history(history: list[Asked], *, found: bool) -> None:
+def test_the_checker_judges_histories_written_by_hand(history: list[Asked], *, found: bool) -> None:
     changes = [Changed(HIGH, 10 * SECOND, 10 * SECOND), Changed(LOW, 20 * SECOND, 20 * SECOND)]
 
     assert violations(history, changes) == ({"too many"} if found else set())

@@ -72,9 +72,7 @@ def test_a_cost_of_nothing_is_allowed_also_when_more_is_used_than_a_lowered_coun
 
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
-def test_what_is_left_of_a_microsecond_is_not_more_of_one_after_the_count_was_lowered(
-    bench: Bench, algorithm: str
-) -> None:
+def test_a_fraction_of_a_microsecond_does_not_grow_when_the_count_is_lowered(bench: Bench, algorithm: str) -> None:
     """It was counted in parts of the old count: 10**9 of them were one microsecond, now one is."""
     bench.limiter.check(hits(Rule(10, 10**9, algorithm=algorithm), cost=99))  # 0.99 us
 

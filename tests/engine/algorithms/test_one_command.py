@@ -44,7 +44,7 @@ def test_a_check_of_every_algorithm_for_a_subject_each_is_one_command(
     assert seen == ["EVALSHA"]
 
 
-def test_its_refund_is_one_command(watcher: redis.Redis, redis_client: redis.Redis) -> None:
+def test_a_refund_of_every_algorithm_is_one_command(watcher: redis.Redis, redis_client: redis.Redis) -> None:
     limiter = bare(redis_client)
     limiter.refund(limiter.check(workers.mixed))
     decision = limiter.check(workers.mixed)

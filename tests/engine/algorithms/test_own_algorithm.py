@@ -66,7 +66,7 @@ def test_the_page_has_each_of_its_files_once() -> None:
     assert sorted(names) == ["app.py", "cooldown.lua", "cooldown.py", "my_limits.py", "test_cooldown.py"]
 
 
-def test_its_app_limits() -> None:
+def test_the_app_of_the_page_limits() -> None:
     app = importlib.import_module("app").app
     client = app.test_client()
 
@@ -76,7 +76,7 @@ def test_its_app_limits() -> None:
     assert replies[-1].headers["Retry-After"] == "600"
 
 
-def test_its_own_test_passes(redis_client: redis.Redis) -> None:
+def test_the_test_of_the_page_passes(redis_client: redis.Redis) -> None:
     importlib.import_module("test_cooldown").test_the_twins_agree(redis_client)
 
 
@@ -101,7 +101,7 @@ def test_the_tests_of_all_algorithms_include_it_and_pass_as_they_are(tmp_path: P
     assert int(passed[1]) > 300
 
 
-def test_a_check_of_it_that_is_made_often_is_not_compiled(redis_client: redis.Redis, learning: Shapes) -> None:
+def test_a_frequent_check_of_an_own_algorithm_is_not_compiled(redis_client: redis.Redis, learning: Shapes) -> None:
     limiter, plan = bare(redis_client), hits(cooldown(60, 3))
 
     allowed = [limiter.check(plan).allowed for _ in range(WORTH + 5)]
@@ -110,7 +110,7 @@ def test_a_check_of_it_that_is_made_often_is_not_compiled(redis_client: redis.Re
     assert learning.compiled == 0
 
 
-def test_it_does_what_it_says(bench: Bench) -> None:
+def test_a_cooldown_admits_as_the_page_says(bench: Bench) -> None:
     plan = hits(cooldown(10, 3))
     admitted = []
     for gap in (0, 6, 6, 6, 3.9, 0.1, 0):
@@ -120,7 +120,7 @@ def test_it_does_what_it_says(bench: Bench) -> None:
     assert admitted == [True, True, True, False, False, True, True]
 
 
-def test_it_admits_exactly_at_retry_after(bench: Bench) -> None:
+def test_a_cooldown_admits_exactly_at_retry_after(bench: Bench) -> None:
     plan = hits(cooldown())
     exhaust(bench.limiter, plan)
     bench.clock.advance(4)
@@ -132,7 +132,7 @@ def test_it_admits_exactly_at_retry_after(bench: Bench) -> None:
     assert bench.limiter.check(plan).allowed
 
 
-def test_its_quota_is_whole_exactly_at_reset_after(bench: Bench) -> None:
+def test_a_cooldown_is_whole_exactly_at_reset_after(bench: Bench) -> None:
     plan = hits(cooldown())
     reset = bench.limiter.check(plan).reset_after
 
@@ -142,7 +142,7 @@ def test_its_quota_is_whole_exactly_at_reset_after(bench: Bench) -> None:
     assert (bench.limiter.peek(plan).remaining, bench.limiter.peek(plan).reset_after) == (3, 0)
 
 
-def test_it_takes_costs_and_peeks(bench: Bench) -> None:
+def test_a_cooldown_takes_costs_and_peeks(bench: Bench) -> None:
     assert bench.limiter.check(hits(cooldown(), cost=2)).remaining == 1
     assert bench.limiter.peek(hits(cooldown())).remaining == 1
     assert bench.limiter.check(hits(cooldown(), cost=0)).allowed
@@ -152,7 +152,7 @@ def test_it_takes_costs_and_peeks(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("other", ALGORITHMS)
-def test_it_is_all_or_nothing_with_every_other(bench: Bench, other: str) -> None:
+def test_an_own_algorithm_is_all_or_nothing_with_every_other(bench: Bench, other: str) -> None:
     tight = hits(Rule(20, 1, algorithm=other))
     loose = hits(cooldown())
     bench.limiter.check(tight + loose)
@@ -163,7 +163,7 @@ def test_it_is_all_or_nothing_with_every_other(bench: Bench, other: str) -> None
     assert bench.limiter.peek(loose).remaining == 2
 
 
-def test_it_refunds_and_resets(bench: Bench) -> None:
+def test_a_cooldown_can_be_refunded_and_reset(bench: Bench) -> None:
     plan = hits(cooldown())
     decisions = [bench.limiter.check(plan) for _ in range(3)]
 
@@ -173,14 +173,14 @@ def test_it_refunds_and_resets(bench: Bench) -> None:
     assert bench.limiter.peek(plan).remaining == 3
 
 
-def test_its_key_dies_by_itself(redis_client: redis.Redis) -> None:
+def test_the_key_of_a_cooldown_expires(redis_client: redis.Redis) -> None:
     bare(redis_client).check(hits(cooldown()))
 
     (key,) = redis_client.keys()
     assert 9000 < redis_client.pttl(key) <= 10_000
 
 
-def test_its_parameters_are_checked_like_those_of_the_others() -> None:
+def test_parameters_of_an_own_algorithm_are_checked() -> None:
     broken: Any = {"burst": 5}
 
     with pytest.raises(ValueError, match=r"burst is taken by .*, not by cooldown; leave it out"):

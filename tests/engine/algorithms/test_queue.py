@@ -114,7 +114,7 @@ def test_the_delay_of_several_queues_is_the_longest(bench: Bench) -> None:
     assert bench.limiter.check(hits(EVERY_HALF_SECOND) + slow).delay == 1
 
 
-def test_who_is_refused_by_another_rule_has_no_turn(bench: Bench) -> None:
+def test_a_check_that_another_rule_refuses_takes_no_turn(bench: Bench) -> None:
     full = hits("1/minute", subject="bo")
     bench.limiter.check(hits(EVERY_HALF_SECOND) + full)
 
@@ -124,7 +124,7 @@ def test_who_is_refused_by_another_rule_has_no_turn(bench: Bench) -> None:
     assert bench.limiter.check(hits(EVERY_HALF_SECOND)).delay == 0.5
 
 
-def test_a_refunded_turn_goes_to_the_next_who_comes_and_those_in_the_queue_keep_theirs(bench: Bench) -> None:
+def test_a_refunded_turn_goes_to_the_next_request_and_those_in_the_queue_keep_theirs(bench: Bench) -> None:
     decisions = [bench.limiter.check(hits(EVERY_HALF_SECOND)) for _ in range(3)]
 
     bench.limiter.refund(decisions[1])

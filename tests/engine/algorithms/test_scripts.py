@@ -49,7 +49,7 @@ def test_a_script_holds_the_algorithms_of_its_plan_and_no_others(driver: str) ->
         assert {name for name in ALGORITHMS if f"algorithms.{name} = " in text} == names
 
 
-def test_what_several_algorithms_share_is_in_a_script_once_and_only_where_it_is_needed() -> None:
+def test_shared_lua_is_in_a_script_once_and_only_where_it_is_needed() -> None:
     defines = {
         "numbers": "local function load_numbers(",
         "span": "local function span(",

@@ -230,7 +230,7 @@ def command(uri: str, *arguments: str) -> Any:
     return out
 
 
-def test_the_command_line_knows_its_way_about_a_cluster(cluster: Cluster) -> None:
+def test_commands_work_on_a_cluster(cluster: Cluster) -> None:
     address = cluster.uri
     listed = json.loads(command(address, "limits", "--json"))
     screen = command(address, "limits")

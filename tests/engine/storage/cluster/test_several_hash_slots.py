@@ -87,7 +87,7 @@ def told(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
 
 
 @pytest.mark.parametrize("counts", [(1,), (1, 3), (3, 1), (1, 1, 1)])
-def test_what_rules_of_other_hash_slots_refuse_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
+def test_a_refusal_in_another_hash_slot_is_a_strike(limiter: Limiter, counts: tuple[int, ...]) -> None:
     plan, one_storage = banned_by_others(*plan_of(*counts)), Limiter("memory://")
 
     for _ in range(5):
@@ -172,7 +172,7 @@ its window."""
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_asked_the_answer_is_that_of_one_storage(cluster: Cluster, seed: int) -> None:
+def test_a_cluster_answers_as_a_single_storage_does(cluster: Cluster, seed: int) -> None:
     """The same history, under one clock, in a cluster and in memory: many rules in many slots."""
     dice, clock = random.Random(seed), Clock()
     here, there = Limiter(MemoryStorage(clock)), timed(cluster, clock)
@@ -398,7 +398,7 @@ def test_a_plan_of_one_hash_slot_is_one_command_whatever_the_number_of_rules(
     assert scripts_run(cluster) - before == 1
 
 
-def test_what_was_charged_in_several_hash_slots_is_given_back_in_part_and_whole(limiter: Limiter) -> None:
+def test_charges_in_several_hash_slots_are_refunded_in_part_and_whole(limiter: Limiter) -> None:
     plan = plan_of(5, 5, 5)
     decision = limiter.check(plan)
 
@@ -452,7 +452,7 @@ def test_a_client_of_ones_own_serves_as_well_and_stays_open(cluster: Cluster, op
 
 
 @pytest.mark.slow
-def test_a_client_that_knows_its_way_past_a_nat_finds_servers_where_they_are(
+def test_a_client_that_remaps_addresses_reaches_the_servers(
     server_binaries: dict[str, Binary],
 ) -> None:
     """Also those that it hears of by a redirection."""

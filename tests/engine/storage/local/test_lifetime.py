@@ -51,7 +51,7 @@ def test_the_server_stays_as_long_as_anybody_uses_it(place: Place) -> None:
     assert place.user()("check") == 0
 
 
-def test_it_ends_with_the_last_and_leaves_nothing(place: Place) -> None:
+def test_the_server_ends_with_its_last_user_and_leaves_nothing(place: Place) -> None:
     users = [place.user() for _ in range(3)]
     for user in users:
         user("check")
@@ -63,7 +63,7 @@ def test_it_ends_with_the_last_and_leaves_nothing(place: Place) -> None:
     until(place.is_deserted, "nothing is left")
 
 
-def test_it_ends_when_all_are_killed(place: Place) -> None:
+def test_the_server_ends_when_all_its_users_are_killed(place: Place) -> None:
     users = [place.user() for _ in range(3)]
     for user in users:
         user("check")
@@ -74,7 +74,7 @@ def test_it_ends_when_all_are_killed(place: Place) -> None:
     until(place.is_deserted, "nothing is left")
 
 
-def test_closing_is_leaving_and_one_can_come_back(place: Place) -> None:
+def test_a_closed_storage_can_be_used_again(place: Place) -> None:
     user = place.user()
     assert user("check", 51) == 50
 
@@ -84,7 +84,7 @@ def test_closing_is_leaving_and_one_can_come_back(place: Place) -> None:
     assert user("check", 51) == 50
 
 
-def test_a_storage_that_is_dropped_leaves(place: Place) -> None:
+def test_a_dropped_storage_stops_using_the_server(place: Place) -> None:
     limiter = Limiter(storage_from_uri(place.uri, timeout=10))
     limiter.check(HITS)
     assert not place.is_deserted()
@@ -96,7 +96,7 @@ def test_a_storage_that_is_dropped_leaves(place: Place) -> None:
     until(place.is_deserted, "nothing is left")
 
 
-def test_threads_that_come_at_once_start_one_server(place: Place) -> None:
+def test_threads_that_check_at_once_start_one_server(place: Place) -> None:
     limiter = Limiter(storage_from_uri(place.uri, timeout=10))
     everyone = threading.Barrier(8)
 
@@ -126,7 +126,7 @@ def test_processes_and_server_may_be_asked_to_end_together(place: Place) -> None
     until(place.is_deserted, "nothing is left")
 
 
-def test_a_server_that_stands_still_for_a_moment_is_left_alone(place: Place) -> None:
+def test_a_server_that_is_stopped_for_a_moment_is_not_replaced(place: Place) -> None:
     user = place.user()
     user("check", 30)
     server = place.server
@@ -201,7 +201,7 @@ def test_a_server_without_supervisor_is_replaced(place: Place, server_binaries: 
         orphan.wait()
 
 
-def test_a_server_that_is_killed_is_started_by_the_next_who_asks(place: Place) -> None:
+def test_a_killed_server_is_started_by_the_next_check(place: Place) -> None:
     first, second = place.user(), place.user()
     first("check")
     second("check")
@@ -216,7 +216,7 @@ def test_a_server_that_is_killed_is_started_by_the_next_who_asks(place: Place) -
     assert len(place.supervisors()) == 1
 
 
-def test_a_server_that_is_killed_leaves_nothing_even_if_nobody_asks(place: Place) -> None:
+def test_a_killed_server_leaves_nothing_even_without_a_next_check(place: Place) -> None:
     place.user()("check")
 
     end(place.server)
@@ -224,7 +224,7 @@ def test_a_server_that_is_killed_leaves_nothing_even_if_nobody_asks(place: Place
     until(place.is_deserted, "nothing is left")
 
 
-def test_behind_a_guard_nobody_sees_it_die(place: Place) -> None:
+def test_a_guard_hides_the_death_of_the_server(place: Place) -> None:
     users = [place.user() for _ in range(3)]
     for user in users:
         user("survive", 1)
@@ -252,7 +252,9 @@ def test_a_directory_that_is_removed_is_made_again(place: Place) -> None:
     assert place.user()("check") == 0
 
 
-def test_nobody_waits_for_a_stranger_for_ever(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_waits_only_so_long_for_another_process_that_holds_the_election(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fcntl
 
     from flask_multilimit.engine.storage.local import server as local_server

@@ -34,7 +34,7 @@ def has_opened(pid: int | None, path: Path) -> bool:
     return False
 
 
-def test_who_comes_just_when_the_last_has_gone_keeps_the_server(place: Place) -> None:
+def test_a_process_that_comes_when_the_last_one_leaves_keeps_the_server(place: Place) -> None:
     last = place.user()
     last("check", 20)
     supervisor, path = place.supervisor, place.directory / "election"
@@ -50,7 +50,7 @@ def test_who_comes_just_when_the_last_has_gone_keeps_the_server(place: Place) ->
     os.close(newcomer)
 
 
-def test_who_waits_for_an_election_that_is_removed_takes_part_in_the_next(place: Place) -> None:
+def test_a_process_that_waits_for_a_removed_lock_file_takes_the_new_one(place: Place) -> None:
     place.directory.mkdir(mode=0o700)
     newcomer, path = place.user(), place.directory / "election"
     with ThreadPoolExecutor() as pool:

@@ -48,7 +48,7 @@ def test_eight_workers_admit_what_one_would(place: Place) -> None:
     until(place.is_deserted, "nothing is left")
 
 
-def test_what_the_parent_has_charged_before_it_forked_counts(place: Place) -> None:
+def test_charges_of_a_parent_before_a_fork_count(place: Place) -> None:
     with gunicorn(place, CHECK_AT_IMPORT="1") as program:
         meet_all_workers(program)
 
@@ -73,7 +73,7 @@ def test_commands_see_what_the_workers_count(place: Place, flask: Command) -> No
     assert user("check", 40) == 30
 
 
-def test_doctor(place: Place, flask: Command) -> None:
+def test_doctor_says_who_shares_the_local_server(place: Place, flask: Command) -> None:
     findings = {found["name"]: found for found in flask("doctor", "--json").json["findings"]}
 
     assert {found["level"] for found in findings.values()} <= {"ok", "hint"}
@@ -82,7 +82,7 @@ def test_doctor(place: Place, flask: Command) -> None:
     assert "persistence" not in findings, "there is nothing that one could set"
 
 
-def test_doctor_says_what_keeps_it_from_starting(place: Place, flask: Command) -> None:
+def test_doctor_says_why_the_local_server_does_not_start(place: Place, flask: Command) -> None:
     place.directory.mkdir(mode=0o700)
     place.directory.joinpath("election").mkdir()
 

@@ -96,7 +96,7 @@ def test_the_path_may_have_any_character_in_it(place: Place) -> None:
     limiter.close()
 
 
-def test_what_is_made_is_for_this_user_alone(place: Place) -> None:
+def test_files_are_for_this_user_alone(place: Place) -> None:
     limiter = limiter_at(place)
     before = os.umask(0)
     try:
@@ -108,7 +108,7 @@ def test_what_is_made_is_for_this_user_alone(place: Place) -> None:
     limiter.close()
 
 
-def test_without_a_directory_it_is_one_of_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+def test_the_default_directory_is_one_of_the_user(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(place.directory.parent))
     limiter = Limiter(storage_from_uri("local://", timeout=10))
 
@@ -132,7 +132,7 @@ def test_without_a_directory_it_is_one_of_the_user(monkeypatch: pytest.MonkeyPat
         ("local://:hunter2@/limits", "must be absolute"),
     ],
 )
-def test_a_uri_that_cannot_be(uri: str, wrong: str) -> None:
+def test_an_impossible_uri_is_an_error(uri: str, wrong: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         storage_from_uri(uri)
 
@@ -151,14 +151,14 @@ def test_the_longest_path_holds_a_socket(place: Place) -> None:
         storage_from_uri(f"local://{longest}x")
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "PROGRAMS", {"flask_multilimit_has_no_such": "server"})
 
     with pytest.raises(ConfigurationError, match=r"pip install 'flask-multilimit\[local\]'"):
         storage_from_uri("local://")
 
 
-def test_where_there_are_no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_locks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "HAS_LOCKS", False)
 
     with pytest.raises(ConfigurationError, match="no flock: use redis://"):
@@ -188,7 +188,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("make", UNSAFE)
-def test_a_directory_that_is_not_safe(place: Place, make: Callable[[Path], None]) -> None:
+def test_an_unsafe_directory_is_refused(place: Place, make: Callable[[Path], None]) -> None:
     early = limiter_at(place)
     make(place.directory)
 
@@ -201,7 +201,7 @@ def test_a_directory_that_is_not_safe(place: Place, make: Callable[[Path], None]
         assert not list(place.directory.iterdir())
 
 
-def test_a_directory_of_somebody_else(place: Place) -> None:
+def test_a_directory_of_another_user_is_refused(place: Place) -> None:
     if os.geteuid():
         somebody_elses = Path("/usr")
     else:
@@ -244,7 +244,7 @@ def test_a_server_that_does_not_start_says_why(place: Place, program: Callable[[
     remove_log(place)
 
 
-def test_threads_do_not_wait_one_after_the_other(place: Place, program: Callable[[str], None]) -> None:
+def test_threads_share_one_failed_start(place: Place, program: Callable[[str], None]) -> None:
     limiter = limiter_at(place)
     program(f"echo tried >>{place.directory.with_name('tries')}; sleep 1; exit 1")
     everyone = threading.Barrier(8)
@@ -281,7 +281,7 @@ def test_threads_that_come_first_together_ask_for_one_server(place: Place, monke
     assert len(asked) == 1
 
 
-def test_behind_a_guard_it_is_tried_again(place: Place, program: Callable[[str], None]) -> None:
+def test_a_guard_tries_a_failed_start_again(place: Place, program: Callable[[str], None]) -> None:
     program('[ -e "$0.ready" ] || exit 1; exec "$0.real" "$@"')
     limiter = Limiter(GuardedStorage(storage_from_uri(place.uri, timeout=10), workers=1))
     assert limiter.check(MANY).decided_by == "local"

@@ -84,12 +84,12 @@ def use_everything(storage: RedisStorage) -> None:
     limiter.reset(plan)
 
 
-def test_a_user_with_these_rights_can_use_everything(allow: Allow) -> None:
+def test_a_user_with_the_documented_rights_can_use_everything(allow: Allow) -> None:
     use_everything(allow(RIGHTS))
 
 
 @pytest.mark.parametrize("right", RIGHTS.split())
-def test_each_of_these_rights_is_needed(allow: Allow, right: str) -> None:
+def test_each_documented_right_is_needed(allow: Allow, right: str) -> None:
     storage = allow(" ".join(other for other in RIGHTS.split() if other != right))
 
     with pytest.raises(StorageError) as caught:
@@ -106,7 +106,7 @@ def test_keys_of_others_are_out_of_reach(allow: Allow) -> None:
     assert caught.value.remedy == REMEDIES["NOPERM"]
 
 
-def test_whoever_lists_keys_needs_two_rights_more(allow: Allow) -> None:
+def test_listing_keys_needs_two_more_rights(allow: Allow) -> None:
     storage = allow(f"{RIGHTS} +scan +pttl")
     Limiter(storage).check(hits())
     assert [found.key for found in storage.keys("rate_limit:")] == [hits()[0].key]
@@ -160,9 +160,7 @@ def ask_while_a_slot_moves(cluster: Cluster, limiter: Limiter) -> None:
         cluster.move(slot, target, source)
 
 
-def test_in_a_cluster_a_user_needs_these_rights_besides(
-    cluster: Cluster, allow_in_cluster: Callable[[str], Limiter]
-) -> None:
+def test_a_user_of_a_cluster_needs_further_rights(cluster: Cluster, allow_in_cluster: Callable[[str], Limiter]) -> None:
     ask_while_a_slot_moves(cluster, allow_in_cluster(f"{RIGHTS} {RIGHTS_IN_A_CLUSTER}"))
 
     for missing in RIGHTS_IN_A_CLUSTER.split():
@@ -172,7 +170,7 @@ def test_in_a_cluster_a_user_needs_these_rights_besides(
         assert missing in caught.value.remedy.split()
 
 
-def test_the_documentation_says_the_same() -> None:
+def test_the_documentation_names_the_same_rights() -> None:
     told = " ".join(PAGE.read_text().replace("\\\n", " ").split())
 
     assert f"ACL SETUSER limiter on >PASSWORD ~rate_limit:* {RIGHTS}" in told

@@ -52,7 +52,7 @@ def pass_by(deadline: Deadline) -> None:
     deadline.started -= 1
 
 
-def test_what_has_come_in_time_is_read_although_we_are_late(deadline: Deadline, ends: Ends) -> None:
+def test_bytes_that_arrived_in_time_are_read_by_a_late_process(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed, buffer = TimedSocket(ours, deadline), bytearray(9)
     server.sendall(b"in time")
@@ -62,7 +62,7 @@ def test_what_has_come_in_time_is_read_although_we_are_late(deadline: Deadline, 
     assert timed.recv_into(buffer) == 5
 
 
-def test_what_has_not_come_is_not_waited_for(deadline: Deadline, ends: Ends) -> None:
+def test_bytes_that_have_not_arrived_by_the_deadline_are_not_awaited(deadline: Deadline, ends: Ends) -> None:
     timed = TimedSocket(ends[0], deadline)
     pass_by(deadline)
 
@@ -73,7 +73,7 @@ def test_what_has_not_come_is_not_waited_for(deadline: Deadline, ends: Ends) -> 
             timed.recv_into(bytearray(1))
 
 
-def test_late_it_is_not_read_for_ever_what_comes_without_end(deadline: Deadline, ends: Ends) -> None:
+def test_a_late_process_stops_reading_a_server_that_sends_without_end(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed = TimedSocket(ours, deadline)
     server.sendall(bytes(1000))
@@ -86,9 +86,7 @@ def test_late_it_is_not_read_for_ever_what_comes_without_end(deadline: Deadline,
     assert timed.recv(1) == b"\0"
 
 
-def test_more_elements_than_anybody_is_asked_for_are_refused_before_room_is_made(
-    deadline: Deadline, ends: Ends
-) -> None:
+def test_a_reply_with_too_many_elements_is_refused_before_memory_is_allocated(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed = TimedSocket(ours, deadline)
     server.sendall(b"*999999\r\n*1000000\r\n")
@@ -99,7 +97,7 @@ def test_more_elements_than_anybody_is_asked_for_are_refused_before_room_is_made
         timed.recv(1)
 
 
-def test_what_is_none_of_our_questions_may_be_of_any_length(deadline: Deadline, ends: Ends) -> None:
+def test_a_reply_to_a_command_of_the_user_may_have_any_length(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     server.sendall(b"*1000000\r\n")
     deadline.stop()
@@ -107,14 +105,14 @@ def test_what_is_none_of_our_questions_may_be_of_any_length(deadline: Deadline, 
     assert TimedSocket(ours, deadline).recv(99) == b"*1000000\r\n"
 
 
-def test_what_cannot_be_sent_is_not_waited_for_either(deadline: Deadline, ends: Ends) -> None:
+def test_a_command_that_cannot_be_sent_times_out(deadline: Deadline, ends: Ends) -> None:
     pass_by(deadline)
 
     with pytest.raises(TimeoutError):
         TimedSocket(ends[0], deadline).sendall(bytes(10_000_000))
 
 
-def test_a_new_question_has_time_again(deadline: Deadline, ends: Ends) -> None:
+def test_each_question_has_the_whole_time(deadline: Deadline, ends: Ends) -> None:
     ours, server = ends
     timed = TimedSocket(ours, deadline)
     pass_by(deadline)
@@ -154,14 +152,14 @@ def wire_to(url: str, connection_class: Any, seconds: float) -> Iterator[Wire]:
     client.close()
 
 
-def test_what_follows_a_connection_has_a_time_of_its_own(wire: Wire) -> None:
+def test_a_question_has_its_whole_time_after_connecting(wire: Wire) -> None:
     _, since = wire._open(time.monotonic() - 50)
 
     assert time.monotonic() - since < 40
     assert wire._deadline.left() > 20
 
 
-def test_a_connection_that_took_long_to_make_waits_for_answers_as_long_as_others(wire: Wire) -> None:
+def test_a_slow_connection_does_not_shorten_later_waits(wire: Wire) -> None:
     line, _ = wire._open(time.monotonic() - 50)
 
     times = line.connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.calcsize("ll"))
@@ -169,7 +167,7 @@ def test_a_connection_that_took_long_to_make_waits_for_answers_as_long_as_others
     assert struct.unpack("ll", times) == (60, 0)
 
 
-def test_when_there_is_no_time_left_to_connect_that_is_a_time_out(deadline: Deadline, any_server: Server) -> None:
+def test_no_time_left_to_connect_is_a_time_out(deadline: Deadline, any_server: Server) -> None:
     """redis-py 8 then asks the connection for its port, which one to a unix socket has none of."""
     path = any_server.url.removeprefix("unix://")
     connection = TimedUnixConnection(path=path, deadline=deadline)  # type: ignore[abstract]
@@ -179,7 +177,7 @@ def test_when_there_is_no_time_left_to_connect_that_is_a_time_out(deadline: Dead
         connection.connect()
 
 
-def test_who_only_looks_is_not_made_to_wait(deadline: Deadline, ends: Ends) -> None:
+def test_looking_for_news_does_not_wait(deadline: Deadline, ends: Ends) -> None:
     """As redis-py does, before 5.1, with a connection that it hands out."""
     timed = TimedSocket(ends[0], deadline)
     deadline.started -= 0.019
@@ -230,7 +228,7 @@ def signalled(tick: Callable[..., object]) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("over", "signals"), [("unix", ticking), ("tcp", ticking), ("unix", signalled)], ids=["unix", "tcp", "from others"]
 )
-def test_signals_do_not_make_the_time_begin_anew(
+def test_signals_do_not_restart_the_time(
     server_binaries: dict[str, Binary], over: str, signals: Callable[..., AbstractContextManager[None]]
 ) -> None:
     ticks = 0

@@ -254,7 +254,7 @@ def test_a_frozen_server_is_a_storage_error_after_the_time_out_and_not_much_late
     limiter.close()
 
 
-def test_a_check_that_timed_out_is_not_tried_again_behind_our_back(own_server: Server) -> None:
+def test_a_check_that_timed_out_is_not_retried_by_the_client(own_server: Server) -> None:
     limiter = Limiter(storage_from_uri(own_server.url, timeout=0.2))
     limiter.check(hits())
     own_server.suspend()

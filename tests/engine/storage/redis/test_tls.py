@@ -121,7 +121,7 @@ def test_a_server_that_does_not_know_our_certificate_says_so(
         assert "ssl_certfile and ssl_keyfile" in error.remedy
 
 
-def test_a_server_is_not_believed_that_nobody_known_vouches_for(
+def test_a_certificate_of_an_unknown_authority_is_refused(
     port: int, certificates: Certificates, tmp_path: Path
 ) -> None:
     stranger = Certificates(tmp_path)
@@ -133,7 +133,7 @@ def test_a_server_is_not_believed_that_nobody_known_vouches_for(
         assert "ssl_ca_certs" in error.remedy
 
 
-def test_a_certificate_for_another_host_is_refused_unless_one_says_otherwise(
+def test_a_certificate_for_another_host_is_refused_unless_the_uri_allows_it(
     port: int, certificates: Certificates
 ) -> None:
     uri = f"rediss://127.0.0.1:{port}/0?{certificates.query()}"
@@ -143,7 +143,9 @@ def test_a_certificate_for_another_host_is_refused_unless_one_says_otherwise(
         assert limiter.peek(hits()).allowed
 
 
-def test_without_verification_any_certificate_will_do(port: int, certificates: Certificates, tmp_path: Path) -> None:
+def test_any_certificate_is_accepted_without_verification(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
     own = f"ssl_certfile={certificates.client}&ssl_keyfile={certificates.client_key}"
     query = f"ssl_ca_certs={Certificates(tmp_path).ca}&{own}&ssl_cert_reqs=none"
 
@@ -249,7 +251,7 @@ def test_certificates_that_are_replaced_serve_the_next_connection(
         assert limiter.check(hits()).allowed
 
 
-def test_what_takes_long_about_tls_is_done_once_and_before_the_first_check(certificates: Certificates) -> None:
+def test_the_tls_context_is_made_once_and_before_the_first_check(certificates: Certificates) -> None:
     """To load the CAs of a machine takes as long as a whole check may."""
     pools = [
         limiter.storage.client.connection_pool  # type: ignore[attr-defined]

@@ -50,7 +50,7 @@ def test_a_reply_is_that_of_the_command(wire: Wire) -> None:
     assert [ask(wire, b"ECHO", word) for word in (b"", b"one", b"\r\n\0")] == [b"", b"one", b"\r\n\0"]
 
 
-def test_after_an_error_of_the_server_the_next_reply_is_ones_own(wire: Wire) -> None:
+def test_the_reply_after_a_server_error_belongs_to_its_command(wire: Wire) -> None:
     ask(wire, b"SET", b"text", b"x")
     with pytest.raises(redis.ResponseError):
         ask(wire, b"ZADD", b"text", b"1", b"x")
@@ -58,7 +58,7 @@ def test_after_an_error_of_the_server_the_next_reply_is_ones_own(wire: Wire) -> 
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
-def test_after_a_time_out_the_late_reply_is_read_by_nobody(server: Server) -> None:
+def test_a_reply_that_comes_after_a_time_out_is_never_read(server: Server) -> None:
     client = server.client(socket_timeout=0.1)
     wire = wire_of(client, Deadline(None))
     assert wire is not None
@@ -69,7 +69,7 @@ def test_after_a_time_out_the_late_reply_is_read_by_nobody(server: Server) -> No
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
-def test_after_an_interrupt_the_late_reply_is_read_by_nobody(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_comes_after_an_interrupt_is_never_read(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(wire, b"PING")
     line = wire._idle.pop()
 
@@ -93,9 +93,7 @@ def test_a_connection_that_the_server_has_closed_is_noticed_before_anything_is_s
     assert ask(wire, b"ECHO", b"mine") == b"mine"
 
 
-def test_who_does_not_look_finds_out_by_an_error_and_then_all_idle_connections_are_given_up(
-    wire: Wire, redis_client: redis.Redis
-) -> None:
+def test_an_error_on_one_connection_closes_all_idle_ones(wire: Wire, redis_client: redis.Redis) -> None:
     line = hold(wire)
     ask(wire, b"PING")
     wire._idle.append(line)
@@ -116,7 +114,7 @@ class TakenMeanwhile(list[Any]):
         return super().pop()
 
 
-def test_who_gives_connections_back_may_find_them_taken(wire: Wire) -> None:
+def test_connections_can_be_given_back_while_others_take_them(wire: Wire) -> None:
     line = hold(wire)
     wire._idle = TakenMeanwhile([line])
 
@@ -135,7 +133,9 @@ def test_a_check_that_finds_its_connection_closed_is_charged_once(limiter: Limit
     assert limiter.peek(wanted).remaining == 3
 
 
-def test_an_algorithm_that_keeps_no_ids_looks_first(limiter: Limiter, redis_client: redis.Redis) -> None:
+def test_a_check_that_cannot_be_repeated_looks_for_a_closed_connection_first(
+    limiter: Limiter, redis_client: redis.Redis
+) -> None:
     wanted = hits_for(Rule(60, 5, algorithm="gcra", burst=5), scope="closed")
     limiter.check(wanted)
     redis_client.client_kill_filter(_type="normal", skipme=True)
@@ -211,7 +211,7 @@ def test_a_client_that_is_not_plain_is_asked_in_its_own_way(server: Server, opti
     client.close()
 
 
-def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
+def test_closing_gives_the_connections_back_to_the_pool(server: Server) -> None:
     client = server.client(max_connections=1)
     limiter = bare(client)
     limiter.check(hits_for("5/minute", scope="given-back"))
@@ -221,7 +221,7 @@ def test_the_connections_are_given_back_to_the_pool(server: Server) -> None:
     assert client.ping()
 
 
-def test_a_dropped_limiter_gives_them_back_also_while_this_thread_holds_the_lock_of_the_pool(server: Server) -> None:
+def test_a_dropped_limiter_gives_connections_back_even_while_the_pool_is_locked(server: Server) -> None:
     client = server.client(max_connections=1)
     client.connection_pool._lock = threading.Lock()  # type: ignore[assignment]  # as older redis-py has it
     limiter = bare(client)
@@ -262,7 +262,7 @@ def until_answered(wire: Wire) -> None:
         time.sleep(0.001)
 
 
-def test_what_is_told_is_done_and_the_next_reply_is_ones_own(wire: Wire) -> None:
+def test_a_command_sent_without_waiting_is_executed_and_leaves_the_next_reply_alone(wire: Wire) -> None:
     lost = Losses()
     for _ in range(3):
         tell(wire, b"INCR", b"told", lost=lost)
@@ -286,7 +286,7 @@ def read_all_at_once(wire: Wire, size: int) -> None:
     line._receive = receive_all  # type: ignore[assignment]
 
 
-def test_an_answer_that_comes_with_the_next_reply_is_stepped_over(wire: Wire) -> None:
+def test_an_unread_answer_that_arrives_with_the_next_reply_is_skipped(wire: Wire) -> None:
     ask(wire, b"RPUSH", b"list", b"mine")
     lost = Losses()
     for _ in range(3):
@@ -298,7 +298,7 @@ def test_an_answer_that_comes_with_the_next_reply_is_stepped_over(wire: Wire) ->
     assert lost == []
 
 
-def test_answers_of_any_kind_that_come_with_the_next_reply_are_not_taken_for_it(wire: Wire) -> None:
+def test_unread_answers_of_any_kind_are_not_taken_for_the_next_reply(wire: Wire) -> None:
     ask(wire, b"RPUSH", b"list", b"mine")
     tell(wire, b"ZADD", b"told", b"1", b"x")
     tell(wire, b"ZRANGE", b"told", b"0", b"-1")
@@ -307,19 +307,19 @@ def test_answers_of_any_kind_that_come_with_the_next_reply_are_not_taken_for_it(
     assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
 
 
-def test_a_long_reply_that_follows_what_was_told_is_read_whole(wire: Wire) -> None:
+def test_a_long_reply_after_unread_answers_is_read_whole(wire: Wire) -> None:
     tell(wire, b"INCR", b"told")
 
     assert ask(wire, b"ECHO", bytes(100_000), looking=False) == bytes(100_000)
 
 
-def test_several_replies_follow_what_was_told(wire: Wire) -> None:
+def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
     tell(wire, b"INCR", b"told")
 
     assert wire.ask_all([command_of(b"ECHO", b"a"), command_of(b"GET", b"told")], time.monotonic()) == [b"a", b"1"]
 
 
-def test_who_looks_first_does_not_take_the_answer_to_what_was_told_for_bad_news(wire: Wire) -> None:
+def test_an_unread_answer_is_not_taken_for_a_closed_connection(wire: Wire) -> None:
     ask(wire, b"PING")
     (line,) = wire._idle
     tell(wire, b"INCR", b"told")
@@ -330,7 +330,7 @@ def test_who_looks_first_does_not_take_the_answer_to_what_was_told_for_bad_news(
     assert line.unread == 0
 
 
-def test_an_error_in_answer_to_what_was_told_is_told_and_the_next_reply_is_ones_own(wire: Wire) -> None:
+def test_an_error_among_unread_answers_is_reported_and_leaves_the_next_reply_alone(wire: Wire) -> None:
     lost = Losses()
     ask(wire, b"SET", b"text", b"x")
     tell(wire, b"ZREM", b"text", b"x", lost=lost)
@@ -340,7 +340,7 @@ def test_an_error_in_answer_to_what_was_told_is_told_and_the_next_reply_is_ones_
     assert "ResponseError: WRONGTYPE" in str(error)
 
 
-def test_to_confirm_is_to_read_the_answers_that_nobody_has_waited_for(wire: Wire) -> None:
+def test_confirming_reads_all_unread_answers(wire: Wire) -> None:
     lost = Losses()
     ask(wire, b"SET", b"text", b"x")
     tell(wire, b"ZREM", b"text", b"x", lost=lost)
@@ -354,7 +354,7 @@ def test_to_confirm_is_to_read_the_answers_that_nobody_has_waited_for(wire: Wire
 
 
 @pytest.mark.parametrize("finds_out", ["by the next question", "when it is confirmed", "when all is closed"])
-def test_what_was_told_on_a_connection_that_is_lost_is_told_once(
+def test_a_lost_connection_reports_each_unread_command_once(
     wire: Wire, redis_client: redis.Redis, finds_out: str
 ) -> None:
     lost = Losses()
@@ -371,7 +371,7 @@ def test_what_was_told_on_a_connection_that_is_lost_is_told_once(
     assert "ConnectionError: " in str(error)
 
 
-def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(server: Server) -> None:
+def test_an_unread_answer_that_comes_after_a_time_out_is_never_read(server: Server) -> None:
     lost = Losses()
     wire = wire_of(server.client(socket_timeout=0.1), Deadline(None))
     assert wire is not None
@@ -384,7 +384,7 @@ def test_after_a_time_out_the_late_answer_to_what_was_told_is_read_by_nobody(ser
     wire.close()
 
 
-def test_who_only_tells_reads_now_and_then(wire: Wire, server: Server) -> None:
+def test_a_connection_leaves_a_bounded_number_of_answers_unread(wire: Wire, server: Server) -> None:
     lost, unread = Losses(), []
     with server.client() as other:
         other.client_pause(60_000, all=False)
@@ -402,7 +402,7 @@ def test_who_only_tells_reads_now_and_then(wire: Wire, server: Server) -> None:
     assert lost == []
 
 
-def test_replies_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
+def test_answers_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
     lost = Losses()
     tell(wire, b"INCR", b"told", lost=lost)
     (line,) = wire._idle
@@ -420,7 +420,7 @@ def test_replies_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
     assert (line.unread, lost) == (0, [])
 
 
-def test_where_the_socket_is_not_the_systems_own_what_is_told_is_asked(
+def test_a_socket_that_is_not_plain_waits_for_each_answer(
     wire: Wire, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.wire.HIREDIS_AVAILABLE", False)
