@@ -14,10 +14,10 @@ from werkzeug.local import LocalProxy
 
 from .config import PREFIX, Settings
 from .declare.advice import EXTENSION, GATE, app_in_force
-from .declare.file import NO_FILE, FileLimits
 from .declare.holding import Holder, holding
 from .declare.limiter import Cost, Reaction, check_callable
 from .declare.subjects import EVERYONE, LimitType, Named, Subjects, SubjectType, UserLoader, subjects_from
+from .declare.written import NO_FILE, FileLimits
 from .engine import ConfigurationError, Decision, Hit, Limiter
 from .engine.decision import require_decision
 from .engine.errors import brief, check_several
@@ -31,7 +31,7 @@ from .engine.storage import (
 )
 from .observe.events import Observer
 from .operate.command_line import Commands
-from .plan.endpoint import ASKER, Applied, hits_of
+from .plan.hits import ASKER, Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
@@ -365,7 +365,7 @@ def _several(name: str, given: Iterable[T]) -> tuple[T, ...]:
 
 
 def _read(file: Path) -> FileLimits:
-    from .declare.reading import read_limits  # noqa: PLC0415 - with its models; few apps have a file
+    from .declare.validation import read_limits  # noqa: PLC0415 - with its models; few apps have a file
 
     return read_limits(file)
 

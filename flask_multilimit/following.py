@@ -12,8 +12,7 @@ from .engine.errors import brief, check_logger
 from .engine.forks import tell_child
 from .engine.hits import check_match
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
-from .plan.overrides import Overrides
-from .plan.revised import revised
+from .plan.overrides import Overrides, revised
 
 
 def follow_control(limiter: Limiter, *, key_prefix: str = DEFAULT_PREFIX, logger: logging.Logger | None = None) -> None:

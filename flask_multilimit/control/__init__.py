@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..declare.mistakes import InvalidData, Mistake
-    from ..declare.who import Who
+    from ..declare.addresses import Who
+    from ..declare.written import InvalidData, Mistake
     from ..following import follow_control
     from .control import Control, ControlConflict, NeedsForce
     from .document import Difference, Preview
@@ -31,13 +31,13 @@ _ROOMS = {
     "Control": ".control",
     "ControlConflict": ".control",
     "Difference": ".document",
-    "InvalidData": "..declare.mistakes",
+    "InvalidData": "..declare.written",
     "Listing": ".entries",
-    "Mistake": "..declare.mistakes",
+    "Mistake": "..declare.written",
     "NeedsForce": ".control",
     "Override": ".entries",
     "Preview": ".document",
-    "Who": "..declare.who",
+    "Who": "..declare.addresses",
     "follow_control": "..following",
 }
 

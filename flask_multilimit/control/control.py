@@ -9,7 +9,7 @@ from datetime import timedelta
 from secrets import token_hex
 from typing import Any, Literal, Protocol
 
-from ..declare.mistakes import InvalidData, Mistake
+from ..declare.written import InvalidData, Mistake
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
 from ..engine.rules import LONGEST, UNITS, Rules

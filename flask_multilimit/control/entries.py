@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
 
+from ..declare.addresses import Network, Who, addresses_in
 from ..declare.data import Text, Written, WrittenLimiter, WrittenRules, rules_of
 from ..declare.limiter import may_hold_slots
-from ..declare.networks import Network, addresses_in
 from ..declare.validation import NO_IMPORTS, validated
-from ..declare.who import Who
 from ..engine import ConfigurationError, Rule
 from .store import FORMAT, MOST_ENTRIES, MOST_OVERRIDES, ListingKind
 

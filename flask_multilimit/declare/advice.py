@@ -20,7 +20,7 @@ from flask import Flask, current_app
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.records import record
-from .holding import changes
+from .holding import changes, releasing
 from .limiter import Declaration, may_hold_slots
 from .unwrap import attributes_of, functions_below, held_inside, mark_below, wrapped_in
 
@@ -74,22 +74,22 @@ class _Advice(NamedTuple):
     advised: weakref.ref[Any]
     """The function it is attached to. (Other decorators copy all attributes of a function.)"""
     behind: Any
-    doors: frozenset[Declaration]
+    entries: frozenset[Declaration]
     """The outermost limiters of the stacks below that it skips, and its own."""
 
 
 def advise(function: Any, stack: Stack) -> Any:
     """``function``, which runs only if the gate of the app in force admits ``stack``."""
     below: _Advice | None = attributes_of(function).get(_ADVICE)
-    behind, doors = function, frozenset(stack.declarations[:1])
+    behind, entries = function, frozenset(stack.declarations[:1])
     if below is not None and below.advised() is function:
-        behind, doors = below.behind, doors | below.doors
+        behind, entries = below.behind, entries | below.entries
 
-    checking = functools.partial(_checking, function, behind, stack, doors)
-    released = functools.cache(lambda: _releasing(checking(None)))
+    checking = functools.partial(_checking, function, behind, stack, entries)
+    released = functools.cache(lambda: releasing(checking(None)))
     advised = checking(released)
     setattr(advised, _MARK, stack)
-    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, doors))
+    setattr(advised, _ADVICE, _Advice(weakref.ref(advised), behind, entries))
     for limited in functions_below(function):
         with suppress(TypeError):  # it cannot be hashed or weakly referenced
             _limited[limited] = stack.where
@@ -97,7 +97,7 @@ def advise(function: Any, stack: Stack) -> Any:
 
 
 def _checking(
-    function: Any, behind: Any, stack: Stack, doors: frozenset[Declaration], released: Callable[[], Any] | None
+    function: Any, behind: Any, stack: Stack, entries: frozenset[Declaration], released: Callable[[], Any] | None
 ) -> Any:
     """``function``, which checks ``stack`` and then calls ``behind``, or, if that may take slots, calls what
     ``released`` returns."""
@@ -106,18 +106,18 @@ def _checking(
 
         @functools.wraps(function)
         async def advised(*args: Any, **kwargs: Any) -> Any:
-            if (takes_slots or changes.may_take_slots) and released is not None and not doors <= _covered.get():
+            if (takes_slots or changes.may_take_slots) and released is not None and not entries <= _covered.get():
                 return await released()(*args, **kwargs)
-            with _covering(_enter(stack, doors)):
+            with _covering(_enter(stack, entries)):
                 return await behind(*args, **kwargs)
 
     else:
 
         @functools.wraps(function)
         def advised(*args: Any, **kwargs: Any) -> Any:
-            if (takes_slots or changes.may_take_slots) and released is not None and not doors <= _covered.get():
+            if (takes_slots or changes.may_take_slots) and released is not None and not entries <= _covered.get():
                 return released()(*args, **kwargs)
-            covered = _enter(stack, doors)
+            covered = _enter(stack, entries)
             token = _covered.set(covered)  # inlined: a context manager would take microseconds
             try:
                 result = behind(*args, **kwargs)
@@ -128,19 +128,13 @@ def _checking(
     return advised
 
 
-def _releasing(function: Any) -> Any:
-    from .releasing import releasing  # noqa: PLC0415 - few limits hold slots
-
-    return releasing(function)
-
-
-def _enter(stack: Stack, doors: frozenset[Declaration]) -> frozenset[Declaration]:
+def _enter(stack: Stack, entries: frozenset[Declaration]) -> frozenset[Declaration]:
     """Check ``stack`` unless it is covered. Return what is covered from here on."""
     covered = _covered.get()
     # It is covered once, on the way in: if the function calls itself again, that is another call.
-    if not doors <= covered:
+    if not entries <= covered:
         covered |= _gate(stack).admit(stack)
-    return covered - doors
+    return covered - entries
 
 
 @contextmanager

@@ -5,6 +5,8 @@ It has all options of :func:`rate_limiter`. A callable is given by its import pa
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -36,9 +38,12 @@ from ..engine.rules import (
     rule_of,
     rules_in,
 )
-from .callables import (
+from .addresses import network_from
+from .limiter import LONGEST_WAIT, Declaration
+from .written import (
     IMPORT_PATH,
     IMPORT_PATTERN,
+    OFF,
     STATUS_CLASS,
     ExemptNetworks,
     check_type_text,
@@ -47,9 +52,6 @@ from .callables import (
     is_import_path,
     parts_of_type,
 )
-from .file import OFF
-from .limiter import LONGEST_WAIT, Declaration
-from .networks import network_from
 
 CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
 """Options for which text names a callable."""
@@ -390,3 +392,38 @@ class LimitsFile(Written):
     """Networks and subjects that are never limited: "203.0.113.0/24", "user:42"."""
     deny: tuple[Text, ...] = Field((), strict=False)
     """Networks and subjects that are refused before any limit is checked."""
+
+
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema (draft 2020-12)."""
+    schema = {"$schema": SCHEMA, "$id": "urn:flask-multilimit:limits", **LimitsFile.model_json_schema(by_alias=True)}
+    models = {model.__name__: model for model in Written.__subclasses__()}
+    _describe(schema, LimitsFile)
+    for name, definition in schema["$defs"].items():
+        _describe(definition, models[name])
+    return schema
+
+
+def _describe(definition: dict[str, Any], model: type[BaseModel]) -> None:
+    """Describe each property by the string below its field. pydantic could do so by itself, but would read the source
+    whenever the models are imported."""
+    told = _docstrings_of(model)
+    for name, field in model.model_fields.items():
+        if name in told:
+            definition["properties"][field.alias or name]["description"] = told[name]
+
+
+def _docstrings_of(model: type[BaseModel]) -> dict[str, str]:
+    """The string below each field."""
+    body = ast.parse(inspect.getsource(model)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            if isinstance(text, str):
+                found[field.target.id] = inspect.cleandoc(text)
+    return found

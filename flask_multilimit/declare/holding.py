@@ -1,16 +1,23 @@
-"""Holders collect the decisions whose slots they hold, and release the slots when their work ends."""
+"""Holders keep the decisions whose slots some work holds, and release the slots when it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+import weakref
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, Final
 
 from flask import Request
 
 from ..engine import Decision
 from .subjects import request_if_any
+
+if TYPE_CHECKING:
+    from ..engine.slots import Keeper
 
 
 class Holder:
@@ -33,9 +40,13 @@ class Holder:
         self.ended = True
         decisions, self.decisions = self.decisions, []
         if decisions:
-            from ..engine.slots import KEEPER  # noqa: PLC0415 - few limits hold slots
+            _keeper().release_all(decisions)
 
-            KEEPER.release_all(decisions)
+
+def _keeper() -> Keeper:
+    from ..engine.slots import KEEPER  # noqa: PLC0415 - few limits hold slots
+
+    return KEEPER
 
 
 _call: ContextVar[tuple[Holder, Request | None] | None] = ContextVar("multilimit_held", default=None)
@@ -76,3 +87,120 @@ class Changes:
 
 
 changes: Final = Changes()
+
+
+def releasing(function: Any) -> Any:
+    """``function``, which releases its slots at the end of each call."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def released(*args: Any, **kwargs: Any) -> Any:
+            holder = Holder()
+            try:
+                with holding(holder):
+                    return await function(*args, **kwargs)
+            finally:
+                holder.end()
+
+    else:
+
+        @functools.wraps(function)
+        def released(*args: Any, **kwargs: Any) -> Any:
+            holder = Holder()
+            try:
+                with holding(holder):
+                    result = function(*args, **kwargs)
+                if holder.decisions and isinstance(result, _GOES_ON):
+                    result, holder = _with_slots(result, holder), Holder()
+                return result
+            finally:
+                holder.end()
+
+    return released
+
+
+_GOES_ON = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
+class _Until:
+    """A block that ends ``holder`` if an exception is raised in it."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+
+    def __enter__(self) -> None:
+        """Do nothing: the holder goes on."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            self._holder.end()
+
+
+def _with_slots(result: Any, holder: Holder) -> Any:
+    """``result``, which ends ``holder`` when it ends, or when it is garbage before it has ended or even begun."""
+    going_on: Any
+    if isinstance(result, CoroutineType):
+        going_on = _awaited(result, holder)
+    else:
+        going_on = _Drawn(result, holder) if isinstance(result, GeneratorType) else _DrawnAsync(result, holder)
+    weakref.finalize(going_on, _end_later, holder).atexit = False
+    return going_on
+
+
+def _end_later(holder: Holder) -> None:
+    """End ``holder`` in another thread, because garbage may be collected at any point of any code."""
+    if not holder.ended:
+        _keeper().later(holder.end)
+
+
+async def _awaited(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:
+    try:
+        return await coroutine
+    finally:
+        holder.end()
+
+
+class _Drawn(Generator[Any, Any, Any]):
+    """A generator that holds slots until it ends, which it always does by an exception."""
+
+    def __init__(self, generator: GeneratorType[Any, Any, Any], holder: Holder) -> None:
+        self._generator = generator
+        self._holder = holder
+        self._until = _Until(holder)
+
+    def send(self, value: Any) -> Any:
+        with self._until:
+            return self._generator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._until:
+            return self._generator.throw(*error)
+
+    def close(self) -> None:
+        try:
+            self._generator.close()
+        finally:
+            self._holder.end()
+
+
+class _DrawnAsync(AsyncGenerator[Any, Any]):
+    """The same for an async generator."""
+
+    def __init__(self, generator: AsyncGeneratorType[Any, Any], holder: Holder) -> None:
+        self._generator = generator
+        self._holder = holder
+        self._until = _Until(holder)
+
+    async def asend(self, value: Any) -> Any:
+        with self._until:
+            return await self._generator.asend(value)
+
+    async def athrow(self, *error: Any) -> Any:
+        with self._until:
+            return await self._generator.athrow(*error)
+
+    async def aclose(self) -> None:
+        try:
+            await self._generator.aclose()
+        finally:
+            self._holder.end()

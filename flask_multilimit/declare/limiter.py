@@ -18,10 +18,10 @@ from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag,
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.records import record
 from ..engine.rules import Rules, rules_from
-from .callables import ChargeWhenStatus, type_from
 from .reserve import Priority, check_reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
+from .written import ChargeWhenStatus, type_from
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format

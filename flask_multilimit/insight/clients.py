@@ -8,13 +8,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..declare.addresses import network_of
+from ..declare.addresses import Who, network_of
 from ..declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject
-from ..declare.who import Who
 from ..engine import ConfigurationError, Hit
 from ..engine.errors import brief
 from ..observe.traffic.counts import encodable, short
-from ..plan.endpoint import Applied, hits_of
+from ..plan.hits import Applied, hits_of
 from ..plan.standings import AppliedAt, standings_given
 from ..serve.gate import AppGate
 from .limits import places_of

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..control.entries import Listing, Override
-from ..declare.networks import Network, Networks
+from ..declare.addresses import Network, Networks, Who
 from ..declare.subjects import EVERYONE, LimitType
-from ..declare.who import Who
 from ..engine import BanStatus, Decision, Limiter, RuleStatus, StorageError
 from ..engine.bans import BanRule
 from ..engine.errors import with_remedy
 from ..observe.traffic import Refused
-from ..plan.endpoint import Applied
+from ..plan.hits import Applied
 from ..plan.standings import AppliedAt
 from ..serve.access import Listed
 from ..serve.gate import AppGate

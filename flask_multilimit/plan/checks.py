@@ -1,10 +1,21 @@
-"""Finds mistakes in plans whose limiters are each valid by themselves."""
+"""Finds mistakes in plans whose limiters are each valid by themselves, and limiters that would never run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import ReferenceType
 
+from blinker import Signal, default_namespace
+from flask import Flask
+
+from .. import signals
+from ..declare.advice import limiter_above, note_registered
 from ..declare.limiter import Declaration
+from ..declare.unwrap import attributes_of
 from ..engine import ConfigurationError, Rule
 from .endpoint import Plan
 
@@ -57,3 +68,94 @@ def reject_accidental_sharing(plans: Mapping[tuple[str, str], Plan]) -> None:
                     f"{', '.join(other_methods)}, and Rule({rule}) of the {first} (on {first.where}) to "
                     f"{', '.join(methods)}; both would count in one key; give one of them methods= or a scope"
                 )
+
+
+_HOOKS = {
+    "before_request_funcs": "before_request",
+    "after_request_funcs": "after_request",
+    "teardown_request_funcs": "teardown_request",
+    "teardown_appcontext_funcs": "teardown_appcontext",
+    "error_handler_spec": "errorhandler",
+    "template_context_processors": "context_processor",
+    "shell_context_processors": "shell_context_processor",
+    "url_value_preprocessors": "url_value_preprocessor",
+    "url_default_functions": "url_defaults",
+}
+"""The registries of an app, and the decorators that fill them."""
+_TEMPLATES = {"filters": "template_filter", "tests": "template_test", "globals": "template_global"}
+"""Those of its Jinja environment."""
+_NO_EXTENSIONS = {"builtins", "flask", "werkzeug", "jinja2", "click", __name__.partition(".")[0]}
+"""Packages whose objects an app has without extensions."""
+_WHOLES = (FunctionType, MethodType, type, ModuleType, Flask)
+"""What is not searched: the attributes of an app are registries by themselves."""
+_DEEPEST = 5
+"""How many attributes and containers deep a registry is searched. Flask-SocketIO needs it."""
+_MOST = 2000
+"""The most values that are looked at in one registry."""
+
+
+def reject_misplaced(app: Flask) -> None:
+    """Raise :class:`ConfigurationError` if a limiter stands above a decorator that has registered the function with
+    ``app``, one of its extensions, or a signal."""
+    registered = [(named, each) for named, registry in _registries_of(app) for each in _functions_in(registry)]
+    for _, function in registered:
+        note_registered(function)
+    for (place, decorator), function in registered:
+        where = limiter_above(function)
+        if where is not None:
+            raise ConfigurationError(
+                f'limiter on "{place or where}": @rate_limiter stands above {decorator}, which has the function '
+                f"without it, so nothing would be limited; put {decorator} on top"
+            )
+
+
+def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
+    """Each registry; before it, its endpoint, if it is that of one, and how messages call its decorator."""
+    for endpoint in {rule.endpoint: None for rule in app.url_map.iter_rules()}:
+        yield (endpoint, "@app.route"), [app.view_functions.get(endpoint)]
+    for attribute, decorator in _HOOKS.items():
+        yield ("", f"@app.{decorator}"), getattr(app, attribute)
+    if "jinja_env" in vars(app):  # otherwise, looking at it would make it
+        for attribute, decorator in _TEMPLATES.items():
+            yield ("", f"@app.{decorator}"), getattr(app.jinja_env, attribute)
+    extensions = [each for each in (*app.extensions.values(), *vars(app).values()) if _package_of(each)]
+    for extension in extensions:
+        yield ("", f"the decorator of {type(extension).__name__}"), extension
+    modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)
+    for signal in _signals_in(default_namespace, *(vars(sys.modules[name]) for name in modules)):
+        receivers = [each() if isinstance(each, ReferenceType) else each for each in signal.receivers.values()]
+        yield ("", f'the decorator of the signal "{getattr(signal, "name", "")}"'), receivers
+
+
+def _package_of(extension: object) -> str:
+    """The package of an extension; empty if it is none."""
+    package = type(extension).__module__.partition(".")[0]
+    return "" if package in _NO_EXTENSIONS or not attributes_of(extension) else package
+
+
+def _signals_in(*namespaces: dict[str, Any]) -> Iterable[Signal]:
+    found = [each for namespace in namespaces for each in namespace.values() if issubclass(type(each), Signal)]
+    return dict.fromkeys(found)
+
+
+def _functions_in(registry: object) -> Iterator[object]:
+    """The functions in a container or an object, the nearest first."""
+    ahead, seen = deque([(registry, 0)]), set[int]()
+    while ahead and len(seen) < _MOST:
+        value, depth = ahead.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (FunctionType, MethodType)) or (depth == 1 and type(registry) is list and callable(value)):
+            yield value
+        if depth < _DEEPEST and not issubclass(type(value), _WHOLES):
+            ahead += [(each, depth + 1) for each in _parts_of(value)]
+
+
+def _parts_of(value: object) -> Iterable[object]:
+    kind = type(value)  # isinstance() would ask a proxy for its object
+    if issubclass(kind, dict):
+        return list(value.values())  # type: ignore[attr-defined]
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        return list(value)  # type: ignore[call-overload,no-any-return]
+    return list(attributes_of(value).values())

@@ -17,15 +17,13 @@ from ..declare.dynamic import DynamicRules
 from ..declare.limiter import Declaration, reject_unknown_options
 from ..declare.subjects import LimitType, Subjects, SubjectType
 from ..engine import ConfigurationError
-from .checks import reject_accidental_sharing, reject_mixed_leases, reject_unserved
+from .checks import reject_accidental_sharing, reject_misplaced, reject_mixed_leases, reject_unserved
 from .endpoint import Plan
-from .placement import reject_misplaced
-from .sources import UNMATCHED_SCOPE, Sources, scope_of
-from .views import methods_of_handlers, view_exemptions, view_stack
+from .overrides import Overrides
+from .sources import UNMATCHED_SCOPE, Sources, methods_of_handlers, scope_of, view_exemptions, view_stack
 
 if TYPE_CHECKING:
     from ..control.entries import Override
-    from .overrides import Overrides
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Request methods for which plans are kept; clients can make up any number of others."""
@@ -71,8 +69,6 @@ class Plans:
     @cached_property
     def overrides(self) -> Overrides:
         """The overrides in these plans, with what was found about them when the plans were made."""
-        from .overrides import Overrides  # noqa: PLC0415 - most processes have none
-
         return Overrides()
 
     # Build

@@ -1,4 +1,4 @@
-"""Collects the limits of an endpoint that are not its own decorators: of app, blueprints, settings and defaults."""
+"""Collects the limits of an endpoint: of app, blueprints, settings and defaults; and of its view, class or method."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from flask import Flask
+from flask.views import MethodView, View, http_method_funcs
 
 from ..config import PREFIX, Settings
+from ..declare.advice import Stack, declared_on, limited_inside
 from ..declare.checks import reject_shared_keys, warn_of_idle_rules
 from ..declare.decorators import LEVELS, Level, RateLimiter, exempt_levels, limits_of_blueprint, rate_limiter
-from ..declare.file import OFF, FileLimits
 from ..declare.limiter import Declaration
+from ..declare.unwrap import attributes_of, functions_below
+from ..declare.written import OFF, FileLimits
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
 
@@ -194,17 +197,9 @@ def _limiter_from(given: Any, where: str) -> RateLimiter:
         return given
     if isinstance(given, (str, Rule)):
         return rate_limiter(rules=given)
-    from ..declare.data import WrittenLimiter  # noqa: PLC0415 - few apps write limits as data
-    from ..declare.validation import limiter_options  # noqa: PLC0415 - the same
+    from ..declare.validation import limiter_options  # noqa: PLC0415 - few apps write limits as data
 
-    if isinstance(given, WrittenLimiter):
-        return rate_limiter(**given.options)
-    if isinstance(given, Mapping):
-        return rate_limiter(**limiter_options(where, given))
-    raise ConfigurationError(
-        f'{where}: {brief(given)} is not a limit; give text such as "100/minute", a dict such as '
-        '{"type": "ip", "rules": "100/minute"}, a rate_limiter(...), or a list of these'
-    )
+    return rate_limiter(**limiter_options(where, given))
 
 
 def _collected(
@@ -223,3 +218,71 @@ def _together(where: str, declarations: tuple[Declaration, ...]) -> tuple[Declar
     reject_shared_keys(where, ((each, each.stem) for each in declarations))
     warn_of_idle_rules(where, declarations, (), stacklevel=2)
     return declarations
+
+
+def view_stack(view: Any, method: str) -> Stack | None:
+    """The limiters on a view together with those on the parts of a class-based view that serve ``method``."""
+    stacks = [stack for part in _parts(view, method) if (stack := declared_on(part)) is not None]
+    if len(stacks) < 2:
+        return stacks[0] if stacks else None
+    return Stack(stacks[0].where, tuple(chain.from_iterable(stack.declarations for stack in stacks)))
+
+
+def methods_of_handlers(view: Any) -> dict[Declaration, str]:
+    """The limiters on the methods of a class-based view, and for each the methods that it serves, as keys name them.
+
+    Limiters with ``methods`` or a scope of their own are left out.
+    """
+    view_class = _class_of(view)
+    if view_class is None:
+        return {}
+    served: dict[Declaration, list[str]] = {}
+    for name in sorted(http_method_funcs):
+        stack = declared_on(_handler(view_class, name)) if hasattr(view_class, name) else None
+        for declaration in stack.declarations if stack else ():
+            if declaration.methods is None and not declaration.scope_is_given:
+                served.setdefault(declaration, []).append(name.upper())
+    return {declaration: "+".join(methods) for declaration, methods in served.items()}
+
+
+def limited_inside_view(view: Any) -> list[str]:
+    """Where limiters are declared on functions that a view merely holds, or a method of its class."""
+    view_class = getattr(view, "view_class", None)
+    if view_class is None:
+        return limited_inside(view)
+    handlers = [_handler(view_class, name) for name in sorted(http_method_funcs) if hasattr(view_class, name)]
+    parts = [view_class.dispatch_request, *(each for each in handlers if each is not None)]
+    return list(dict.fromkeys(where for part in parts for where in limited_inside(part)))
+
+
+def view_exemptions(view: Any, method: str) -> frozenset[Level]:
+    """The levels that a view, its class or its method are exempt from."""
+    return frozenset[Level]().union(*map(exempt_levels, _parts(view, method)))
+
+
+def _parts(view: Any, method: str) -> list[Any]:
+    """The view function; for a class-based view, all functions that a request passes, outermost first."""
+    view_class = _class_of(view)
+    if view_class is None:
+        return [view]
+    return [view, view_class, view_class.dispatch_request, _handler(view_class, method.lower())]
+
+
+def _class_of(view: Any) -> type[View] | None:
+    """The class from which ``as_view`` made ``view``. A mock, which has every attribute, does not count as one."""
+    found = (attributes_of(function).get("view_class") for function in functions_below(view))
+    return next((each for each in found if isinstance(each, type) and issubclass(each, View)), None)
+
+
+def _handler(view_class: Any, name: str) -> Any:
+    """The handler of a method, with our decorators among the ``method_decorators`` that flask-restful applies."""
+    if not issubclass(view_class, MethodView):
+        return None
+    handler: Any = getattr(view_class, name, None) or (getattr(view_class, "get", None) if name == "head" else None)
+    decorators = getattr(view_class, "method_decorators", ())
+    if isinstance(decorators, Mapping):
+        decorators = decorators.get(name, ())
+    for decorator in decorators if callable(handler) else ():
+        if isinstance(decorator, RateLimiter):
+            handler = decorator.on_method(handler)
+    return handler

@@ -13,10 +13,10 @@ from ..declare.dynamic import DynamicRules
 from ..declare.subjects import ANONYMOUS, LimitType, Resolve, Subject
 from ..engine import ConfigurationError, Rule
 from ..engine.errors import brief
-from .endpoint import SOMEBODY, About, AppliedLimits, Plan
+from .endpoint import Plan
+from .hits import SOMEBODY, About, AppliedLimits
 from .plans import Plans
-from .sources import UNMATCHED_SCOPE
-from .views import view_exemptions
+from .sources import UNMATCHED_SCOPE, view_exemptions
 
 _TYPES_OF_ALL = {*(each.value for each in LimitType), ANONYMOUS}
 

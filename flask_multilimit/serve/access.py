@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..declare.networks import AddressNumber, Network, Networks, number_of
+from ..declare.addresses import AddressNumber, Network, Networks, Who, number_of
 from ..declare.subjects import Subject
-from ..declare.who import Who
 from ..engine import ConfigurationError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ..observe.beat import EverySecond
 from ..observe.events import Attached, Audience, ByList, ControlState, Counted, Observer, Outcome, event_of, outcome_of
 from ..observe.traffic.flushing import Outbox, Traffic
 from ..observe.traffic.log import RefusalLog
-from ..plan.endpoint import AppliedLimits
+from ..plan.hits import AppliedLimits
 from ..signals import limit_event, limits_checked, notify, request_rejected, shadow_rejected
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ..engine import ConfigurationError, Decision
 from ..engine.errors import brief, check_mapping
 from ..engine.hits import Hits
 from ..engine.limiter import unasked
-from ..plan.endpoint import AppliedLimits
+from ..plan.hits import AppliedLimits
 from .gate import AppGate
 
 

@@ -24,7 +24,7 @@ from ..engine.algorithms import BAN
 from ..engine.errors import brief
 from ..engine.reply import RETRY_AFTERS
 from ..engine.text import SafeLogger
-from ..plan.endpoint import AppliedLimits
+from ..plan.hits import AppliedLimits
 from .headers import CONCURRENT_REQUESTS
 
 if TYPE_CHECKING:

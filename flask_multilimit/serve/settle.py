@@ -10,7 +10,7 @@ from ..declare.holding import Holder, holder_of_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.text import SafeLogger
 from ..observe.events import OTHERS, Outcome
-from ..plan.endpoint import Applied, AppliedLimits
+from ..plan.hits import Applied, AppliedLimits
 from .audience import tell_of
 from .state import AppState, Record, Records
 

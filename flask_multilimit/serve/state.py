@@ -30,7 +30,8 @@ from ..declare.subjects import current_request, request_if_any
 from ..engine import ConfigurationError, Decision, Hit
 from ..engine.errors import brief
 from ..engine.limiter import unasked
-from ..plan.endpoint import Applied, Plan
+from ..plan.endpoint import Plan
+from ..plan.hits import Applied
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

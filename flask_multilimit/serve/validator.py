@@ -7,9 +7,8 @@ from difflib import get_close_matches
 
 from ..control.document import Difference, Document
 from ..control.entries import Listing, Override, too_many_denied
-from ..declare.mistakes import InvalidData, Mistake
-from ..declare.networks import network_from
-from ..declare.who import Who
+from ..declare.addresses import Who, network_from
+from ..declare.written import InvalidData, Mistake
 from ..plan.differences import differences, smallest_share
 from ..plan.plans import Plans
 

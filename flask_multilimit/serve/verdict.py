@@ -11,7 +11,8 @@ from ..declare.subjects import LimitType, Resolve, Subject, current_request
 from ..engine import ConfigurationError, Decision, StorageDenied
 from ..engine.reply import ALLOWED
 from ..observe.events import Outcome
-from ..plan.endpoint import ENDED_REQUEST, AppliedLimits, Plan
+from ..plan.endpoint import Plan
+from ..plan.hits import ENDED_REQUEST, AppliedLimits
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
 from .audience import check_and_tell, send_signals, tell_of, tell_of_bans
@@ -20,7 +21,7 @@ from .settle import Settlement, require_response
 from .state import NO_PLAN, AppState, Record, Records
 
 if TYPE_CHECKING:
-    from ..declare.who import Who
+    from ..declare.addresses import Who
     from .access import AccessLists, Listed
 
 

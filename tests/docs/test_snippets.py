@@ -8,8 +8,7 @@ import pytest
 
 from docs.snippets import PAGES, Block, blocks_of, examples_of
 from flask_multilimit.declare.data import LimitsFile
-from flask_multilimit.declare.reading import parse_toml
-from flask_multilimit.declare.validation import validated
+from flask_multilimit.declare.validation import parse_toml, validated
 from support.folders import ROOT
 
 if TYPE_CHECKING:

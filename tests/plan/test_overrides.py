@@ -7,9 +7,9 @@ import json
 import pytest
 
 from flask_multilimit import Concurrent, Rule
+from flask_multilimit.declare.addresses import Who
 from flask_multilimit.declare.data import WrittenRule
 from flask_multilimit.declare.subjects import Subject
-from flask_multilimit.declare.who import Who
 from flask_multilimit.plan.overrides import SpecialSubjects, change_rules, merged
 from plan.written import override, overrides
 

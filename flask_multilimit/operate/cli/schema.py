@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ...declare.schema import json_schema
+from ...declare.data import json_schema
 from .. import console
 
 

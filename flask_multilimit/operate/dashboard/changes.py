@@ -13,8 +13,8 @@ from ...control.control import ControlConflict
 from ...control.document import Preview
 from ...control.entries import Listing
 from ...control.store import KINDS
-from ...declare.mistakes import InvalidData, Mistake
-from ...declare.networks import Networks
+from ...declare.addresses import Networks
+from ...declare.written import InvalidData, Mistake
 from ...engine import ConfigurationError, StorageError
 from ...engine.errors import with_remedy
 from ...insight.impact import Impact, impact

@@ -15,7 +15,7 @@ from ...engine.keys import parts_of_key
 from ...insight.keys import prefixes_of, stored_keys
 from ...insight.limits import Place, limiters_of
 from ...insight.text import plural
-from ...plan.views import limited_inside_view
+from ...plan.sources import limited_inside_view
 from ...serve.gate import AppGate
 from .findings import Finding, Severity
 

@@ -14,7 +14,8 @@ from ...engine.reply import ALLOWED, REMAININGS, RETRY_AFTERS
 from ...engine.slots import RENEWALS, slots_of
 from ...engine.storage import Slot
 from ...engine.storage.forgetting import UNBOUNDED
-from ...plan.endpoint import AppliedLimits, Plan
+from ...plan.endpoint import Plan
+from ...plan.hits import AppliedLimits
 from ...plan.plans import Plans
 from .logs.logged import MICROSECONDS, LoggedRequest
 from .logs.reading import LogFile

@@ -15,7 +15,8 @@ from ...engine import Hit
 from ...engine.hits import BanHit, Hits, bans_among
 from ...engine.keys import escape_subject
 from ...engine.rules import Rules, rules_from
-from ...plan.endpoint import Applied, AppliedLimits, Plan, PlannedLimiter
+from ...plan.endpoint import Plan, PlannedLimiter
+from ...plan.hits import Applied, AppliedLimits
 from ...serve.access import Action
 from .logs.logged import LoggedRequest
 from .routes import Destination

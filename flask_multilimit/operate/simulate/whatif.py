@@ -13,11 +13,10 @@ from typing import Any, NamedTuple, cast
 from flask import Flask
 
 from ...config import Settings
-from ...declare.callables import HeaderType
-from ...declare.file import FileLimits
 from ...declare.limiter import check_callable
-from ...declare.reading import file_limits, read_limits
 from ...declare.subjects import LimitType, Subject, parts_of
+from ...declare.validation import file_limits, read_limits
+from ...declare.written import FileLimits, HeaderType
 from ...engine import ConfigurationError
 from ...engine.errors import brief, check_mapping, check_several, check_text
 from ...engine.rules import Rules

@@ -7,7 +7,7 @@ import json
 from flask import Flask
 
 from flask_multilimit import MultiLimit
-from flask_multilimit.declare.schema import json_schema
+from flask_multilimit.declare.data import json_schema
 
 
 def test_prints_the_schema(app: Flask) -> None:

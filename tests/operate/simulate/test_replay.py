@@ -25,7 +25,7 @@ from flask_multilimit import (
     rate_limiter,
 )
 from flask_multilimit.control.entries import Override
-from flask_multilimit.declare.who import Who
+from flask_multilimit.declare.addresses import Who
 from flask_multilimit.engine import MemoryStorage
 from flask_multilimit.engine.algorithms import ALGORITHMS
 from flask_multilimit.operate.simulate.logs.logged import LoggedRequest

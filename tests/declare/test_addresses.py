@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_multilimit import ConfigurationError
-from flask_multilimit.declare.networks import Networks, addresses_in, network_from
-from flask_multilimit.declare.who import Who
+from flask_multilimit.declare.addresses import Networks, Who, addresses_in, network_from
 
 Network = IPv4Network | IPv6Network
 MAPPED = IPv6Network("::ffff:0:0/96")

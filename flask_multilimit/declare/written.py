@@ -1,19 +1,20 @@
-"""What limits written as data have in place of a callable."""
+"""What limits say as text: types, statuses, import paths; and what a file of limits contains. Loads no model."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeGuard, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from flask import request
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief
 from ..engine.keys import NAME_PATTERN
-from .networks import Networks, network_from
+from .addresses import Networks, network_from
 from .subjects import LimitType, SingleType
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -154,3 +155,46 @@ def nearest(value: str, names: Iterable[str]) -> str:
     """The end of a sentence: which of ``names`` may be meant, or nothing."""
     match = difflib.get_close_matches(value, list(names), n=1)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+class Mistake(NamedTuple):
+    """What is wrong with one field of the data."""
+
+    place: str
+    """The path of the field: ``limit.rules``. Empty: the mistake is about the whole."""
+    value: str
+    """What was given, shortened. Empty: nothing was given, or it must not be shown."""
+    remedy: str
+    """What is wrong with it, and what to give."""
+
+    def __str__(self) -> str:
+        shown = f"{self.place}={self.value}" if self.value else self.place
+        return f"{shown}: {self.remedy}" if shown else self.remedy
+
+
+class InvalidData(ConfigurationError):  # noqa: N818 - the name says enough
+    """A :class:`ConfigurationError` about data. Its mistakes can be shown beside the fields of a form."""
+
+    def __init__(self, where: str, mistakes: Sequence[Mistake]) -> None:
+        super().__init__("; ".join(f"{where}: {each}" if where else str(each) for each in mistakes))
+        self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
+        """All that is wrong."""
+
+
+OFF = "off"
+"""Written in place of limits, it means none."""
+
+
+class FileLimits(NamedTuple):
+    """The limits of a file. The fields are those of :class:`.LimitsFile`, which documents them."""
+
+    application_limits: Any = ()
+    default_limits: Any = ()
+    unmatched_limits: Any = ()
+    limits: Mapping[str, Any] = MappingProxyType({})
+    exempt: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+NO_FILE = FileLimits()

@@ -1,0 +1,167 @@
+"""The limiters that apply to a request, and their hits: one per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from ..declare.dynamic import DynamicRules
+from ..declare.limiter import Declaration
+from ..declare.subjects import Subject
+from ..engine import Decision, Hit, Limiter, Rule
+from ..engine.hits import BanHit, Hits
+
+RulesOf = Callable[[DynamicRules, Subject], tuple[Rule, ...] | None]
+
+
+def _ask(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
+    return condition()
+
+
+def _ask_if_possible(condition: Callable[[], Any], otherwise: Any) -> Any:
+    try:
+        return condition()
+    except Exception:
+        return otherwise
+
+
+def _assume(condition: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ARG001 - one signature for all
+    return otherwise
+
+
+class About(NamedTuple):
+    """Whom a plan is applied for, and so which callables of its limiters are asked."""
+
+    ask: Callable[[Callable[[], Any], Any], Any]
+    """Asks an ``exempt_when``, a cost or a priority; the second argument is the answer if that is not asked, or
+    fails."""
+    rules_of: RulesOf
+    """The rules of a limiter whose rules depend on the request."""
+
+
+REQUEST = About(_ask, DynamicRules.now)
+"""The current request."""
+ENDED_REQUEST = About(_ask_if_possible, DynamicRules.now)
+"""A request that ends early, perhaps before what a callable needs was known: one that raises exempts nobody."""
+ASKER = About(_assume, DynamicRules.now)
+"""The client of the current request, whatever else it asks for: limiters that are exempt now apply as well, and a cost
+that depends on the request is 1."""
+SOMEBODY = About(_assume, DynamicRules.known)
+"""A subject that need not make any request, as for :data:`ASKER`."""
+
+
+class Applied(NamedTuple):
+    """A limiter that applies to this request, and its hits."""
+
+    declaration: Declaration
+    subject: Subject
+    hits: tuple[Hit, ...]
+    known: bool = True
+    """Whether its rules are known: not if they depend on a request that this subject does not make now."""
+
+
+_ELSEWHERE = Declaration.of("check_hits", {})
+"""Stands for the limiter of hits that were made elsewhere."""
+
+
+class AppliedLimits(tuple[Applied, ...]):
+    """All limiters that apply to a request, and their hits: one per key. If rules that depend on the request share a
+    key with another, the strictest one applies."""
+
+    hits: tuple[Hit, ...]
+    reserved: tuple[Applied, ...]
+    """Limiters whose charge depends on the response."""
+    may_wait: bool
+    """Whether any of them may let a request sleep."""
+    holds_slots: bool
+    """Whether it takes slots, which must be released."""
+    may_give_back: bool
+    """Whether some of what it charges may be given back: because of the response, or by a release."""
+    has_answers: bool
+    """Whether any of them has a message or a reaction of its own."""
+    has_bans: bool
+    """Whether any of them may ban a subject."""
+    failure: BaseException | None = None
+    """What a callable for rules raised, if nothing applies in their place: to be raised after the check."""
+
+    def __new__(cls, applied: Iterable[Applied], scope: str = "") -> AppliedLimits:
+        applied = tuple(applied)
+        hits = hits_of(applied)
+        made = super().__new__(cls, applied)
+        made.hits = Hits(hits, scope=scope) if hits else ()
+        made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
+        made.holds_slots = any(hit.rule.holds_slots for hit in hits)
+        made.may_wait = any(each.declaration.wait for each in applied)
+        made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
+        made.may_give_back = made.holds_slots or bool(made.reserved)
+        answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
+        made.has_answers = any(message is not None or react is not None for message, react in answers)
+        return made
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of the limiters whose rules are not known."""
+        return tuple(each.declaration.name or each.declaration.type_name for each in self if not each.known)
+
+    @classmethod
+    def of_hits(cls, hits: Hits, subjects: Mapping[str, str], scope: str) -> AppliedLimits:
+        """The limits for hits that no limiter of the app has made; ``subjects`` says who is counted, by type. ``hits``
+        keeps the latest answer."""
+        known = hits.cache.get(cls)
+        if known is not None and known[:2] == (scope, subjects):
+            latest: AppliedLimits = known[2]
+            return latest
+        asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
+        made = super().__new__(cls, asked_here)
+        hits.scope = scope
+        made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
+        made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
+        made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
+        hits.cache[cls] = (scope, dict(subjects), made)
+        return made
+
+    def longest_wait(self, decision: Decision) -> float:
+        """Seconds that this request may sleep: as long as every limiter that refuses, or has a queue, permits."""
+        if decision.allowed and not decision.delay:
+            return 0
+        refusing = {status.hit for status in decision.violated}
+        waits = (each.declaration.wait for each in self if not refusing or not refusing.isdisjoint(each.hits))
+        return min(waits) if refusing else max(waits, default=0)
+
+    def wait(self, limiter: Limiter, decision: Decision) -> tuple[Decision, float]:
+        """Sleep after ``decision`` until the request can pass, if all limiters permit that. Return the last decision,
+        and the seconds that this took."""
+        timeout = self.longest_wait(decision)
+        if not timeout:
+            return decision, 0.0
+        started = perf_counter()
+        return limiter.wait(decision, timeout=timeout), perf_counter() - started
+
+    def refusing_longest(self, decision: Decision) -> Declaration:
+        """The limiter that refuses for the longest time."""
+        longest = max(decision.violated, key=lambda status: status.retry_after)
+        return next(each.declaration for each in self if longest.hit in each.hits)
+
+
+def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:
+    """All hits. If several have one key, only the strictest."""
+    if isinstance(applied, AppliedLimits):
+        return applied.hits
+    return strictest(hit for each in applied for hit in each.hits)
+
+
+def strictest(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """``hits``, one per key: the strictest, and no shadow beside another; of bans, one for all that they watch."""
+    found: dict[str, Hit] = {}
+    for hit in hits:
+        other = found.get(hit.key)
+        if isinstance(hit, BanHit) and isinstance(other, BanHit):
+            found[hit.key] = other.joined_by(hit)
+        elif other is None or _strictness(hit) < _strictness(other):
+            found[hit.key] = hit
+    return tuple(found.values())
+
+
+def _strictness(hit: Hit) -> tuple[bool, int, int]:
+    return hit.shadow, hit.rule.count, hit.rule.quota.burst
