@@ -116,7 +116,7 @@ def key_of_client(given: object) -> str:
     if given is None:
         return ""
     text = given.decode() if isinstance(given, bytes) else str(given)
-    if " at 0x" in text and type(given) is not str:
+    if " at 0x" in text and not isinstance(given, (str, bytes)):
         raise ConfigurationError(f"key_func returned {text:.80}: return text or a number, such as the id of the user")
     return text
 

@@ -17,7 +17,7 @@ from flask_multilimit.engine.text import SafeLogger
 
 from .checks import Answer, Progress, Question, RequestLimit, key_of_client, limits_asked
 from .constants import HeaderNames
-from .declared import KeyFunction, Reaction, RuntimeLimit
+from .declared import KeyFunction, Limit, Reaction, RuntimeLimit
 from .differences import warn
 from .errors import RateLimitExceeded
 from .registry import Destination, Place, Registry, Resolved
@@ -119,9 +119,11 @@ class InForce:
             self._places[where] = known
         return known
 
-    def entered(self, asked: Request, location: str) -> Place:
+    def entered(self, asked: Request, location: str, limit: Limit) -> Place:
         """The place of a ``with`` statement, whose limit may differ each time."""
-        return self.place_at(Destination(self.endpoint(), asked.blueprint, asked.method), location)
+        at = Destination(self.endpoint(), asked.blueprint, asked.method)
+        self.registry.enter(at.endpoint, location, limit)
+        return self.registry.at_function(self.app, at, self.settings, location, own=(limit,))
 
     def place_before(self, at: Destination) -> Place:
         return self.registry.before_view(self.app, at, self.settings)

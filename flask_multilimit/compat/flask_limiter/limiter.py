@@ -169,11 +169,9 @@ class Limiter:
     def enter(self, limit: RouteLimit, location: str) -> None:
         """Check ``limit`` for the ``with`` statement at ``location``."""
         state = InForce.of(_current_app(), self)
-        if state is None or not self.enabled:
-            return
-        self.registry.enter(state.endpoint(), location, limit)
-        request = _current_request()
-        state.check(request, state.entered(request, location))
+        if state is not None and self.enabled:
+            request = _current_request()
+            state.check(request, state.entered(request, location, limit))
 
     # For the app to ask
 

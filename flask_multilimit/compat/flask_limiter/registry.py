@@ -194,17 +194,20 @@ class Registry:
             is_before=True,
         )
 
-    def at_function(self, app: Flask, at: Destination, settings: Settings, name: str) -> Place:
-        """The limits to check where the decorated function ``name`` is called: its own, those of the blueprint unless
-        its own override them, and the default ones unless either overrides them for this method."""
+    def at_function(
+        self, app: Flask, at: Destination, settings: Settings, name: str, own: tuple[Limit, ...] = ()
+    ) -> Place:
+        """The limits to check where the decorated function or ``with`` statement ``name`` is called: its own, those of
+        the blueprint unless its own override them, and the default ones unless either overrides them for this
+        method."""
         return self._place(
             app,
             at,
             settings,
-            own=self.limits_of(name),
+            own=own or self.limits_of(name),
             around=self._of_blueprint(app, at.blueprint),
             wants_default=not self.exemption(app, at) & ExemptionScope.DEFAULT,
-            is_inside=view_name(app, at.endpoint) not in {name, ""},
+            is_inside=bool(own) or view_name(app, at.endpoint) not in {name, ""},
         )
 
     def _place(self, app: Flask, at: Destination, settings: Settings, **more: Any) -> Place:

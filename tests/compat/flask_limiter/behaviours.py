@@ -930,6 +930,15 @@ def deduct_when(lib: Library) -> str:
     return " ".join(left) + " | " + codes(*map(client.get, ("/401", "/401", "/200")))
 
 
+def deduct_when_of_limits_with_one_quota(lib: Library) -> str:
+    app = lib.app()
+    limiter = lib.limiter(app)
+    good = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 200)
+    bad = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 400)
+    app.get("/<int:status>")(good(bad(lambda status: ("", status))))
+    return codes(*map(app.test_client().get, ("/404", "/200", "/404", "/400", "/404")))
+
+
 def deduct_when_with_a_cost(lib: Library) -> str:
     app = lib.app()
     limiter = lib.limiter(app)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, Response, abort
+from flask import Flask, Response, abort, request
 from werkzeug.test import EnvironBuilder
 
 from flask_multilimit import Decision, MultiLimit, current_decision, rate_limiter, testing
@@ -154,6 +154,22 @@ def test_a_callable_that_fails_gives_nobody_the_limits_of_another_client(app: Fl
 
     assert codes(app, 2, address="10.0.0.1") == codes(app, 2, address="10.0.0.2") == [200, 200]
     assert codes(app, 2, address="10.0.0.3") == [500, 500]
+
+
+def test_a_with_statement_keeps_its_own_limit_while_another_request_enters_it(app: Flask) -> None:
+    def identify() -> str:
+        if request.args["limit"] == "1/hour":
+            codes(app, 1, "/?limit=99/hour", address="10.0.0.9")
+        return "index"
+
+    limiter = Limiter(get_remote_address, app=app, request_identifier=identify)
+
+    @app.get("/")
+    def index() -> str:
+        with limiter.limit(request.args["limit"]):
+            return "ok"
+
+    assert codes(app, 3, "/?limit=1/hour") == [200, 429, 429]
 
 
 def test_keys_of_several_hundred_characters_are_not_kept(app: Flask) -> None:
