@@ -32,7 +32,7 @@ INSTALL = "from flask_multilimit.compat import install; install(); "
         "import flask_limiter.commands; found = flask_limiter.commands.cli.callback",
     ],
 )
-def test_what_is_imported_then_is_ours(statement: str) -> None:
+def test_imports_of_flask_limiter_find_the_bridge_after_install(statement: str) -> None:
     assert run(f"{INSTALL}{statement}; print(found.__module__)").startswith("flask_multilimit.compat.flask_limiter")
 
 
@@ -44,7 +44,7 @@ def test_there_is_one_of_each_class_whatever_name_it_is_imported_by() -> None:
     assert run(INSTALL + code) == "True"
 
 
-def test_twice_is_once() -> None:
+def test_a_second_install_changes_nothing() -> None:
     assert run(f"{INSTALL}install(); import flask_limiter; print(flask_limiter.__name__)").endswith("flask_limiter")
 
 
@@ -57,11 +57,11 @@ def test_twice_is_once() -> None:
         "limiter = __import__('flask_limiter').Limiter(lambda: '')",
     ],
 )
-def test_it_is_refused_when_a_module_has_something_of_flask_limiter_already(before: str) -> None:
+def test_install_is_an_error_once_a_module_has_imported_flask_limiter(before: str) -> None:
     assert "__main__ has imported flask_limiter already" in run(f"{before}; {INSTALL}")
 
 
-def test_the_flask_command_loads_flask_limiter_as_a_plugin_which_does_no_harm() -> None:
+def test_the_plugin_that_the_flask_command_loads_does_not_prevent_install() -> None:
     """Its group of commands holds the plugin, and no module does."""
     plugins = "from importlib.metadata import entry_points; plugins = entry_points(group='flask.commands')"
     loaded = "group = {each.name: each.load() for each in plugins if each.value.startswith('flask_limiter')}"
@@ -83,11 +83,11 @@ def test_commands_run_where_a_plugin_of_flask_imports_flask_limiter(tmp_path: Pa
     assert "WITHOUT LIMITS: 1 endpoint" in done.stdout, done.stderr
 
 
-def test_the_modules_of_flask_limiter_that_were_loaded_are_forgotten() -> None:
+def test_install_forgets_loaded_modules_of_flask_limiter() -> None:
     loaded = "__import__('flask_limiter.commands')"
 
     assert "No module named 'flask_limiter._extension'" in run(f"{loaded}; {INSTALL}import flask_limiter._extension")
 
 
-def test_the_names_of_modules_that_nobody_may_import_are_not_found() -> None:
+def test_private_modules_of_flask_limiter_are_not_found_after_install() -> None:
     assert "No module named 'flask_limiter._extension'" in run(f"{INSTALL}import flask_limiter._extension")

@@ -58,6 +58,11 @@ class Library:
         self.freeze(app)
         return limiter
 
+    def shop(self, **options: Any) -> tuple[Flask, Any]:
+        """An app, and its Limiter."""
+        app = self.app()
+        return app, self.limiter(app, **options)
+
     def freeze(self, app: Flask) -> None:
         """Let the limits of ``app`` go by the clock of this world."""
         if self.is_ours and "multilimit" in app.extensions and app not in self._frozen:
@@ -90,8 +95,9 @@ def codes(*responses: TestResponse) -> str:
     return " ".join(str(response.status_code) for response in responses)
 
 
-def times(number: int, client: FlaskClient, path: str = "/", method: str = "GET", **options: Any) -> str:
+def times(number: int, asked: Flask | FlaskClient, path: str = "/", method: str = "GET", **options: Any) -> str:
     """The codes of so many requests."""
+    client = asked.test_client() if isinstance(asked, Flask) else asked
     return codes(*(client.open(path, method=method, **options) for _ in range(number)))
 
 

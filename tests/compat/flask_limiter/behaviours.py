@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 import flask
 from flask import Blueprint, Response, current_app, g, make_response, request
-from flask.views import MethodView, View
 from werkzeug.exceptions import BadRequest, TooManyRequests
 
 from support.limiters import Library, at, by_header, codes, times
@@ -18,31 +17,13 @@ from support.servers import Server, find_binaries
 # Limits of views
 
 
-def a_limit(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-
-    @app.get("/")
-    @limiter.limit("2/minute")
-    def index() -> str:
-        return "ok"
-
-    client = app.test_client()
-    seen = times(3, client)
-    lib.advance(59)
-    seen += " | " + times(1, client)
-    lib.advance(1)
-    return seen + " | " + times(1, client) + " | " + times(1, client, **at("203.0.113.7"))
-
-
 def text_forms(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     forms = ["1 per minute", "1/minute", "1 PER 2 Hours", "1/day;5 per month", "2/second, 1/minute", "1/2minutes|9/day"]
     forms += ["1 per 30 seconds", "1/year", "  1  /  hour  ", "1per10minutes", "2/1day; 1/0minute"]
     for number, form in enumerate(forms):
         app.add_url_rule(f"/{number}", f"view{number}", limiter.limit(form)(_view(number)))
-    return " | ".join(times(2, app.test_client(), f"/{number}") for number in range(len(forms)))
+    return " | ".join(times(2, app, f"/{number}") for number in range(len(forms)))
 
 
 def _view(number: int) -> Any:
@@ -54,16 +35,14 @@ def _view(number: int) -> Any:
 
 
 def limit_of_zero(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True)
+    app, limiter = lib.shop(headers_enabled=True)
     app.get("/")(limiter.limit("0/minute")(_view(1)))
     response = app.test_client().get("/")
     return f"{response.status_code} {response.headers['X-RateLimit-Limit']} {response.headers['X-RateLimit-Remaining']}"
 
 
 def stacked_limits_in_any_order(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @app.get("/")
     @limiter.limit("100/hour")
@@ -80,8 +59,7 @@ def stacked_limits_in_any_order(lib: Library) -> str:
 
 
 def a_refused_request_in_the_other_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @app.get("/")
     @limiter.limit("3/second", key_func=lambda: "everyone")
@@ -89,32 +67,18 @@ def a_refused_request_in_the_other_limits(lib: Library) -> str:
     def index() -> str:
         return "ok"
 
-    client = app.test_client()
-    return times(3, client) + " | " + times(1, client, **at("203.0.113.7"))
+    return times(3, app) + " | " + times(1, app, **at("203.0.113.7"))
 
 
 def a_refused_request_in_the_limit_of_the_app(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, application_limits=["3/hour"])
+    app, limiter = lib.shop(application_limits=["3/hour"])
     app.get("/a", endpoint="a")(limiter.limit("1/hour")(_view(1)))
     app.get("/b", endpoint="b")(_view(2))
-    client = app.test_client()
-    return times(3, client, "/a") + " | " + times(2, client, "/b")
-
-
-def key_func(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, key_func=by_header())
-    app.get("/")(limiter.limit("1/minute")(_view(1)))
-    app.get("/own")(limiter.limit("1/minute", key_func=lambda: "everyone")(_view(2)))
-    client = app.test_client()
-    ann, bob = {"X-Key": "ann"}, {"X-Key": "bob"}
-    return " | ".join(times(2, client, path, headers=who) for path in ("/", "/own") for who in (ann, bob))
+    return times(3, app, "/a") + " | " + times(2, app, "/b")
 
 
 def keys_that_are_no_text(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     given: list[Any] = [1, "1", b"1", 2.5]
     app.get("/")(limiter.limit("1/minute", key_func=lambda: given[int(request.args["n"])])(_view(1)))
     client = app.test_client()
@@ -122,10 +86,9 @@ def keys_that_are_no_text(lib: Library) -> str:
 
 
 def an_empty_key(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/minute", key_func=lambda: "")(_view(1)))
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 def a_key_of_zero(lib: Library) -> str:
@@ -138,96 +101,51 @@ def keys_that_are_objects(lib: Library) -> str:
 
 
 def _with_key(lib: Library, key: Any) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/minute", key_func=key)(_view(1)))
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def a_limit_without_a_key(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, key_func=True)
+    app, limiter = lib.shop(key_func=True)
     app.get("/own", endpoint="own")(limiter.limit("1/minute", key_func=by_header())(_view(1)))
     try:
         app.get("/")(limiter.limit("1/minute")(_view(2)))
     except ValueError:
         seen = "an error at import"
     else:
-        seen = times(1, app.test_client())
-    assert times(2, app.test_client(), "/own") == "200 429"
+        seen = times(1, app)
+    assert times(2, app, "/own") == "200 429"
     return seen
 
 
 def limits_of_the_same_text(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("4/minute")(limiter.limit("4/minute", error_message="no")(_view(1))))
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 def methods(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["2/minute"])
+    app, limiter = lib.shop(default_limits=["2/minute"])
     app.route("/", methods=["GET", "POST"])(limiter.limit("1/minute", methods=["post"])(_view(1)))
-    client = app.test_client()
-    return times(2, client, method="POST") + " | " + times(3, client)
-
-
-def per_method(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    app.route("/", methods=["GET", "POST"])(limiter.limit("1/minute", per_method=True)(_view(1)))
-    client = app.test_client()
-    return times(2, client, method="POST") + " | " + times(2, client)
+    return times(2, app, method="POST") + " | " + times(3, app)
 
 
 def head_and_options(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("2/minute")(_view(1)))
-    client = app.test_client()
-    return " ".join(times(1, client, method=method) for method in ("OPTIONS", "HEAD", "GET", "GET", "OPTIONS"))
-
-
-def exempt_when(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    app.get("/")(limiter.limit("1/minute", exempt_when=lambda: "free" in request.args)(_view(1)))
-    client = app.test_client()
-    return times(2, client, "/?free") + " | " + times(2, client) + " | " + times(1, client, "/?free")
-
-
-def cost(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    app.get("/two")(limiter.limit("4/minute", cost=2)(_view(1)))
-    app.get("/any")(limiter.limit("4/minute", cost=lambda: int(request.args["n"]))(_view(2)))
-    client = app.test_client()
-    return times(3, client, "/two") + " | " + codes(*(client.get(f"/any?n={n}") for n in (3, 1, 1)))
+    return " ".join(times(1, app, method=method) for method in ("OPTIONS", "HEAD", "GET", "GET", "OPTIONS"))
 
 
 def a_cost_above_the_limit(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("4/minute", cost=lambda: int(request.args["n"]))(_view(1)))
     client = app.test_client()
     return codes(*(client.get(f"/?n={n}") for n in (9, 4, 1)))
 
 
-def error_message(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    app.errorhandler(429)(lambda error: (error.description, 429))
-    messages: list[Any] = [None, "wait", lambda: f"wait, {request.path}"]
-    for number, message in enumerate(messages):
-        app.add_url_rule(f"/{number}", f"view{number}", limiter.limit("1/day", error_message=message)(_view(number)))
-    client = app.test_client()
-    return " | ".join([client.get(f"/{number}").text and client.get(f"/{number}").text for number in range(3)])
-
-
 def body_of_a_refusal(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/day")(_view(1)))
     client = app.test_client()
     client.get("/")
@@ -236,8 +154,7 @@ def body_of_a_refusal(lib: Library) -> str:
 
 
 def what_a_refusal_raises(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/2days", cost=1)(_view(1)))
 
     @app.errorhandler(lib.names.RateLimitExceeded)
@@ -256,8 +173,7 @@ def what_a_refusal_raises(lib: Library) -> str:
 
 
 def limits_compare(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    _, limiter = lib.shop()
     items: list[Any] = []
     for number, text in enumerate(("1/minute", "1 per minute", "1 per 100 seconds", "2/minute")):
         (single,) = limiter.limit(text)
@@ -275,29 +191,25 @@ def limits_compare(lib: Library) -> str:
 
 
 def async_views(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @app.get("/")
     @limiter.limit("1/minute")
     async def index() -> str:
         return "ok"
 
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def scope(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/<part>")(limiter.limit("1/minute", scope=lambda _: request.view_args["part"])(lambda part: part))  # type: ignore[index]
     app.get("/a/b", endpoint="b")(limiter.limit("1/minute", scope="named")(_view(1)))
-    client = app.test_client()
-    return times(2, client, "/x") + " | " + times(2, client, "/y") + " | " + times(2, client, "/a/b")
+    return times(2, app, "/x") + " | " + times(2, app, "/y") + " | " + times(2, app, "/a/b")
 
 
 def what_a_scope_is_told(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     told: list[str] = []
 
     def part(endpoint: str) -> str:
@@ -312,20 +224,8 @@ def what_a_scope_is_told(lib: Library) -> str:
 # Shared limits
 
 
-def shared_limit(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    mail, other = limiter.shared_limit("2/hour", scope="mail"), limiter.shared_limit("2/hour", "other")
-    app.get("/a", endpoint="a")(mail(_view(1)))
-    app.get("/b", endpoint="b")(mail(_view(2)))
-    app.get("/c", endpoint="c")(other(_view(3)))
-    client = app.test_client()
-    return codes(*map(client.get, ("/a", "/b", "/a", "/c")))
-
-
 def shared_limits_of_one_scope(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/a", endpoint="a")(limiter.shared_limit("3/hour", "mail", cost=2)(_view(1)))
     app.get("/b", endpoint="b")(
         limiter.shared_limit("3/hour", "mail", exempt_when=lambda: "free" in request.args)(_view(2))
@@ -334,38 +234,14 @@ def shared_limits_of_one_scope(lib: Library) -> str:
     return codes(*map(client.get, ("/a", "/b", "/b", "/b?free")))
 
 
-def shared_limit_with_a_scope_by_request(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    mail = limiter.shared_limit("1/hour", scope=lambda endpoint: f"{request.args['part']}")
-    app.get("/a", endpoint="a")(mail(_view(1)))
-    app.get("/b", endpoint="b")(mail(_view(2)))
-    client = app.test_client()
-    return codes(*map(client.get, ("/a?part=x", "/b?part=x", "/b?part=y")))
-
-
 def shared_limits_of_several_methods(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     mail = limiter.shared_limit("1/hour", "mail", per_method=True, error_message="no", methods=["GET", "POST"])
     app.route("/a", methods=["GET", "POST", "PUT"], endpoint="a")(mail(_view(1)))
-    client = app.test_client()
-    return " | ".join(times(2, client, "/a", method=method) for method in ("GET", "POST", "PUT"))
+    return " | ".join(times(2, app, "/a", method=method) for method in ("GET", "POST", "PUT"))
 
 
 # Default limits
-
-
-def default_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute", "3/hour"])
-    app.get("/a", endpoint="a")(_view(1))
-    app.get("/b", endpoint="b")(_view(2))
-    app.get("/own", endpoint="own")(limiter.limit("2/minute")(_view(3)))
-    app.get("/both", endpoint="both")(limiter.limit("2/minute", override_defaults=False)(_view(4)))
-    client = app.test_client()
-    seen = times(2, client, "/a") + " | " + times(1, client, "/b")
-    return seen + " | " + times(3, client, "/own") + " | " + times(2, client, "/both")
 
 
 def default_limits_with_options(lib: Library) -> str:
@@ -385,9 +261,8 @@ def default_limits_with_options(lib: Library) -> str:
             raise BadRequest
         return "ok"
 
-    client = app.test_client()
-    seen = times(2, client, "/?bad") + " | " + times(3, client) + " | " + times(3, client, method="POST")
-    return seen + " | " + times(1, client, "/?free")
+    seen = times(2, app, "/?bad") + " | " + times(3, app) + " | " + times(3, app, method="POST")
+    return seen + " | " + times(1, app, "/?free")
 
 
 def default_limits_as_objects(lib: Library) -> str:
@@ -408,36 +283,24 @@ def default_limits_as_objects(lib: Library) -> str:
     )
     lib.limiter(app, default_limits=[limit, lib.names.Limit("3/minute")], default_limits_cost=3)
     app.route("/", methods=["GET", "POST"])(_view(1))
-    client = app.test_client()
-    return times(2, client) + " | " + times(2, client, "/?free") + " | " + times(2, client, method="POST")
+    return times(2, app) + " | " + times(2, app, "/?free") + " | " + times(2, app, method="POST")
 
 
 def default_limits_that_depend_on_the_request(lib: Library) -> str:
     app = lib.app()
     lib.limiter(app, default_limits=[lambda: request.headers.get("X-Limit", "")])
     app.get("/")(_view(1))
-    client = app.test_client()
-    return times(2, client) + " | " + times(2, client, headers={"X-Limit": "1/minute"})
+    return times(2, app) + " | " + times(2, app, headers={"X-Limit": "1/minute"})
 
 
 def no_limits_for_static_files(lib: Library) -> str:
     app = lib.app()
     lib.limiter(app, default_limits=["1/minute"], application_limits=["1/minute"])
     app.add_url_rule("/static/<path:filename>", "files.static", lambda filename: filename)
-    client = app.test_client()
-    return times(2, client, "/static/nothing.css") + " | " + times(2, client, "/nowhere")
+    return times(2, app, "/static/nothing.css") + " | " + times(2, app, "/nowhere")
 
 
 # Limits of the application
-
-
-def application_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, application_limits=["3/minute"])
-    app.get("/a", endpoint="a")(_view(1))
-    app.get("/b", endpoint="b")(limiter.limit("10/minute")(_view(2)))
-    client = app.test_client()
-    return codes(*map(client.get, ("/a", "/b", "/a", "/b"))) + " | " + times(1, client, "/a", **at("203.0.113.7"))
 
 
 def application_limits_with_options(lib: Library) -> str:
@@ -468,22 +331,20 @@ def application_limits_as_objects(lib: Library) -> str:
 
 
 def application_limits_before_the_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, application_limits=["2/minute"])
+    app, limiter = lib.shop(application_limits=["2/minute"])
 
     def forbid(view: Any) -> Any:
         return lambda: ("no", 403)
 
     app.get("/a", endpoint="a")(forbid(limiter.limit("10/minute")(_view(1))))
-    return times(3, app.test_client(), "/a")
+    return times(3, app, "/a")
 
 
 def application_limits_by_request(lib: Library) -> str:
     app = lib.app()
     lib.limiter(app, application_limits=[lambda: "1/minute" if "suspect" in request.args else "2/minute"])
     app.get("/")(_view(1))
-    client = app.test_client()
-    return times(3, client) + " | " + times(2, client, "/?suspect")
+    return times(3, app) + " | " + times(2, app, "/?suspect")
 
 
 # Blueprints
@@ -500,8 +361,7 @@ def _nested(lib: Library, app: flask.Flask) -> tuple[Blueprint, Blueprint]:
 
 
 def limits_of_a_blueprint(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"])
+    app, limiter = lib.shop(default_limits=["1/minute"])
     shop = Blueprint("shop", __name__, url_prefix="/shop")
     shop.get("/a", endpoint="a")(_view(1))
     shop.get("/b", endpoint="b")(_view(2))
@@ -509,31 +369,26 @@ def limits_of_a_blueprint(lib: Library) -> str:
     shop.get("/both", endpoint="both")(limiter.limit("3/minute", override_defaults=False)(_view(4)))
     app.register_blueprint(shop)
     limiter.limit("2/minute")(shop)
-    client = app.test_client()
-    return " | ".join(times(4, client, f"/shop/{name}") for name in ("a", "b", "own", "both"))
+    return " | ".join(times(4, app, f"/shop/{name}") for name in ("a", "b", "own", "both"))
 
 
 def limits_of_a_blueprint_beside_the_default_ones(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"])
+    app, limiter = lib.shop(default_limits=["1/minute"])
     _, child = _nested(lib, app)
     limiter.limit("2/hour", override_defaults=False)(child)
-    client = app.test_client()
-    seen = times(2, client, "/p/c/")
+    seen = times(2, app, "/p/c/")
     lib.advance(61)
-    return seen + " | " + times(1, client, "/p/c/") + " | " + times(1, client, "/p/")
+    return seen + " | " + times(1, app, "/p/c/") + " | " + times(1, app, "/p/")
 
 
 def limits_around_a_blueprint(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     parent, child = _nested(lib, app)
     limiter.limit("2/minute")(parent)
-    client = app.test_client()
-    seen = times(3, client, "/p/") + " | " + times(3, client, "/p/c/")
+    seen = times(3, app, "/p/") + " | " + times(3, app, "/p/c/")
     limiter.limit("4/hour")(child)
     lib.advance(61)
-    return seen + " | " + times(4, client, "/p/c/")
+    return seen + " | " + times(4, app, "/p/c/")
 
 
 def exempt_blueprints(lib: Library) -> str:
@@ -547,34 +402,29 @@ def exempt_blueprints(lib: Library) -> str:
         scope.APPLICATION,
     )
     for each in flags:
-        app = lib.app()
-        limiter = lib.limiter(app, default_limits=["1/minute"], application_limits=["3/minute"])
+        app, limiter = lib.shop(default_limits=["1/minute"], application_limits=["3/minute"])
         parent, _ = _nested(lib, app)
         limiter.exempt(parent) if each is None else limiter.exempt(parent, flags=each)
-        client = app.test_client()
-        seen.append(times(2, client, "/p/") + " " + times(2, client, "/p/c/"))
+        seen.append(times(2, app, "/p/") + " " + times(2, app, "/p/c/"))
     return " | ".join(seen)
 
 
 def exempt_from_the_limits_around(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     parent, child = _nested(lib, app)
     limiter.limit("1/minute")(parent)
     limiter.exempt(child, flags=lib.names.ExemptionScope.ANCESTORS)
-    client = app.test_client()
-    return times(2, client, "/p/") + " | " + times(3, client, "/p/c/")
+    return times(2, app, "/p/") + " | " + times(3, app, "/p/c/")
 
 
 def an_exempt_blueprint_with_limits(lib: Library) -> str:
     seen = []
     for flags in (None, lib.names.ExemptionScope.DEFAULT):
-        app = lib.app()
-        limiter = lib.limiter(app, default_limits=["1/minute"])
+        app, limiter = lib.shop(default_limits=["1/minute"])
         parent, _ = _nested(lib, app)
         limiter.limit("2/minute")(parent)
         limiter.exempt(parent) if flags is None else limiter.exempt(parent, flags=flags)
-        seen.append(times(3, app.test_client(), "/p/"))
+        seen.append(times(3, app, "/p/"))
     return " | ".join(seen)
 
 
@@ -585,60 +435,25 @@ def exempt_views(lib: Library) -> str:
     seen = []
     scope = lib.names.ExemptionScope
     for flags in (None, scope.APPLICATION, scope.DEFAULT, scope.META):
-        app = lib.app()
-        limiter = lib.limiter(app, default_limits=["1/minute"], application_limits=["2/minute"])
+        app, limiter = lib.shop(default_limits=["1/minute"], application_limits=["2/minute"])
         exempt = limiter.exempt if flags is None else limiter.exempt(flags=flags)
         app.get("/")(exempt(_view(1)))
-        seen.append(times(3, app.test_client()))
+        seen.append(times(3, app))
     return " | ".join(seen)
 
 
 def what_exempt_undoes(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/above")(limiter.exempt(limiter.limit("1/minute")(_view(1))))
     app.get("/below")(limiter.limit("1/minute")(limiter.exempt(_view(2))))
-    client = app.test_client()
-    return times(2, client, "/above") + " | " + times(2, client, "/below")
-
-
-def request_filter(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"], application_limits=["1/minute"])
-
-    @limiter.request_filter
-    def internal() -> bool:
-        return "internal" in request.args
-
-    @limiter.request_filter
-    def others() -> bool:
-        return False
-
-    app.get("/")(_view(1))
-    client = app.test_client()
-    return times(2, client, "/?internal") + " | " + times(2, client)
+    return times(2, app, "/above") + " | " + times(2, app, "/below")
 
 
 # Limits that depend on the request
 
 
-def limits_by_request(lib: Library) -> str:
-    app = lib.app(LIMIT="2/minute")
-    limiter = lib.limiter(app, default_limits=["1/minute"])
-
-    def limit() -> str:
-        return current_app.config["LIMIT"]  # type: ignore[no-any-return]
-
-    app.get("/")(limiter.limit(limit)(_view(1)))
-    client = app.test_client()
-    seen = times(3, client)
-    app.config["LIMIT"] = ""
-    return seen + " | " + times(2, client)
-
-
 def limits_by_what_a_decorator_has_found(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     def find(view: Any) -> Any:
         def found() -> Any:
@@ -649,35 +464,31 @@ def limits_by_what_a_decorator_has_found(lib: Library) -> str:
         return found
 
     app.get("/")(find(limiter.limit(lambda: g.limit)(_view(1))))
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def another_count_for_the_same_key(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit(lambda: request.args["limit"])(_view(1)))
     client = app.test_client()
     return codes(*(client.get(f"/?limit={count}/minute") for count in (2, 2, 3, 3)))
 
 
 def limits_that_make_no_sense(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit(lambda: request.args["limit"])(_view(1)))
     client = app.test_client()
     return codes(*(client.get(f"/?limit={text}") for text in ("1/minute", "1/minute", "1/min", "nonsense")))
 
 
 def limits_that_never_made_sense(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"])
+    app, limiter = lib.shop(default_limits=["1/minute"])
     app.get("/")(limiter.limit(lambda: "1/min")(_view(1)))
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def limits_that_raise(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     limits = {"ann": "1/minute"}
     app.get("/")(limiter.limit(lambda: limits[request.args["who"]])(_view(1)))
     client = app.test_client()
@@ -697,21 +508,19 @@ def a_window_of_years(lib: Library) -> str:
 
 
 def _with_text(lib: Library, text: str) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     try:
         app.get("/")(limiter.limit(text)(_view(1)))
     except ValueError:
         return "an error at import"
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 # Functions that are no views
 
 
 def decorated_functions(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["3/minute"])
+    app, limiter = lib.shop(default_limits=["3/minute"])
 
     @limiter.limit("2/minute")
     def send() -> str:
@@ -723,27 +532,11 @@ def decorated_functions(lib: Library) -> str:
 
     app.get("/send", endpoint="send")(lambda: send())
     app.get("/store", endpoint="store")(lambda: store())
-    client = app.test_client()
-    return times(4, client, "/send") + " | " + times(4, client, "/store")
-
-
-def one_function_in_two_views(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-
-    @limiter.limit("1/minute")
-    def send() -> str:
-        return "sent"
-
-    app.get("/a", endpoint="a")(lambda: send())
-    app.get("/b", endpoint="b")(lambda: send())
-    client = app.test_client()
-    return times(2, client, "/a") + " | " + times(2, client, "/b")
+    return times(4, app, "/send") + " | " + times(4, app, "/store")
 
 
 def two_functions_in_one_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @limiter.limit("1/minute")
     def send() -> str:
@@ -754,20 +547,17 @@ def two_functions_in_one_view(lib: Library) -> str:
         return "stored"
 
     app.get("/")(lambda: send() + store())
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def a_default_limit_with_the_text_of_another(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["2/hour"])
+    app, limiter = lib.shop(default_limits=["2/hour"])
     app.route("/", methods=["GET", "POST"])(limiter.limit("2/hour", methods=["GET"])(_view(1)))
-    client = app.test_client()
-    return times(2, client) + " | " + times(1, client, method="POST")
+    return times(2, app) + " | " + times(1, app, method="POST")
 
 
 def functions_with_different_limits_in_one_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @limiter.limit("9/minute")
     def send() -> str:
@@ -778,12 +568,11 @@ def functions_with_different_limits_in_one_view(lib: Library) -> str:
         return "stored"
 
     app.get("/")(lambda: send() + store())
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 def functions_made_at_each_request(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @app.get("/")
     def index() -> Any:
@@ -793,46 +582,11 @@ def functions_made_at_each_request(lib: Library) -> str:
 
         return inner()
 
-    return times(3, app.test_client())
-
-
-def class_based_views(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"])
-
-    class Page(View):
-        decorators: ClassVar[list[Any]] = [limiter.limit("2/minute")]
-
-        def dispatch_request(self) -> str:
-            return "page"
-
-    class Item(MethodView):
-        decorators: ClassVar[list[Any]] = [limiter.limit("2/minute", methods=["GET"])]
-
-        def get(self) -> str:
-            return "item"
-
-        def post(self) -> str:
-            return "item"
-
-    class Shop(MethodView):
-        @limiter.limit("2/minute")
-        def get(self) -> str:
-            return "shop"
-
-        def post(self) -> str:
-            return "shop"
-
-    for view in (Page, Item, Shop):
-        app.add_url_rule(f"/{view.__name__}", view_func=view.as_view(view.__name__))
-    client = app.test_client()
-    seen = times(3, client, "/Page") + " | " + times(3, client, "/Item") + " " + times(2, client, "/Item", "POST")
-    return seen + " | " + times(3, client, "/Shop") + " " + times(2, client, "/Shop", "POST")
+    return times(3, app)
 
 
 def with_statements(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @app.get("/")
     def index() -> str:
@@ -850,21 +604,18 @@ def with_statements(lib: Library) -> str:
 
 
 def with_statements_by_part(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["9/minute"])
+    app, limiter = lib.shop(default_limits=["9/minute"])
 
     @app.get("/<int:part>")
     def index(part: int) -> str:
         with limiter.limit(lambda: "1/minute", scope=part, key_func=lambda: "everyone"):
             return "ok"
 
-    client = app.test_client()
-    return times(2, client, "/1") + " | " + times(2, client, "/2")
+    return times(2, app, "/1") + " | " + times(2, app, "/2")
 
 
 def with_statements_of_shared_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     mail = limiter.shared_limit("1/hour", "mail")
 
     def send() -> str:
@@ -878,47 +629,33 @@ def with_statements_of_shared_limits(lib: Library) -> str:
 
 
 def limits_put_on_a_registered_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/", endpoint="index")(_view(1))
     limiter.limit("1/minute")(app.view_functions["index"])
-    return times(2, app.test_client())
-
-
-def limits_in_place_of_a_registered_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
-    app.get("/", endpoint="index")(_view(1))
-    app.view_functions["index"] = limiter.limit("1/minute")(app.view_functions["index"])
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def limits_added_to_a_limited_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     limited = limiter.limit("9/minute")(_view(1))
     app.get("/")(limited)
-    client = app.test_client()
-    seen = times(1, client)
+    seen = times(1, app)
     limiter.limit("1/hour")(limited)
-    return seen + " | " + times(2, client)
+    return seen + " | " + times(2, app)
 
 
 def route_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"])
+    app, limiter = lib.shop(default_limits=["1/minute"])
     app.get("/a", endpoint="a")(lib.names.RouteLimit("2/minute", limiter=limiter)(_view(1)))
     app.get("/b", endpoint="b")(lib.names.RouteLimit("2/minute", limiter=limiter, override_defaults=True)(_view(2)))
-    client = app.test_client()
-    return times(3, client, "/a") + " | " + times(3, client, "/b")
+    return times(3, app, "/a") + " | " + times(3, app, "/b")
 
 
 # Charges that depend on the response
 
 
 def deduct_when(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True)
+    app, limiter = lib.shop(headers_enabled=True)
 
     @app.get("/<int:status>")
     @limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 401)
@@ -931,8 +668,7 @@ def deduct_when(lib: Library) -> str:
 
 
 def deduct_when_of_limits_with_one_quota(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     good = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 200)
     bad = limiter.limit("2/minute", deduct_when=lambda response: response.status_code == 400)
     app.get("/<int:status>")(good(bad(lambda status: ("", status))))
@@ -940,15 +676,13 @@ def deduct_when_of_limits_with_one_quota(lib: Library) -> str:
 
 
 def deduct_when_with_a_cost(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("4/minute", cost=2, deduct_when=lambda response: True)(_view(1)))
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 def deduct_when_of_a_refusal(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.errorhandler(429)(lambda error: (error.description, 429))
 
     @app.get("/")
@@ -962,8 +696,7 @@ def deduct_when_of_a_refusal(lib: Library) -> str:
 
 
 def requests_at_once_with_deduct_when(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
 
     @app.get("/<int:depth>")
     @limiter.limit("1/minute", deduct_when=lambda response: True)
@@ -1001,8 +734,7 @@ def on_breach(lib: Library) -> str:
 def an_on_breach_that_raises(lib: Library) -> str:
     seen = []
     for swallow in (False, True):
-        app = lib.app()
-        limiter = lib.limiter(app, swallow_errors=swallow)
+        app, limiter = lib.shop(swallow_errors=swallow)
         app.get("/")(limiter.limit("1/day", on_breach=lambda limit: 1 / 0)(_view(1)))
         client = app.test_client()
         client.get("/")
@@ -1011,10 +743,9 @@ def an_on_breach_that_raises(lib: Library) -> str:
 
 
 def the_line_in_the_log(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, key_prefix="p")
+    app, limiter = lib.shop(key_prefix="p")
     app.get("/", endpoint="index")(limiter.limit("1/day")(_view(1)))
-    times(2, app.test_client())
+    times(2, app)
     return "; ".join(lib.logged("INFO"))
 
 
@@ -1069,8 +800,7 @@ def meta_limits(lib: Library) -> str:
 
 
 def meta_limits_of_a_limit(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     meta = lib.names.MetaLimit(
         "1/hour",
         key_function=by_header(),
@@ -1097,8 +827,7 @@ def meta_limits_of_a_limit(lib: Library) -> str:
 
 def meta_limits_elsewhere(lib: Library) -> str:
     """Who is refused, is so at places without limits, too."""
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["1/hour"])
+    app, limiter = lib.shop(meta_limits=["1/hour"])
     app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
     app.get("/unlimited", endpoint="unlimited")(_view(2))
     app.get("/exempt", endpoint="exempt")(limiter.exempt(_view(3)))
@@ -1113,15 +842,13 @@ def meta_limits_elsewhere(lib: Library) -> str:
 
 
 def meta_limits_count_refusals_where_they_spare(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, application_limits=["1/minute"], meta_limits=["1/hour"])
+    app, limiter = lib.shop(application_limits=["1/minute"], meta_limits=["1/hour"])
     spared = limiter.exempt(_view(1), flags=lib.names.ExemptionScope.META)
     app.get("/spared", endpoint="spared")(spared)
     app.get("/", endpoint="index")(_view(2))
-    client = app.test_client()
-    seen = [times(3, client, "/spared")]
+    seen = [times(3, app, "/spared")]
     lib.advance(61)
-    return " | ".join([*seen, times(1, client, "/spared"), times(1, client)])
+    return " | ".join([*seen, times(1, app, "/spared"), times(1, app)])
 
 
 def meta_limits_with_a_cost(lib: Library) -> str:
@@ -1140,12 +867,11 @@ def meta_limits_that_let_nothing_pass(lib: Library) -> str:
     app = lib.app()
     lib.limiter(app, meta_limits=["0/hour"])
     app.get("/", endpoint="index")(_view(1))
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def meta_limits_of_limits_that_let_nothing_pass(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["2/minute"])
+    app, limiter = lib.shop(meta_limits=["2/minute"])
     app.get("/", endpoint="index")(limiter.limit("0/hour")(_view(1)))
     client = app.test_client()
     return " ".join(client.get("/").text.rpartition("<p>")[2].removesuffix("</p>\n") for _ in range(4))
@@ -1168,8 +894,7 @@ def meta_limits_and_what_they_tell(lib: Library) -> str:
 
 
 def meta_limits_of_limits_that_refuse_together(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, fail_on_first_breach=False)
+    app, limiter = lib.shop(fail_on_first_breach=False)
     daily = lib.names.MetaLimit("1/day", scope="daily")
     one = limiter.limit("1/second", meta_limits=[daily])
     app.get("/", endpoint="index")(limiter.limit("1/minute", meta_limits=["1/hour"])(one(_view(1))))
@@ -1183,17 +908,15 @@ def meta_limits_during_an_outage(lib: Library) -> str:
 
 
 def meta_limits_by_hand(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["1/hour"])
+    app, limiter = lib.shop(meta_limits=["1/hour"])
     app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
     with app.test_request_context():
         (meta,) = lib.names.MetaLimit("1/hour").bind(limiter)
         identifiers = ("127.0.0.1", "meta")
         seen = [limiter.limiter.test(meta.limit, *identifiers)]
         limiter.limiter.hit(meta.limit, *identifiers)
         seen.append(limiter.limiter.test(meta.limit, *identifiers))
-        times(2, client)
+        times(2, app)
         assert not limiter.limiter.test(meta.limit, *identifiers)
         limiter.limiter.clear(meta.limit, *identifiers)
         seen.append(limiter.limiter.test(meta.limit, *identifiers))
@@ -1201,8 +924,7 @@ def meta_limits_by_hand(lib: Library) -> str:
 
 
 def the_end_of_a_meta_limit(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["2/minute"])
+    app, limiter = lib.shop(meta_limits=["2/minute"])
     app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
     client, seen = app.test_client(), []
     for pause in (0, 20, 1, 38, 2, 20):
@@ -1212,17 +934,14 @@ def the_end_of_a_meta_limit(lib: Library) -> str:
 
 
 def refusals_while_a_meta_limit_holds(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["2/hour"])
+    app, limiter = lib.shop(meta_limits=["2/hour"])
     app.get("/", endpoint="index")(limiter.limit("1/hour", meta_limits=["1/hour"])(_view(1)))
     app.get("/other", endpoint="other")(_view(2))
-    client = app.test_client()
-    return times(3, client) + " | " + times(1, client, "/other")
+    return times(3, app) + " | " + times(1, app, "/other")
 
 
 def when_to_come_again_after_the_last_strike(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["1/minute"], headers_enabled=True)
+    app, limiter = lib.shop(meta_limits=["1/minute"], headers_enabled=True)
     app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
     client = app.test_client()
     return " ".join(client.get("/").headers["Retry-After"] for _ in range(3))
@@ -1234,15 +953,13 @@ def meta_limits_of_a_blueprint(lib: Library) -> str:
     shop.get("/", endpoint="index")(_view(1))
     limiter.limit("1/second", meta_limits=["1/hour"])(shop)
     app.register_blueprint(shop)
-    client = app.test_client()
-    seen = [times(2, client)]
+    seen = [times(2, app)]
     lib.advance(1)
-    return " | ".join([*seen, times(1, client)])
+    return " | ".join([*seen, times(1, app)])
 
 
 def meta_limits_by_method(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=[lib.names.MetaLimit("1/hour", per_method=True)])
+    app, limiter = lib.shop(meta_limits=[lib.names.MetaLimit("1/hour", per_method=True)])
     view = limiter.limit("1/second")(_view(1))
     app.route("/", endpoint="index", methods=["GET", "POST"])(view)
     client, seen = app.test_client(), []
@@ -1253,14 +970,12 @@ def meta_limits_by_method(lib: Library) -> str:
 
 
 def who_is_filtered_after_a_meta_limit(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, meta_limits=["1/hour"])
+    app, limiter = lib.shop(meta_limits=["1/hour"])
     limiter.request_filter(lambda: "free" in request.args)
     app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    seen = [times(2, client), times(1, client, "/?free")]
+    seen = [times(2, app), times(1, app, "/?free")]
     limiter.enabled = False
-    return " | ".join([*seen, times(1, client)])
+    return " | ".join([*seen, times(1, app)])
 
 
 def a_meta_limit_of_thousands(lib: Library) -> str:
@@ -1288,32 +1003,28 @@ def _fields(lib: Library, response: Any, names: tuple[str, ...] = NAMES) -> str:
 
 
 def no_header_fields_by_default(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     client = app.test_client()
     return " | ".join(_fields(lib, client.get("/"), (*NAMES[:3], "RateLimit", "RateLimit-Policy")) for _ in range(2))
 
 
 def retry_after_without_header_fields(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     client = app.test_client()
     return " | ".join(str(client.get("/").headers.get("Retry-After")) for _ in range(2))
 
 
 def caching_of_a_refusal(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     client = app.test_client()
     return str([client.get("/") for _ in range(2)][-1].headers.get("Cache-Control"))
 
 
 def header_fields(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True, application_limits=["60/minute"])
+    app, limiter = lib.shop(headers_enabled=True, application_limits=["60/minute"])
     app.get("/")(limiter.limit("2/minute; 9/hour")(_view(1)))
     app.get("/app")(_view(2))
     client = app.test_client()
@@ -1324,8 +1035,7 @@ def header_fields(lib: Library) -> str:
 
 
 def header_fields_of_shared_limits(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True)
+    app, limiter = lib.shop(headers_enabled=True)
     app.get("/")(limiter.shared_limit("9/minute", "x")(limiter.limit("20/hour")(_view(1))))
     return _fields(lib, app.test_client().get("/"))
 
@@ -1353,16 +1063,14 @@ def header_names_by_setting(lib: Library) -> str:
 
 
 def retry_after_as_a_date(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True, retry_after="http-date")
+    app, limiter = lib.shop(headers_enabled=True, retry_after="http-date")
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     client = app.test_client()
     return " | ".join(client.get("/").headers["Retry-After"] for _ in range(2))
 
 
 def a_retry_after_of_the_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True)
+    app, limiter = lib.shop(headers_enabled=True)
 
     @app.get("/")
     @limiter.limit("9/minute")
@@ -1375,8 +1083,7 @@ def a_retry_after_of_the_view(lib: Library) -> str:
 
 
 def header_fields_after_a_slow_view(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True)
+    app, limiter = lib.shop(headers_enabled=True)
 
     @app.get("/")
     @limiter.limit("2/second")
@@ -1396,8 +1103,7 @@ def header_fields_of_the_sliding_window_counter(lib: Library) -> str:
 
 
 def _fields_by(lib: Library, strategy: str) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True, strategy=strategy)
+    app, limiter = lib.shop(headers_enabled=True, strategy=strategy)
     app.get("/")(limiter.limit("2/minute")(_view(1)))
     client, seen = app.test_client(), []
     for _ in range(3):
@@ -1410,8 +1116,7 @@ def _fields_by(lib: Library, strategy: str) -> str:
 
 
 def _strategy(lib: Library, strategy: str, steps: tuple[tuple[float, int], ...]) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, strategy=strategy)
+    app, limiter = lib.shop(strategy=strategy)
     app.get("/")(limiter.limit("4/minute")(_view(1)))
     client, seen = app.test_client(), []
     for seconds, number in steps:
@@ -1464,13 +1169,11 @@ def a_storage_that_there_is_not(lib: Library) -> str:
 
 
 def storage_of_an_app(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("1/minute")(_view(1)))
-    client = app.test_client()
-    seen = f"{limiter.storage.check()} " + times(2, client)
+    seen = f"{limiter.storage.check()} " + times(2, app)
     limiter.storage.reset()
-    return seen + " | " + times(1, client)
+    return seen + " | " + times(1, app)
 
 
 def no_storage_named(lib: Library) -> str:
@@ -1494,18 +1197,15 @@ def two_limiters_with_two_storages(lib: Library) -> str:
 
 
 def reset(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["1/minute"], key_prefix="p")
+    app, limiter = lib.shop(default_limits=["1/minute"], key_prefix="p")
     app.get("/")(_view(1))
-    client = app.test_client()
-    seen = times(2, client)
+    seen = times(2, app)
     limiter.reset()
-    return seen + " | " + times(1, client) + " | " + "; ".join(lib.logged("INFO")[-1:])
+    return seen + " | " + times(1, app) + " | " + "; ".join(lib.logged("INFO")[-1:])
 
 
 def limits_checked_by_hand(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, strategy="moving-window")
+    app, limiter = lib.shop(strategy="moving-window")
     (single,) = limiter.limit("3/minute")
     item = single.limit
     with app.test_request_context():
@@ -1523,8 +1223,7 @@ def limits_checked_by_hand(lib: Library) -> str:
 
 
 def counters_of_the_app(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     store, told = limiter.storage, list[Any]()
     with app.app_context():
         told += [store.get("mail"), store.incr("mail", 60), store.incr("mail", 60), store.incr("mail", 60, amount=3)]
@@ -1549,15 +1248,11 @@ def quotas_by_the_key_of_a_limit(lib: Library) -> str:
             limiter.limiter.storage.clear(limit.key)
         return response
 
-    client = app.test_client()
-    return (
-        times(2, client, headers={"X-Key": "ann"}) + f" {seen} " + times(2, client, "/?clear") + " " + times(1, client)
-    )
+    return times(2, app, headers={"X-Key": "ann"}) + f" {seen} " + times(2, app, "/?clear") + " " + times(1, app)
 
 
 def current_limits(lib: Library) -> str:
-    app, told = lib.app(), []
-    limiter = lib.limiter(app)
+    (app, limiter), told = lib.shop(), []
 
     def tell() -> str:
         shown = limiter.current_limit
@@ -1577,8 +1272,7 @@ def _stand(lib: Library, limit: Any) -> str:
 
 
 def current_limits_of_a_refusal(lib: Library) -> str:
-    app, told = lib.app(), []
-    limiter = lib.limiter(app)
+    (app, limiter), told = lib.shop(), []
     app.get("/")(limiter.limit("9/minute;1/hour")(_view(1)))
 
     @app.after_request
@@ -1586,13 +1280,12 @@ def current_limits_of_a_refusal(lib: Library) -> str:
         told.append(" ".join(_stand(lib, each) for each in limiter.current_limits))
         return response
 
-    times(2, app.test_client())
+    times(2, app)
     return told[-1]
 
 
 def what_a_request_limit_knows(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, key_prefix="p")
+    app, limiter = lib.shop(key_prefix="p")
     told: list[Any] = []
 
     @app.get("/", endpoint="index")
@@ -1617,8 +1310,7 @@ def context_of_the_request(lib: Library) -> str:
 
 
 def identify_request(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, request_identifier=lambda: request.path)
+    app, limiter = lib.shop(request_identifier=lambda: request.path)
     app.get("/<part>")(limiter.limit("1/minute")(lambda part: limiter.identify_request()))
     client = app.test_client()
     seen = client.get("/a").text + " " + client.get("/b").text + " " + times(1, client, "/a")
@@ -1642,8 +1334,7 @@ def init_app(lib: Library) -> str:
         lib.freeze(app)
         app.get("/own", endpoint=f"{name}_own")(view)
         app.get("/", endpoint=f"{name}_index")(_view(2))
-        client = app.test_client()
-        seen.append(times(2, client) + " " + times(3, client, "/own"))
+        seen.append(times(2, app) + " " + times(3, app, "/own"))
     seen.append(f"{limiter.initialized} {limiter.enabled} {limiter in app.extensions['limiter']}")
     return " | ".join(seen)
 
@@ -1654,14 +1345,14 @@ def a_limiter_of_the_current_app(lib: Library) -> str:
     with app.app_context():
         limiter.init_app(current_app)
     app.get("/")(limiter.limit("1/minute")(_view(1)))
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def a_limiter_that_no_app_has(lib: Library) -> str:
     app = lib.app()
     limiter = lib.names.Limiter(lib.util.get_remote_address, default_limits=["1/minute"])
     app.get("/")(limiter.limit("1/minute")(_view(1)))
-    return times(2, app.test_client())
+    return times(2, app)
 
 
 def switched_off(lib: Library) -> str:
@@ -1672,13 +1363,12 @@ def switched_off(lib: Library) -> str:
         app = lib.app(**config, RATELIMIT_STORAGE_URI="tape://")
         limiter = lib.limiter(app, default_limits=["1/minute"], **options)
         app.get("/")(limiter.limit("1/minute")(_view(1)))
-        seen.append(f"{times(2, app.test_client())} {limiter.enabled} {limiter.initialized}")
+        seen.append(f"{times(2, app)} {limiter.enabled} {limiter.initialized}")
     return " | ".join(seen)
 
 
 def switched_off_and_on(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, headers_enabled=True, application_limits=["5/minute"])
+    app, limiter = lib.shop(headers_enabled=True, application_limits=["5/minute"])
     app.get("/")(limiter.limit("1/minute")(_view(1)))
     client = app.test_client()
     limiter.enabled = False
@@ -1694,17 +1384,16 @@ def two_limiters(lib: Library) -> str:
     second = lib.limiter(app, key_prefix="b", default_limits=["2/minute"])
     app.get("/")(_view(1))
     app.get("/own")(first.limit("1/minute")(second.limit("9/minute")(_view(2))))
-    client = app.test_client()
-    seen = times(3, client)
+    seen = times(3, app)
     lib.advance(61)
-    return seen + " | " + times(2, client) + " | " + times(2, client, "/own")
+    return seen + " | " + times(2, app) + " | " + times(2, app, "/own")
 
 
 def two_limiters_without_prefix(lib: Library) -> str:
     app = lib.app()
     first, second = lib.limiter(app), lib.limiter(app)
     app.get("/")(first.limit("2/minute")(second.limit("2/minute")(_view(1))))
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 def settings(lib: Library) -> str:
@@ -1729,9 +1418,8 @@ def settings(lib: Library) -> str:
     )
     lib.limiter(app)
     app.route("/", methods=["GET", "POST"])(_view(1))
-    client = app.test_client()
-    seen = times(2, client, "/?free") + " | " + times(2, client, "/?not") + " | " + times(3, client)
-    return seen + " | " + times(3, client, method="POST")
+    seen = times(2, app, "/?free") + " | " + times(2, app, "/?not") + " | " + times(3, app)
+    return seen + " | " + times(3, app, method="POST")
 
 
 def settings_of_reactions(lib: Library) -> str:
@@ -1760,16 +1448,14 @@ def arguments_go_before_settings(lib: Library) -> str:
 def swallow_errors(lib: Library) -> str:
     seen = []
     for swallow in (False, True):
-        app = lib.app()
-        limiter = lib.limiter(app, swallow_errors=swallow)
+        app, limiter = lib.shop(swallow_errors=swallow)
         app.get("/")(limiter.limit("1/minute", key_func=lambda: str(1 / 0))(_view(1)))
-        seen.append(times(2, app.test_client()))
+        seen.append(times(2, app))
     return " | ".join(seen) + f" | {len(lib.logged('ERROR'))} errors logged"
 
 
 def outside_of_a_request(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     try:
         with app.app_context():
             limiter.limit("1/minute")(_view(1))()
@@ -1794,13 +1480,11 @@ def _run(lib: Library, app: flask.Flask, *arguments: str, wanted: tuple[str, ...
 
 
 def flask_limiter_command(lib: Library) -> str:
-    app = lib.app()
-    limiter = lib.limiter(app, default_limits=["7/hour"])
+    app, limiter = lib.shop(default_limits=["7/hour"])
     app.get("/a", endpoint="a")(_view(1))
     app.route("/b", endpoint="b", methods=["GET", "POST"])(limiter.limit("2/minute", per_method=True)(_view(2)))
     app.get("/free", endpoint="free")(limiter.exempt(_view(3)))
-    client = app.test_client()
-    times(2, client, "/b")
+    times(2, app, "/b")
     asked = [
         ["limits"],
         ["limits", "--key", "127.0.0.1"],
@@ -1811,7 +1495,7 @@ def flask_limiter_command(lib: Library) -> str:
     seen = [_run(lib, app, *arguments) for arguments in asked]
     seen.append(_run(lib, app, "config", wanted=("RATELIMIT_STRATEGY", "7 per 1 hour", "7/hour")).partition(",")[0])
     seen.append(_run(lib, app, "clear", "--key", "127.0.0.1", "-y", wanted=("7 per 1 hour: Cleared", "2 per 1 minute")))
-    return " | ".join([*seen, times(1, client, "/b"), _run(lib, lib.app(), "limits")])
+    return " | ".join([*seen, times(1, app, "/b"), _run(lib, lib.app(), "limits")])
 
 
 def limits_of_the_application_on_the_command_line(lib: Library) -> str:
@@ -1832,7 +1516,7 @@ def _outage(lib: Library, **options: Any) -> str:
     nobody = "redis://127.0.0.1:1"
     limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=nobody, **options)
     app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return times(3, app.test_client())
+    return times(3, app)
 
 
 def an_outage(lib: Library) -> str:
@@ -1849,8 +1533,8 @@ def a_refused_client_during_an_outage(lib: Library) -> str:
         uri = server.url.replace("unix:", "redis+unix:")
         limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_uri=uri, swallow_errors=True)
         app.get("/")(limiter.limit("1/hour")(_view(1)))
-        seen = times(2, app.test_client())
-    return seen + " | " + times(1, app.test_client())
+        seen = times(2, app)
+    return seen + " | " + times(1, app)
 
 
 def an_outage_with_a_fallback(lib: Library) -> str:
@@ -1862,7 +1546,7 @@ def an_outage_with_limits_for_it(lib: Library) -> str:
     app = lib.app(RATELIMIT_IN_MEMORY_FALLBACK="1/minute", RATELIMIT_STORAGE_URI="redis://127.0.0.1:1")
     limiter = lib.names.Limiter(lib.util.get_remote_address, app=app, storage_options={"socket_timeout": 1})
     app.get("/")(limiter.limit("2/minute")(_view(1)))
-    return " | ".join([*seen, times(2, app.test_client())])
+    return " | ".join([*seen, times(2, app)])
 
 
 # Names

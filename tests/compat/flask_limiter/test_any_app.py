@@ -107,7 +107,7 @@ def seen(lib: Library, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_both_answer_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_libraries_answer_random_requests_to_random_apps_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
     for name in (THEIRS, OURS):
         with monkeypatch.context() as patch, library(name, patch.setattr) as lib:

@@ -77,13 +77,13 @@ def one_function(app: Flask, limiter: Limiter) -> None:
         ),
     ],
 )
-def test_it_names_once_what_this_app_may_see(
+def test_the_first_request_names_the_differences_that_this_app_may_see(
     declare: Callable[[Flask, Limiter], Any], options: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert named_at_start(caplog, declare, **options) == named
 
 
-def test_settings_that_there_are_not_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_settings_are_named_with_the_nearest_known_one(caplog: pytest.LogCaptureFixture) -> None:
     app = Flask("shop")
     app.config["RATELIMIT_STORAGE_URL"] = "memory://"
     Limiter(get_remote_address, app=app)

@@ -212,7 +212,7 @@ def test_a_second_limit_of_the_same_window_gets_a_scope() -> None:
     assert_that_it_runs(app)
 
 
-def test_all_that_is_not_on_a_view() -> None:
+def test_defaults_blueprints_and_filters_have_declarations() -> None:
     app = Flask("shop")
     limiter = Limiter(
         get_remote_address,
@@ -285,7 +285,7 @@ def test_meta_limits_that_are_no_single_ban_are_told(metas: list[str | Callable[
     assert "meta limits become a ban: one for each limiter, not from a callable" in text
 
 
-def test_an_app_without_limiter() -> None:
+def test_migrate_without_a_limiter_is_an_error() -> None:
     app = limited(lambda it: it.limit("3/minute"))
     app.extensions["multilimit.flask_limiter"].clear()
 
@@ -295,7 +295,7 @@ def test_an_app_without_limiter() -> None:
     assert "this app has no Limiter of flask_multilimit.compat.flask_limiter" in result.output
 
 
-def test_the_example_of_the_guide() -> None:
+def test_what_is_printed_for_the_example_of_the_guide_runs() -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "migrate-from-flask-limiter.md"
     text = page.read_text(encoding="utf-8").partition("% example: before\n```python\n")[2].partition("```")[0]
     namespace: dict[str, Any] = {"__name__": "shop"}

@@ -40,7 +40,7 @@ def codes(app: Flask, number: int, path: str = "/", address: str = "127.0.0.1") 
     return [client.get(path, environ_base={"REMOTE_ADDR": address}).status_code for _ in range(number)]
 
 
-def test_lists_of_addresses(app: Flask) -> None:
+def test_allow_and_deny_lists_apply_to_limits_of_the_bridge(app: Flask) -> None:
     app.config.update(MULTILIMIT_ALLOW=["10.0.0.0/8"], MULTILIMIT_DENY=["203.0.113.0/24"])
     limiter = Limiter(get_remote_address, app=app, default_limits=["1/minute"])
     app.get("/")(named("v1"))
@@ -51,7 +51,7 @@ def test_lists_of_addresses(app: Flask) -> None:
     assert codes(app, 2, address="192.0.2.1") == [200, 429]
 
 
-def test_signals_and_the_current_decision(app: Flask) -> None:
+def test_signals_and_current_decision_report_limits_of_the_bridge(app: Flask) -> None:
     limiter, told = Limiter(get_remote_address, app=app), list[tuple[str, str, dict[str, str]]]()
 
     @app.get("/", endpoint="index")
@@ -79,7 +79,7 @@ def test_signals_and_the_current_decision(app: Flask) -> None:
     ]
 
 
-def test_limiters_of_both_kinds_in_one_app(app: Flask) -> None:
+def test_limits_of_both_kinds_apply_to_one_view(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/theirs", endpoint="theirs")(limiter.limit("1/minute")(named("v3")))
     app.get("/ours", endpoint="ours")(rate_limiter(rules="2/minute")(named("v4")))
@@ -101,7 +101,7 @@ def test_limits_go_by_the_clock_of_the_test_kit(app: Flask) -> None:
         assert seen + codes(app, 1) == [200, 429, 200]
 
 
-def test_switched_off_with_the_others(app: Flask) -> None:
+def test_the_test_kit_switches_limits_of_the_bridge_off(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v7")))
 
@@ -172,14 +172,14 @@ def test_a_with_statement_keeps_its_own_limit_while_another_request_enters_it(ap
     assert codes(app, 3, "/?limit=1/hour") == [200, 429, 429]
 
 
-def test_keys_of_several_hundred_characters_are_not_kept(app: Flask) -> None:
+def test_a_key_of_a_thousand_characters_is_limited(app: Flask) -> None:
     limiter = Limiter(lambda: "x" * 1000, app=app)
     app.get("/")(limiter.limit("1/hour")(named("v13")))
 
     assert codes(app, 2) == [200, 429]
 
 
-def test_auto_check_of_version_3(app: Flask) -> None:
+def test_without_auto_check_limits_apply_where_check_is_called(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["1/minute"], auto_check=False)
     app.get("/free", endpoint="free")(named("v14"))
 
@@ -204,7 +204,7 @@ def test_the_multilimit_of_the_app_may_come_first(app: Flask) -> None:
     assert response.headers["X-RateLimit-Remaining"] == "0"
 
 
-def test_a_view_with_the_name_of_a_limited_function_is_none(app: Flask) -> None:
+def test_a_view_with_the_name_of_a_limited_function_has_the_default_limits(app: Flask) -> None:
     limiter = Limiter(get_remote_address, app=app, default_limits=["3/hour"])
     app.get("/limited", endpoint="limited")(limiter.limit("1/hour")(named("same")))
     app.get("/other", endpoint="other")(named("same"))
@@ -251,7 +251,9 @@ def test_charges_of_the_app_that_wait_for_the_response_are_given_back_once(app: 
         ({"limiter": "limit-2", "rules": "1/second; 4/minute"}, ["2", "2 0 0 0 0"], [200, 429, 429, 429, 429]),
     ],
 )
-def test_overrides_of_its_limits(app: Flask, override: dict[str, Any], shown: list[str], seen: list[int]) -> None:
+def test_overrides_change_limits_of_the_bridge(
+    app: Flask, override: dict[str, Any], shown: list[str], seen: list[int]
+) -> None:
     limiter = Limiter(get_remote_address, app=app, headers_enabled=True)
     app.get("/", endpoint="index")(limiter.limit("2/minute; 9/hour")(named("v16")))
     with app.app_context(), testing.freeze(app):
@@ -276,7 +278,7 @@ def meta_limited(app: Flask) -> Flask:
     return app
 
 
-def test_a_ban_that_begins_is_told_by_its_signal(meta_limited: Flask) -> None:
+def test_a_meta_limit_that_begins_sends_the_signal_of_a_ban(meta_limited: Flask) -> None:
     told: list[tuple[str, str, str]] = []
 
     def note(_: Flask, *, endpoint: str, limiter: str, subject: str, **__: Any) -> None:
@@ -289,7 +291,7 @@ def test_a_ban_that_begins_is_told_by_its_signal(meta_limited: Flask) -> None:
     assert told == [("index", "meta-2", "203.0.113.7")]
 
 
-def test_observers_hear_of_those_who_are_banned(app: Flask, meta_limited: Flask) -> None:
+def test_observers_count_refusals_by_meta_limits_as_banned(app: Flask, meta_limited: Flask) -> None:
     told: list[str] = []
 
     def note(_: Flask, event: Event) -> None:
@@ -303,7 +305,7 @@ def test_observers_hear_of_those_who_are_banned(app: Flask, meta_limited: Flask)
     assert told == ["index banned", "free banned", " banned"]
 
 
-def test_a_meta_limit_holds_for_clients_by_themselves(meta_limited: Flask) -> None:
+def test_a_meta_limit_holds_for_one_client_alone(meta_limited: Flask) -> None:
     codes(meta_limited, 3)
 
     assert codes(meta_limited, 1, "/free") == [429]

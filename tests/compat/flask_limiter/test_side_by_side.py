@@ -45,7 +45,7 @@ def observe(name: str, behaviour: Callable[[Library], T], monkeypatch: pytest.Mo
 
 @pytest.mark.filterwarnings("ignore:Using the in-memory storage:UserWarning")
 @pytest.mark.parametrize("name", BEHAVIOURS)
-def test_both_show_the_same_or_a_difference_that_is_listed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_libraries_show_the_same_but_for_listed_differences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, ours = (observe(library, BEHAVIOURS[name], monkeypatch) for library in (THEIRS, OURS))
 
     listed = SEEN.get(name)
@@ -70,7 +70,7 @@ def test_the_page_explains_what_the_warning_at_the_first_request_names() -> None
 
 
 def text_of_behaviours() -> str:
-    return (HERE / "behaviours.py").read_text(encoding="utf-8")
+    return (HERE / "behaviours.py").read_text(encoding="utf-8") + Path(usages.__file__).read_text(encoding="utf-8")
 
 
 def parameters_of_theirs() -> set[str]:
@@ -81,7 +81,7 @@ def parameters_of_theirs() -> set[str]:
     return {name for function in functions for name in inspect.signature(function).parameters}
 
 
-POSITIONAL = {"self", "obj", "limit_value", "limit_provider"}
+POSITIONAL = {"self", "obj", "limit_provider"}
 OF_NO_USE = {"finalized"}
 """What Flask-Limiter keeps for itself."""
 

@@ -30,12 +30,12 @@ from support.servers import Server
         ("local://", "local://"),
     ],
 )
-def test_uris(theirs: str, ours: str) -> None:
+def test_a_uri_of_flask_limiter_becomes_one_of_ours(theirs: str, ours: str) -> None:
     assert storage_from(theirs, {}) == ours
 
 
 @pytest.mark.parametrize("scheme", ["memcached", "mongodb", "mongodb+srv", "etcd", "async+redis", "tape"])
-def test_what_cannot_check_several_limits_in_one_step_is_an_error_that_says_what_to_use(scheme: str) -> None:
+def test_a_storage_without_atomic_checks_is_an_error_that_says_what_to_use(scheme: str) -> None:
     with pytest.raises(ConfigurationError, match='use "redis://host:6379" or "valkey://host:6379", or on one machine'):
         storage_from(f"{scheme}://user:secret@host", {})
 
@@ -107,7 +107,7 @@ def app_with(**config: Any) -> Flask:
     return app
 
 
-def test_it_goes_on_the_storage_of_a_multilimit_that_is_there() -> None:
+def test_a_limiter_uses_the_storage_of_the_multilimit_of_its_app() -> None:
     app = app_with()
     multilimit = MultiLimit(app)
 
