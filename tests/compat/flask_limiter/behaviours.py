@@ -97,7 +97,12 @@ def a_key_of_zero(lib: Library) -> str:
 
 def keys_that_are_objects(lib: Library) -> str:
     kept: list[Any] = []
-    return _with_key(lib, lambda: kept.append(object()) or kept[-1])  # type: ignore[func-returns-value]
+
+    def key() -> Any:
+        kept.append(object())
+        return kept[-1]
+
+    return _with_key(lib, key)
 
 
 def _with_key(lib: Library, key: Any) -> str:
@@ -923,6 +928,21 @@ def meta_limits_by_hand(lib: Library) -> str:
     return " | ".join(map(str, seen))
 
 
+def a_meta_limit_cleared_by_its_key(lib: Library) -> str:
+    app, limiter = lib.shop(meta_limits=["1/hour"])
+    app.get("/", endpoint="index")(limiter.limit("1/minute")(_view(1)))
+
+    @app.errorhandler(429)
+    def refused(error: Any) -> Any:
+        if "clear" in request.args:
+            limiter.storage.clear(limiter.current_limit.key)
+        return error.description, 429
+
+    seen = times(3, app)
+    lib.advance(61)
+    return seen + " | " + times(2, app, "/?clear")
+
+
 def the_end_of_a_meta_limit(lib: Library) -> str:
     app, limiter = lib.shop(meta_limits=["2/minute"])
     app.get("/", endpoint="index")(limiter.limit("1/second")(_view(1)))
@@ -1302,11 +1322,16 @@ def what_a_request_limit_knows(lib: Library) -> str:
 
 
 def context_of_the_request(lib: Library) -> str:
-    app, seen = lib.app(), []
-    limiter = lib.limiter(app)
+    app, limiter = lib.shop()
     app.get("/")(limiter.limit("3/minute")(lambda: str(limiter.context.view_rate_limit.remaining)))
-    app.after_request(lambda response: seen.append(len(limiter.context.view_rate_limits)) or response)
-    return app.test_client().get("/").text + str(seen)
+
+    @app.after_request
+    def note(response: Response) -> Response:
+        response.headers["X-Limits"] = str(len(limiter.context.view_rate_limits))
+        return response
+
+    response = app.test_client().get("/")
+    return response.text + response.headers["X-Limits"]
 
 
 def identify_request(lib: Library) -> str:

@@ -158,7 +158,7 @@ def assert_that_it_runs(app: Flask) -> None:
         names |= writer.names
     written, moved = written_in(printed(app)), Flask("moved")
     moved.config |= {name: value for name, value in app.config.items() if "LIMIT_" not in name}
-    lists = {"default_limits": list[Any](), "application_limits": list[Any]()}
+    lists: dict[str, Any] = {"default_limits": [], "application_limits": []}
     for name, found in lists.items():
         found += [eval(line, names) for line in written.pop(f"MultiLimit(app, {name}=[...])", [])]
     MultiLimit(moved, **lists)
@@ -178,8 +178,8 @@ def assert_that_it_runs(app: Flask) -> None:
                 exec("\n".join(map(as_statement, lines)), names)
     for route in list(moved.url_map.iter_rules()):
         for method in (route.methods or set()) & {"GET", "POST"}:
-            asked = {"path": re.sub("<.*?>", "1", route.rule), "headers": {"CF-Connecting-IP": "203.0.113.7"}}
-            assert moved.test_client().open(method=method, **asked).status_code < 500, route
+            path, headers = re.sub("<.*?>", "1", route.rule), {"CF-Connecting-IP": "203.0.113.7"}
+            assert moved.test_client().open(path, method=method, headers=headers).status_code < 500, route
 
 
 def as_statement(line: str) -> str:

@@ -134,8 +134,9 @@ def ask(client: Any, asked: str) -> str:
 
 
 def fields_of(response: Any) -> list[str]:
-    names = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Left")
-    names = names if response.status_code == 429 else (*names, "Retry-After")
+    names = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Left"]
+    if response.status_code != 429:
+        names.append("Retry-After")
     return [response.headers[name] for name in names if name in response.headers]
 
 
