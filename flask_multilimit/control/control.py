@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Literal, Protocol
 
@@ -29,11 +29,12 @@ Duration = float | str | timedelta
 
 
 class ControlConflict(ConfigurationError):  # noqa: N818 - the name says enough
-    """Someone else changed the same thing at the same time. Nothing was stored: look at it, and try again."""
+    """Somebody else has changed the same limit or client since it was looked at. Nothing was stored; the message says
+    who, when, and to what."""
 
 
 class NeedsForce(ConfigurationError):  # noqa: N818 - the name says enough
-    """The change would lock out (nearly) everyone. Pass ``force=True`` if that is intended."""
+    """The change would refuse, or let pass, (nearly) everyone. Pass ``force=True`` if that is intended."""
 
 
 class ChangedApp(Protocol):
@@ -95,7 +96,8 @@ class Control:
         :param shadow: whether the limits only count, and never refuse.
         :param off: switch the limits off.
         :param limit: an additional limiter, as data: ``"10/minute"``, ``{"type": "ip", "rules": "10/minute"}``.
-        :param force: make the change even if it leaves less than a hundredth of what is declared.
+        :param force: make the change even if it leaves less than a hundredth of what is declared, lets pass 1,000 times
+            as much, or switches all limits off.
         """
         given = {
             "kind": "override",
@@ -156,7 +158,7 @@ class Control:
     def note(self, what: str, entry: str, *, reason: str = "", author: str = "") -> None:
         """Add a line to the history about something that changes no entry: ``note("reset", "user:42")``."""
         _check_texts(what=what, entry=entry, reason=reason, author=author)
-        change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="")
+        change = Change(at=0, author=author, reason=reason, what=what, entry=entry[:LONGEST_TEXT], id="", replaces="")
         for _ in range(TRIES):
             stamp, document = self._read()
             if self._store.write(stamp, document.dump(), change) is not None:
@@ -203,7 +205,10 @@ class Control:
         if not isinstance(given, Mapping):
             raise InvalidData("", [Mistake("given", brief(given), _GIVE_A_DICT)])
         entry = self._prepared(given, for_=for_, lasting=lasting, reason=reason, author=author)
-        before = self._follower.in_force.document
+        in_force = self._follower.in_force
+        return self._shown(in_force.document.at(in_force.time()), entry)
+
+    def _shown(self, before: Document, entry: Override | Listing) -> Preview:
         after = before.having(entry)
         self._app.validate(after, entry)
         endpoints = self._app.differences(before, after)
@@ -215,25 +220,51 @@ class Control:
         entry = _of_id(before, id)
         return Preview(entry, tuple(self._app.differences(before, before.without([id]))), "")
 
-    def put(self, entry: Override | Listing, *, force: bool = False) -> None:
-        """Put the ``entry`` of a :meth:`preview` in force. Raises :class:`ControlConflict`, :class:`NeedsForce`,
-        :class:`ConfigurationError`."""
+    def put(self, change: Preview | Override | Listing, *, seen: str | None = None, force: bool = False) -> None:
+        """Put the change of a :meth:`preview` in force, if it still does what the preview showed.
+
+        :param change: the preview; or an entry, which replaces whatever is there.
+        :param seen: :attr:`.Preview.seen` of an earlier preview, for a page that makes a new one to confirm it.
+
+        Raises :class:`ControlConflict` if the limit or client has changed since, :class:`NeedsForce`,
+        :class:`ConfigurationError`.
+        """
         check_bool("force", force)
-        if not isinstance(entry, (Override, Listing)):
-            raise ConfigurationError(f"entry={brief(entry)}: give the entry of a preview")
+        if not isinstance(change, (Preview, Override, Listing)):
+            raise ConfigurationError(f"change={brief(change)}: give a preview, or its entry")
+        entry = change.entry if isinstance(change, Preview) else change
+        if isinstance(change, Preview) and seen is None:
+            seen = change.seen
         stamp, document = self._read()
-        seen = _of_target(document, entry)
+        replaced = _of_target(document, entry)
         for _ in range(TRIES):
+            if seen is not None and self._shown(document, entry).seen != seen:
+                raise self._conflict(document, entry)
             changed = document.having(entry)
             self._app.validate(changed, entry)
             if not force and (warning := self._app.warning(changed, entry)):
                 raise NeedsForce(f"{warning}; to do it anyway, force it")
-            if self._write(stamp, changed, entry, "set", entry.author, entry.reason):
+            if self._write(stamp, changed, entry, "set", entry.author, entry.reason, replaced):
                 return
             stamp, document = self._read()
-            if _of_target(document, entry) != seen:
-                raise ControlConflict(f"{entry}: changed by someone else meanwhile: look at the entries, and try again")
+            if _of_target(document, entry) != replaced:
+                raise self._conflict(document, entry)
         raise ControlConflict(_TOO_MANY)
+
+    def _conflict(self, document: Document, entry: Override | Listing) -> ControlConflict:
+        """Names the change that was made meanwhile: of the same limit or client, or else the latest one."""
+        there = _of_target(document, entry)
+        if there is not None:
+            author, at, what = there.author, there.since, f"set {there}"
+        else:
+            latest = next(iter(self._store.history(1)), None)
+            author, at, what = (
+                (latest["author"], latest["at"], f"{latest['what']} {latest['entry']}") if latest else _NOBODY
+            )
+        when = datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+        return ControlConflict(
+            f"{entry}: changed since you looked at it: {author or 'somebody'} {what} at {when}. Look at it again"
+        )
 
     def _prepared(
         self,
@@ -271,9 +302,17 @@ class Control:
         return found.stamp, document.at(found.now)
 
     def _write(
-        self, seen: str, document: Document, entry: Override | Listing, what: str, author: str, reason: str
+        self,
+        seen: str,
+        document: Document,
+        entry: Override | Listing,
+        what: str,
+        author: str,
+        reason: str,
+        replaced: Override | Listing | None = None,
     ) -> bool:
-        change = Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=entry.id)
+        replaces = "" if replaced is None else f"{replaced} by {replaced.author}" if replaced.author else str(replaced)
+        change = Change(at=0, author=author, reason=reason, what=what, entry=str(entry), id=entry.id, replaces=replaces)
         written = self._store.write(seen, document.dump(), change)
         if written is not None:
             self._follower.start()
@@ -298,6 +337,7 @@ def _is_text(value: object) -> bool:
 
 
 _GIVE_A_DICT = 'give a dict, such as {"kind": "deny", "who": "::1"}'
+_NOBODY = ("", 0.0, "changed it")
 _TOO_MANY = "others change limits all the time: try again"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import ConfigurationError
@@ -87,4 +88,11 @@ class Preview:
     warning: str
     """Why the change needs ``force=True``; empty if it does not."""
     replaces: Override | Listing | None = None
-    """The entry about the same limit or client that the change replaces. Undoing the change does not restore it."""
+    """The entry about the same limit or client that the change replaces, which says whose it is. Undoing the change
+    does not restore it."""
+
+    @property
+    def seen(self) -> str:
+        """Identifies what it shows. A page gives it to :meth:`.Control.put` when somebody confirms."""
+        shown = (self.replaces and self.replaces.id, self.endpoints)
+        return blake2b(repr(shown).encode("utf-8", "replace"), digest_size=8).hexdigest()

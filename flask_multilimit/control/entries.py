@@ -25,7 +25,7 @@ _WIDEST = {4: 8, 6: 16}
 """By IP version: a network with a shorter prefix is a large part of the internet."""
 _COUNTED = {4: 24, 6: 48}
 """Networks with longer prefixes are a small part of it, however many there are."""
-_MOST_REFUSED = {4: 1 << 31, 6: 1 << 124}
+_MOST_LISTED = {4: 1 << 31, 6: 1 << 124}
 """Half of all addresses; for IPv6, half of those that are assigned (2000::/3)."""
 
 Moment = Annotated[float, Field(allow_inf_nan=False)]
@@ -195,18 +195,25 @@ def _explained(text: str | bytes) -> _WrittenDocument:
     return validated(_WrittenDocument, "the control document", given, imports=False)
 
 
-def too_many_denied(listings: Iterable[Listing], entry: Listing) -> str:
-    """Why ``entry``, one of ``listings``, would refuse (nearly) everyone; empty if it would not."""
+def too_many_listed(listings: Iterable[Listing], entry: Listing) -> str:
+    """Why ``entry``, one of ``listings``, would refuse or free (nearly) everyone; empty if it would not."""
+    allows = entry.kind == "allow"
+    does = "free of all limits" if allows else "refuse"
     network = entry.who.network
     if network is None or network.prefixlen > _COUNTED[network.version]:
         return ""
     if network.prefixlen < _WIDEST[network.version]:
-        return f"{entry} would refuse {network.num_addresses} addresses"
-    denied = (each.who.network for each in listings if each.kind != "allow")
-    refused = addresses_in(each for each in denied if each and _is_counted(each, network.version))
-    if refused < _MOST_REFUSED[network.version]:
+        return f"{entry} would {does} {network.num_addresses} addresses"
+    alike = (each.who.network for each in listings if (each.kind == "allow") == allows)
+    listed = addresses_in(each for each in alike if each and _is_counted(each, network.version))
+    if listed < _MOST_LISTED[network.version]:
         return ""
-    return f"{entry}: together with the other entries, it would refuse half of all IPv{network.version} addresses"
+    return f"{entry}: together with the other entries, it would {does} half of all IPv{network.version} addresses"
+
+
+def is_wide(who: Who) -> bool:
+    """Whether ``who`` is a large part of the internet."""
+    return who.network is not None and who.network.prefixlen < _WIDEST[who.network.version]
 
 
 def _is_counted(network: Network, version: int) -> bool:

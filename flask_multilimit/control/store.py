@@ -46,6 +46,8 @@ class Change(TypedDict):
     entry: str
     """The entry as text for people."""
     id: str
+    replaces: str
+    """The entry that it replaced, and whose that was; empty for none."""
 
 
 class Found(NamedTuple):
@@ -200,4 +202,5 @@ def _change(id_: Any, fields: Any) -> Change:
         what=found.get("what", ""),
         entry=found.get("entry", ""),
         id=found.get("id", ""),
+        replaces=found.get("replaces", ""),
     )

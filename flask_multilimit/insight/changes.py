@@ -107,6 +107,8 @@ class PastChange(Described):
     what: str
     entry: str
     id: str
+    replaces: str
+    """The entry that it replaced, and whose that was; empty for none."""
     reason: str
     in_force: bool
 

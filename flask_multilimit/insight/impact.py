@@ -43,6 +43,8 @@ class Impact(Described):
     warning: str
     """Why it must be confirmed; empty if it need not."""
     evidence: tuple[Evidence, ...]
+    seen: str
+    """Identifies what the preview showed: whoever confirms it gives it back."""
 
 
 def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
@@ -55,6 +57,7 @@ def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:
         replaces=None if preview.replaces is None else entry_of(preview.replaces),
         warning=preview.warning or warning,
         evidence=evidence,
+        seen=preview.seen,
     )
 
 

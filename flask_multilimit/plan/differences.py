@@ -27,6 +27,17 @@ def smallest_share(before: Plans, after: Plans) -> float:
     return min((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
 
 
+def largest_share(before: Plans, after: Plans) -> float:
+    """The largest multiple of any limit; 1 if none becomes more generous."""
+    return max((share for _, _, old, plan in _pairs(before, after) for share in _shares(old, plan)), default=1.0)
+
+
+def frees_all(before: Plans, after: Plans) -> bool:
+    """Whether no endpoint whose limits differ in ``after`` is left with one that refuses."""
+    changed = [plan for _, _, old, plan in _pairs(before, after) if _told(old) != _told(plan)]
+    return bool(changed) and all(limiter.declaration.shadow for plan in changed for limiter in plan.limiters)
+
+
 def _pairs(before: Plans, after: Plans) -> Iterator[tuple[str, str, Plan, Plan]]:
     for (endpoint, method), plan in sorted(after.planned.items()):
         yield endpoint, method, before.of_endpoint(endpoint, method), plan

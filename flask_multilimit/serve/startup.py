@@ -45,17 +45,18 @@ class Startup:
         self.keep_up()
 
     def _check(self) -> None:
-        logger = SafeLogger(self._in_force.app.logger)
         try:
             self._check_declarations()
             problems = self._problems()
         except ConfigurationError as error:
             if not self._failed:
                 self._failed = True
-                logger.critical("Rate limits: no request is served until this is corrected: %s", error)
+                SafeLogger(self._in_force.app.logger).critical(
+                    "Rate limits: no request is served until this is corrected: %s", error
+                )
             raise
         for problem in problems:
-            logger.warning("Rate limits: %s", problem)
+            SafeLogger(self._in_force.app.logger).warning("Rate limits: %s", problem)
 
     def keep_up(self) -> None:
         """Begin to follow changes, once in each process."""

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from ..control.document import Difference, Document
-from ..control.entries import Listing, Override, too_many_denied
+from ..control.entries import Listing, Override, is_wide, too_many_listed
 from ..declare.addresses import Who, network_from
 from ..declare.written import InvalidData, Mistake
-from ..plan.differences import differences, smallest_share
+from ..plan.differences import differences, frees_all, largest_share, smallest_share
 from ..plan.plans import Plans
 
 SMALLEST_SHARE = 0.01
 """The smallest part of a declared rate to which an override may reduce it without ``force``."""
+LARGEST_SHARE = 1000
+"""The multiple of a declared rate to which an override may not raise it without ``force``."""
 
 
 class ChangeValidator:
@@ -51,9 +53,10 @@ class ChangeValidator:
             self._check_type(entry.who)
 
     def warning(self, document: Document, entry: Override | Listing) -> str:
-        """Why ``entry`` needs ``force``: it would do nothing, or refuse nearly everyone; empty if it does not."""
+        """Why ``entry`` needs ``force``: it would do nothing, or refuse or free (nearly) everyone; empty if it does
+        not."""
         if isinstance(entry, Listing):
-            return "" if entry.kind == "allow" else too_many_denied(document.listings, entry)
+            return too_many_listed(document.listings, entry)
         before = self._plans_with([each for each in document.overrides if each.id != entry.id])
         plans = self._plans_with(document.overrides)
         if entry.id not in plans.overrides.met and not differences(before, plans):
@@ -61,6 +64,15 @@ class ChangeValidator:
             return f"{entry}: no endpoint has that{hint}. A function, or a check inside a view, may have it"
         if min(entry.times or 1, smallest_share(before, plans)) < SMALLEST_SHARE:
             return f"{entry}: would leave less than a hundredth of a limit"
+        return self._too_generous(entry, before, plans) if entry.who is None or is_wide(entry.who) else ""
+
+    def _too_generous(self, entry: Override, before: Plans, plans: Plans) -> str:
+        growth = max(entry.times or 1, largest_share(self._declared, plans))
+        if growth >= LARGEST_SHARE and growth > largest_share(self._declared, before):
+            return f"{entry}: would let pass {LARGEST_SHARE} times as much as a limit declares, or more"
+        part = entry.rule or entry.limiter or (entry.endpoint or "*").strip("*")
+        if (entry.off or entry.shadow) and not part and frees_all(before, plans):
+            return f"{entry}: no limit would be left that refuses anybody"
         return ""
 
     def _check_who(self, who: Who) -> None:

@@ -87,7 +87,7 @@ class TestLimiters:
 
     @pytest.mark.parametrize("endpoint", ["api.*", "api", "*"])
     def test_of_all_endpoints_of_a_pattern_or_a_blueprint_are_off(self, shop: Shop, endpoint: str) -> None:
-        shop.control.override(endpoint, off=True, lasting=True)
+        shop.control.override(endpoint, off=True, lasting=True, force=True)
 
         assert shop.statuses(3, "/mine", user="7") == [200, 200, 200]
         assert shop.statuses(3) == ([200, 200, 200] if endpoint == "*" else [200, 200, 429])

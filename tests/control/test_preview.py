@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from control.conftest import made
 from flask_multilimit import ConfigurationError
-from flask_multilimit.control import Difference, InvalidData, NeedsForce
+from flask_multilimit.control import ControlConflict, Difference, InvalidData, NeedsForce
 
 if TYPE_CHECKING:
     from control.conftest import Shop
@@ -124,3 +125,119 @@ def test_half_of_all_addresses_in_parts_is_warned_of(shop: Shop) -> None:
         shop.control.deny("127.0.0.0/8", lasting=True)
     shop.control.deny("127.0.0.1", lasting=True)
     shop.control.deny("2001:db8::/32", lasting=True)
+
+
+@pytest.fixture
+def both(on_server: str) -> tuple[Shop, Shop]:
+    """Two processes of the app, each with an operator."""
+    return made(on_server), made(on_server)
+
+
+class TestTwoOperators:
+    """What a preview showed is what is confirmed."""
+
+    def test_the_second_to_confirm_learns_who_changed_the_limit_when_and_to_what(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        seen_by_bob = bob.preview(OVERRIDE, lasting=True, author="bob")
+        ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
+
+        with pytest.raises(
+            ControlConflict, match=r"since you looked at it: ann set rule ip-60s at show: 50/minute at 20\d\d-\d\d-"
+        ):
+            bob.put(seen_by_bob)
+
+        assert [each.author for each in bob.entries()] == ["ann"]
+
+    @pytest.mark.parametrize("change", ["undo", "another entry for the same limit", "off everywhere"])
+    def test_any_change_of_the_limit_is_a_conflict(self, both: tuple[Shop, Shop], change: str) -> None:
+        ann, bob = (each.control for each in both)
+        first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
+        preview = bob.preview(OVERRIDE, lasting=True)
+        if change == "off everywhere":
+            ann.override("*", off=True, lasting=True, author="ann", force=True)
+        elif change == "another entry for the same limit":
+            ann.override("show", limiter="ip", times=3, lasting=True, author="ann")
+        else:
+            ann.undo(first.id, author="ann")
+
+        with pytest.raises(ControlConflict, match="ann "):
+            bob.put(preview)
+
+    def test_a_change_of_something_else_is_none(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        preview = bob.preview(OVERRIDE, lasting=True)
+        ann.override("tier", times=3, lasting=True)
+        ann.deny("203.0.113.7", lasting=True)
+
+        bob.put(preview)
+
+        assert preview.entry in bob.entries()
+
+    def test_two_bans_of_one_client_are_a_conflict(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        preview = bob.preview({"kind": "allow", "who": "203.0.113.7"}, lasting=True)
+        ann.ban("203.0.113.7", for_="1h", author="ann")
+
+        with pytest.raises(ControlConflict, match=r"ann set ban 203\.0\.113\.7"):
+            bob.put(preview)
+
+    def test_a_page_that_makes_a_new_preview_gives_what_the_first_one_showed(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        seen = bob.preview(OVERRIDE, lasting=True).seen
+        assert bob.preview(OVERRIDE, lasting=True).seen == seen
+        ann.override("show", rule="ip-60s", rules="50/minute", lasting=True)
+
+        with pytest.raises(ControlConflict):
+            bob.put(bob.preview(OVERRIDE, lasting=True), seen=seen)
+
+    def test_preview_and_history_say_whose_change_is_replaced(self, both: tuple[Shop, Shop]) -> None:
+        ann, bob = (each.control for each in both)
+        first = ann.override("show", rule="ip-60s", rules="50/minute", lasting=True, author="ann")
+
+        preview = bob.preview(OVERRIDE, lasting=True, author="bob")
+        bob.put(preview)
+
+        assert preview.replaces == first
+        assert [each["replaces"] for each in bob.history()] == ["rule ip-60s at show: 50/minute by ann", ""]
+
+
+FREES: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "allow", "who": "0.0.0.0/0"}, "free of all limits 4294967296 addresses"),
+    ({"kind": "allow", "who": "::/0"}, "free of all limits"),
+    ({"kind": "override", "endpoint": "*", "off": True}, "no limit would be left that refuses anybody"),
+    ({"kind": "override", "endpoint": "**", "shadow": True}, "no limit would be left that refuses anybody"),
+    ({**OVERRIDE, "rules": "2000/minute"}, "1000 times as much"),
+    ({"kind": "override", "endpoint": "tier", "times": 1000}, "1000 times as much"),
+    ({"kind": "override", "who": "0.0.0.0/0", "rules": "1000000/second"}, "1000 times as much"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), FREES)
+def test_what_lets_everybody_pass_needs_force(shop: Shop, given: dict[str, Any], why: str) -> None:
+    preview = shop.control.preview(given, lasting=True)
+
+    assert why in preview.warning
+    with pytest.raises(NeedsForce, match=why):
+        shop.control.put(preview)
+    shop.control.put(preview, force=True)
+    assert shop.control.entries() == (preview.entry,)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kind": "allow", "who": "203.0.113.0/24"},
+        {"kind": "override", "endpoint": "show", "off": True},
+        {"kind": "override", "endpoint": "*", "limiter": "ip", "shadow": True},
+        {**OVERRIDE, "rules": "1999/minute"},
+        {"kind": "override", "who": "user:7", "rules": "1000000/second"},
+    ],
+)
+def test_what_frees_some_needs_no_force(shop: Shop, given: dict[str, Any]) -> None:
+    assert shop.control.preview(given, lasting=True).warning == ""
+
+
+def test_a_count_that_grows_by_steps_needs_force_where_it_reaches_a_thousand_times_the_declared_one(shop: Shop) -> None:
+    shop.control.override("show", rule="ip-60s", rules="1000/minute", lasting=True)
+
+    assert "1000 times" in shop.control.preview({**OVERRIDE, "rules": "3000/minute"}, lasting=True).warning

@@ -173,7 +173,7 @@ def _change(
             console.write(_impact_lines(found), err=not dry_run)
         if not dry_run:
             _confirm(preview.warning, yes=yes, force=force)
-            control.put(preview.entry, force=True)
+            control.put(preview, force=True)
     if as_json:
         write_json(found, changed=not dry_run)
     elif not dry_run:
@@ -332,7 +332,8 @@ def _impact_lines(found: Impact) -> list[str]:
     entry = found.entry
     lines = console.paragraph(f"{entry.text}, {_until(entry, time.time(), 'for ')}", indent=2, first="")
     if found.replaces is not None:
-        lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id})", indent=4, first="  ")
+        by = f", by {found.replaces.author}" if found.replaces.author else ""
+        lines += console.paragraph(f"in place of {found.replaces.text} ({found.replaces.id}{by})", indent=4, first="  ")
     for each in found.endpoints:
         lines += console.paragraph(f"{each.endpoint}  {', '.join(each.methods)}", indent=4, first="  ")
         lines += [f"    - {text}" for text in each.before]

@@ -98,15 +98,15 @@ def proposed(gate: AppGate, given: Mapping[str, str]) -> Proposal:
     return Proposal(given, {}, preview, preview.warning or _warning_of_self(preview))
 
 
-def made(gate: AppGate, given: Mapping[str, str], *, force: bool) -> Proposal:
-    """Make the change. Afterwards the entry is in force, or the proposal has mistakes."""
+def made(gate: AppGate, given: Mapping[str, str], *, force: bool, seen: str | None) -> Proposal:
+    """Make the change, if it does what was ``seen``. Afterwards the entry is in force, or the proposal has mistakes."""
     found = proposed(gate, given)
     if found.preview is None:
         return found if found.mistakes else Proposal(given, {"for": "say how long it lasts"}, status=400)
     if found.warning and not force:
         return Proposal(given, {"force": "confirm that you are sure"}, found.preview, found.warning, status=409)
     try:
-        applier_of(gate.app).control.put(found.preview.entry, force=force)
+        applier_of(gate.app).control.put(found.preview, seen=seen, force=force)
     except ControlConflict as error:
         return Proposal(given, {"": str(error)}, found.preview, found.warning, status=409)
     except ConfigurationError as error:

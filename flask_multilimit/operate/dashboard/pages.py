@@ -119,7 +119,9 @@ def change_page() -> Response:
 def make_change() -> Response:
     """Make the change that the form proposes."""
     _require_may_change()
-    found = changes.made(gate_in_force(), changes.read(request.form), force="force" in request.form)
+    found = changes.made(
+        gate_in_force(), changes.read(request.form), force="force" in request.form, seen=request.form.get("seen")
+    )
     if found.mistakes or found.preview is None:
         return _change(found)
     return _to(url("lists", done=found.preview.entry.id))

@@ -132,6 +132,18 @@ def test_what_is_wrong_stands_beside_its_field(
     assert entries_of(app) == []
 
 
+def test_a_limit_that_somebody_changed_since_the_preview_stays_as_it_is(app: Flask, ada: FlaskClient) -> None:
+    form = next(each for each in forms_of(previewed(ada, **RULE).text) if each["method"] == "post")
+    with app.app_context():
+        applier_of(app).control.override("show", rule="ip-60s", rules="7/minute", lasting=True, author="ben")
+
+    answer = ada.post(form["action"], data=form["fields"])
+
+    assert answer.status_code == 409
+    assert "changed since you looked at it: ben set rule ip-60s at show: 7/minute at" in answer.text
+    assert entries_of(app) == ["rule ip-60s at show: 7/minute"]
+
+
 def test_less_than_a_hundredth_is_only_made_by_who_says_that_it_is_meant(app: Flask, ada: FlaskClient) -> None:
     given = {**RULE, "endpoint": "api.*", "part": "limiter:user", "what": "times", "times": "0.001"}
     page = previewed(ada, **given)
