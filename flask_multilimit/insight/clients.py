@@ -109,7 +109,7 @@ def _types_for(gate: AppGate, value: str) -> list[str]:
     return sorted(seen) if len(seen) == 1 else sorted(types)
 
 
-_NOT_BARE = re.compile(r":|\s|^[\d./]*\.[\d./]*$")
+_NOT_BARE = re.compile(r":|\s|^[\d/]*\.[\d./]*$")
 """What is no value by itself: an address with a mistake in it, several words."""
 _NEVER_BARE = {LimitType.IP.value, EVERYONE.type, ANONYMOUS}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -13,17 +14,13 @@ from typing import Any
 
 import flask_multilimit
 
-try:
-    from re import _constants as constants  # type: ignore[attr-defined]
-    from re import _parser as parser
-except ImportError:  # Python 3.10
-    import sre_constants as constants  # type: ignore[no-redef]
-    import sre_parse as parser  # type: ignore[no-redef]
+parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 ANCHORED = frozenset({"match", "fullmatch"})
 USES = ANCHORED | {"search", "findall", "finditer", "sub", "split"}
 LONGEST_UNROLLED = 200
 """A repeat of at most so many is bounded: it costs a constant."""
+BEGINNING = "the beginning of the text, which is there once"
 _CATEGORIES = {"DIGIT": r"\d", "NOT_DIGIT": r"\D", "SPACE": r"\s", "NOT_SPACE": r"\S", "WORD": r"\w", "NOT_WORD": r"\W"}
 _LOOPS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 
@@ -109,7 +106,7 @@ class Automaton:
     def _node(self, code: Any, value: Any) -> _Fragment:
         name = str(code)
         if name in {"AT", "ASSERT", "ASSERT_NOT"}:
-            return _Fragment()
+            return self._character(frozenset({BEGINNING})) if self._is_beginning(value) else _Fragment()
         if name in _LOOPS:
             return self._repeat(*value)
         if name == "SUBPATTERN":
@@ -125,8 +122,11 @@ class Automaton:
             )
         return self._character(self._characters(name, value))
 
+    def _is_beginning(self, value: Any) -> bool:
+        return str(value) in {"AT_BEGINNING", "AT_BEGINNING_STRING"} and not self._flags & re.MULTILINE
+
     def _repeat(self, least: int, most: Any, nodes: Any) -> _Fragment:
-        if most is constants.MAXREPEAT or most > LONGEST_UNROLLED:
+        if most is parser.MAXREPEAT or most > LONGEST_UNROLLED:
             return self._loop(self._sequence(nodes), nullable=least == 0)
         once = self._sequence(nodes)
         once.nullable = once.nullable or least == 0
@@ -249,4 +249,4 @@ def _evaluated(path: Path, call: ast.Call) -> tuple[str, int]:
     keywords = {each.arg: each.value for each in call.keywords if each.arg}
     given = inspect.signature(getattr(re, ast.unparse(call.func)[3:])).bind(*call.args, **keywords).arguments
     pattern, flags = (eval(ast.unparse(given[name]), names) if name in given else 0 for name in ("pattern", "flags"))
-    return pattern, int(flags)
+    return str(pattern), int(flags)
