@@ -41,7 +41,8 @@ SLOW_FOLDERS = [
             "engine/storage/redis/test_expiry.py",
             "engine/storage/redis/test_tls.py",
         ),
-        *("engine/storage/layers/guard/test_guard.py", "operate/simulate/test_picture.py"),
+        *(f"engine/storage/layers/guard/test_{state}.py" for state in ("closed", "open", "way_back")),
+        "operate/simulate/test_picture.py",
     )
 ]
 

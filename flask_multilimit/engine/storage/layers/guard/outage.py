@@ -260,8 +260,10 @@ class Outage:
             if admitted is not None:
                 admitted.local = self.fallback.settle(admitted.local, units)
                 if not admitted.carried:
-                    admitted.hits = tuple([_at_cost(hit, units.get(hit.key)) for hit in admitted.hits])
                     charges = repeatable(charges) if admitted.asked else ()
+                    for charge in charges:  # the charge may have been made as it was, so it is settled after that
+                        del units[charge.hit.key]
+                    admitted.hits = tuple([_at_cost(hit, units.get(hit.key)) for hit in admitted.hits])
             elif self.breaker.state is not State.OPEN:
                 return False
             if charges:

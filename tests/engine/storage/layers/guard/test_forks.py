@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.storage.layers.guard.test_guard import Workers
+from engine.storage.layers.guard.workers import Workers
 from flask_multilimit.engine import Limiter, MemoryStorage
 from flask_multilimit.engine.forks import tell_child
 from flask_multilimit.engine.storage.local.server import LocalServer

@@ -1,0 +1,44 @@
+"""Workers, and one half way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.layers.guard.workers import Workers
+from flask_multilimit.engine.decision import FALLBACKS
+from support.bench import hits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flask_multilimit.engine.hits import OnStorageError
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Workers]]:
+    made: list[Workers] = []
+
+    def make(many: int = 1, on_error: OnStorageError = "local") -> Workers:
+        made.append(Workers(many, on_error))
+        return made[-1]
+
+    yield make
+    for workers in made:
+        for limiter in workers.limiters:
+            limiter.close()
+
+
+@pytest.fixture
+def returning(make: Callable[..., Workers]) -> Iterator[Workers]:
+    """One worker who admitted 3 of 10 while the storage was away; it is there again, but takes no charges yet."""
+    workers = make()
+    limiter, storage = workers.limiters[0], workers.storage
+    workers.break_down()
+    assert workers.admitted(hits("10/minute"), 3) == [3]
+    storage.takes_charges.clear()
+    storage.error = None
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+    yield workers
+    storage.takes_charges.set()

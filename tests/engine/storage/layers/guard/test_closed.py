@@ -1,0 +1,174 @@
+"""While the storage answers, it decides; a failure that is none of an outage changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.storage.layers.guard.workers import FOUR, Shared, Workers
+from flask_multilimit.engine import (
+    ConfigurationError,
+    Decision,
+    GuardedStorage,
+    Health,
+    Hit,
+    Layers,
+    Limiter,
+    MemoryStorage,
+    StorageDenied,
+    StorageError,
+    hits_for,
+)
+from flask_multilimit.engine.decision import FALLBACKS
+from support.bench import hits
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+
+def test_a_check_without_a_reply_is_sent_once_more_and_charged_once(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.storage.stumbles = 1
+
+    decision = workers.limiters[0].check(hits("5/minute"))
+
+    assert (decision.allowed, decision.decided_by) == (True, "memory")
+    assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
+    assert (workers.changes, len(workers.storage.asked)) == ([], 2)
+
+
+@pytest.mark.parametrize("ask", ["peek", "check_many"])
+def test_a_peek_or_many_checks_without_a_reply_are_sent_once_more(make: Callable[..., Workers], ask: str) -> None:
+    workers = make()
+    unanswered = StorageError("no answer")
+    unanswered.no_reply = True
+    errors = [unanswered]
+    answer = getattr(workers.storage, ask)
+
+    def stumble(*arguments: object) -> object:
+        if errors:
+            raise errors.pop()
+        return answer(*arguments)
+
+    setattr(workers.storage, ask, stumble)
+    given = hits() if ask == "peek" else [hits()]
+
+    answered = getattr(workers.limiters[0], ask)(given)
+
+    assert (answered if ask == "peek" else answered[0]).decided_by not in FALLBACKS
+    assert workers.changes == []
+
+
+def test_many_checks_that_are_sent_again_take_their_slots_once(make: Callable[..., Workers]) -> None:
+    workers = make()
+    check_many, asked = workers.storage.check_many, list[object]()
+
+    def lose_the_first(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        asked.append(ids)
+        decisions = check_many(many, ids)
+        if len(asked) == 1:
+            error = StorageError("the reply was lost")
+            error.no_reply = True
+            raise error
+        return decisions
+
+    workers.storage.check_many = lose_the_first  # type: ignore[method-assign]
+    decisions = workers.limiters[0].check_many([FOUR, FOUR])
+
+    assert [decision.allowed for decision in decisions] == [True, True]
+    assert workers.storage.peek(FOUR).remaining == 2
+
+
+def test_a_check_that_gets_an_error_is_not_sent_again(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+
+    workers.limiters[0].check(hits())
+
+    assert len(workers.storage.asked) == 1
+    assert [change.state for change in workers.changes] == ["failed"]
+
+
+def test_a_check_that_has_waited_for_long_is_not_sent_again(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.PATIENCE", -1)
+    workers = make()
+    workers.storage.stumbles = 1
+
+    assert workers.limiters[0].check(hits()).decided_by == "local"
+
+
+def test_a_failure_of_one_key_leaves_other_keys_to_the_storage(
+    make: Callable[..., Workers], caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    error = StorageError("WRONGTYPE")
+    error.key_specific = True
+    workers.storage.error = error
+
+    assert [limiter.check(hits("3/minute")).allowed for _ in range(4)] == [True] * 3 + [False]
+    workers.storage.error = None
+
+    assert limiter.check(hits("3/minute", subject="bob")).decided_by not in FALLBACKS
+    assert limiter.health().state == "working"
+    assert workers.changes == []
+    assert len(caplog.records) == 1
+
+
+def test_a_bounded_number_of_answers_is_remembered(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.fallback.REMEMBERED", 10)
+    guard = make().limiters[0]._storage
+    assert isinstance(guard, GuardedStorage)
+
+    for n in range(100):
+        guard.check(hits(subject=f"client-{n}"))
+
+    fallback = guard._outage.fallback
+    assert len(fallback._recent) + len(fallback._older) <= 20
+
+
+def test_a_storage_of_this_process_always_works() -> None:
+    assert Limiter().health().state == "working"
+
+
+def test_the_health_of_a_shared_storage_without_a_guard_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="Shared is not guarded"):
+        Limiter(Shared(Clock())).health()
+
+
+def test_a_guard_by_another_clock_keeps_its_options(caplog: pytest.LogCaptureFixture) -> None:
+    changes, clock, logger = list[Health](), Clock(), logging.getLogger("app")
+    options: dict[str, Any] = {"workers": 4, "logger": logger, "on_change": changes.append, "memory_keys": 1000}
+    storage = Shared(clock)
+    guard = GuardedStorage(MemoryStorage(), **options, on_error="deny").rebuild(storage, clock)
+    storage.error = StorageError("it is broken")
+
+    with pytest.raises(StorageDenied):
+        guard.check(hits())
+    guard.stop()
+
+    assert [(change.state, change.workers.count) for change in changes] == [("failed", 4)]
+    assert [record.name for record in caplog.records] == ["app"]
+    for n in range(1200):
+        guard.check(hits_for("5/minute", scope="x", subject=str(n), on_storage_error="local"))
+    assert guard.health().fallback_keys <= 1000
+    last = hits_for("5/minute", scope="x", subject="last", on_storage_error="local")
+    before = [guard.check(last).allowed for _ in range(2)]
+    clock.advance(60)
+    assert [*before, guard.check(last).allowed] == [True, False, True]
+
+
+@pytest.mark.parametrize("most", [999, 0, True, 1e6, "50000", None])
+def test_a_wrong_number_of_memory_keys_is_an_error(most: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"memory_keys=.*: give a whole number, 1000 or more"):
+        GuardedStorage(Shared(Clock()), memory_keys=most)
+    with pytest.raises(ConfigurationError, match="memory_keys="):
+        Layers(memory_keys=most)

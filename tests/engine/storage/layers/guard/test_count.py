@@ -1,0 +1,113 @@
+"""How many workers share a limit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.layers.guard.workers import Shared
+from flask_multilimit.engine import (
+    GuardedStorage,
+    Limiter,
+    MemoryStorage,
+    StorageError,
+)
+from flask_multilimit.engine.storage.layers.guard.workers import count_workers
+from support.bench import hits
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        (["/usr/bin/gunicorn", "-w", "4", "app:app"], {}, 4),
+        (["gunicorn", "-w4", "app:app"], {}, 4),
+        (["gunicorn", "--workers=4", "-k", "gthread", "app:app"], {}, 4),
+        (["/x/gunicorn/__main__.py", "--workers", "4"], {}, 4),
+        (["gunicorn", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
+        (["gunicorn", "app:app"], {"GUNICORN_CMD_ARGS": "--bind=[::]:80 --workers=5"}, 5),
+        (["gunicorn", "-w", "2", "app:app"], {"WEB_CONCURRENCY": "3"}, 3),
+        (["celery", "-w", "4"], {"UWSGI_PROCESSES": "6"}, 6),
+    ],
+)
+def test_the_number_of_workers_is_found(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], expected: int
+) -> None:
+    workers = count_workers(environment=environment, arguments=arguments, proc=tmp_path)
+
+    assert (workers.count, workers.certain) == (expected, True)
+
+
+def test_a_given_number_holds() -> None:
+    assert count_workers(7, environment={"WEB_CONCURRENCY": "9"}).count == 7
+
+
+def test_the_number_of_uwsgi_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(numproc=2))
+
+    assert count_workers(environment={"UWSGI_PROCESSES": "3"}, arguments=["uwsgi"], proc=tmp_path).count == 2
+    assert count_workers(7).count == 7
+
+
+def test_processes_of_the_same_parent_and_command_are_counted(tmp_path: Path) -> None:
+    parent = os.getppid()
+    for pid, ppid, command in [
+        ("self", parent, "serve"),
+        ("11", parent, "serve"),
+        ("12", parent, "serve"),
+        ("13", parent, "other"),
+        ("14", parent + 1, "serve"),
+    ]:
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_bytes(command.encode())
+        (tmp_path / pid / "stat").write_text(f"{pid} (a ) name) S {ppid} 0 0")
+
+    workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
+
+    assert (workers.count, workers.certain) == (2, True)
+
+
+def test_without_any_sign_it_is_more_than_there_are_likely_to_be(tmp_path: Path) -> None:
+    workers = count_workers(environment={}, arguments=["serve"], proc=tmp_path)
+
+    assert workers.count > (os.cpu_count() or 1)
+    assert not workers.certain
+
+
+def test_workers_are_counted_when_somebody_asks_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
+    def count(given: int | None) -> object:
+        counted.append(given)
+        return count_workers(3)
+
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.count_workers", count)
+    storage = GuardedStorage(MemoryStorage())
+    assert Limiter(storage).check(hits("5/minute")).allowed
+    before = list(counted)
+
+    assert [storage.health().workers.count for _ in range(2)] == [3, 3]
+    assert (before, counted) == ([], [None])
+
+
+def test_workers_are_counted_anew_in_each_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, numbers = Shared(Clock()), iter([2, 5])
+    monkeypatch.setattr(
+        "flask_multilimit.engine.storage.layers.guard.outage.count_workers", lambda _: count_workers(next(numbers))
+    )
+    guard = GuardedStorage(storage)
+    limiter = Limiter(guard)
+    assert guard.health().workers.count == 2
+    storage.error = StorageError("it is broken")
+
+    admitted = sum(limiter.check(hits("20/minute")).allowed for _ in range(20))
+    limiter.close()
+
+    assert (admitted, guard.health().workers.count) == (2, 5)

@@ -1,0 +1,565 @@
+"""While the storage is away, each check is decided here, and only a probe asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from engine.storage.layers.guard.workers import FOUR, Shared, Work, Workers, fails
+from flask_multilimit.engine import (
+    Decision,
+    GuardedStorage,
+    Health,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    StorageDenied,
+    StorageError,
+    hits_for,
+)
+from flask_multilimit.engine.algorithms import ALGORITHMS
+from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.hits import Hits
+from flask_multilimit.engine.slots import slots_of
+from flask_multilimit.engine.storage.layers.guard.fallback import Fallback
+from support.bench import hits, rule
+from support.clock import Clock
+from support.rates import RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from flask_multilimit.engine.hits import OnStorageError
+
+
+def test_local_limits_as_the_storage_did(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+
+    decisions = [workers.limiters[0].check(hits("5/minute")) for _ in range(7)]
+
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
+    assert {decision.decided_by for decision in decisions} == {"local"}
+    assert decisions[0].hits == hits("5/minute")
+    assert decisions[0].remaining == 4
+    assert decisions[-1].retry_after == 60
+
+
+def test_allow_lets_everything_pass(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="allow")
+    workers.break_down()
+
+    decisions = [workers.limiters[0].check(hits("1/minute")) for _ in range(7)]
+
+    assert all(decision.allowed for decision in decisions)
+    assert {decision.decided_by for decision in decisions} == {"allow"}
+    assert decisions[0].remaining == 1
+
+
+def test_deny_raises_an_error_that_says_when_to_retry(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="deny")
+    workers.break_down()
+
+    for _ in range(3):
+        with pytest.raises(StorageDenied, match="it is broken") as caught:
+            workers.limiters[0].check(hits("1/minute"))
+        assert caught.value.retry_after == 1
+
+
+def test_raise_passes_on_the_error_of_the_storage(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="raise")
+    workers.storage.error = error = StorageError("it is broken")
+    error.remedy, error.__cause__ = "mend it", OSError("no way")
+
+    for _ in range(3):
+        with pytest.raises(StorageError, match="it is broken") as caught:
+            workers.limiters[0].check(hits("1/minute"))
+        assert not isinstance(caught.value, StorageDenied)
+        assert (caught.value.remedy, caught.value.__cause__) == (error.remedy, error.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("policies", "outcome"),
+    [
+        (("allow", "local"), "refused"),
+        (("local", "allow"), "refused"),
+        (("allow", "allow"), "allowed"),
+        (("deny", "local"), StorageDenied),
+        (("local", "deny"), StorageDenied),
+        (("deny", "raise"), StorageError),
+        (("allow", "raise"), StorageError),
+        ((None, "allow"), StorageDenied),
+    ],
+)
+def test_the_strictest_policy_of_the_hits_decides(
+    make: Callable[..., Workers],
+    policies: tuple[OnStorageError | None, OnStorageError | None],
+    outcome: str | type[StorageError],
+) -> None:
+    workers = make(on_error="deny")
+    workers.break_down()
+    limiter = workers.limiters[0]
+    both = tuple(
+        hit
+        for scope, policy in zip(("a", "b"), policies, strict=True)
+        for hit in hits_for("1/minute", scope=scope, on_storage_error=policy)
+    )
+
+    if isinstance(outcome, type):
+        with pytest.raises(outcome) as caught:
+            limiter.check(both)
+        assert type(caught.value) is outcome
+    else:
+        assert limiter.check(both).allowed
+        assert limiter.check(both).allowed is (outcome == "allowed")
+
+
+@pytest.mark.parametrize("policy", ["raise", "deny"])
+def test_a_shadow_refuses_under_no_policy(make: Callable[..., Workers], policy: OnStorageError) -> None:
+    workers = make()
+    workers.break_down()
+    shadow = hits_for("1/minute", scope="x", shadow=True, on_storage_error=policy)
+
+    assert [workers.limiters[0].check(shadow).allowed for _ in range(3)] == [True] * 3
+
+
+def test_a_peek_answers_and_charges_nothing(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    limiter.check(hits("5/minute"))
+    workers.break_down()
+
+    assert [limiter.peek(hits("5/minute")).remaining for _ in range(2)] == [4, 4]
+    workers.mend()
+    assert limiter.peek(hits("5/minute")).remaining == 4
+
+
+def test_many_checks_are_decided_one_after_the_other(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+    plans = [hits("1/minute", subject="ada"), hits("1/minute", subject="bob"), hits("1/minute", subject="ada")]
+
+    assert [decision.allowed for decision in workers.limiters[0].check_many(plans)] == [True, True, False]
+
+
+def test_a_reset_is_an_error(make: Callable[..., Workers]) -> None:
+    workers = make()
+    plan = hits("5/minute")
+    limiter = workers.limiters[0]
+    limiter.check(plan)
+    limiter.reset(plan)
+
+    assert limiter.check(plan).remaining == 4
+
+
+# The share of a worker
+
+
+@pytest.mark.parametrize(("many", "each"), [(1, 10), (2, 5), (3, 3), (4, 2), (10, 1), (11, 0)])
+def test_each_worker_admits_its_share_of_the_limit(make: Callable[..., Workers], many: int, each: int) -> None:
+    workers = make(many)
+    workers.break_down()
+    workers.admitted(hits("10/minute", subject="bob"), 1)
+    workers.clock.advance(60)
+
+    assert workers.admitted(hits("10/minute"), 11) == [each] * many
+
+
+@pytest.mark.parametrize(("many", "each"), [(1, 60), (2, 15), (4, 7), (40, 1), (61, 0)])
+def test_half_the_limit_of_an_unknown_client_counts_as_used(make: Callable[..., Workers], many: int, each: int) -> None:
+    workers = make(many)
+    workers.break_down()
+
+    assert workers.admitted(hits("60/minute"), 61) == [each] * many
+    workers.clock.advance(59.9)
+    assert workers.admitted(hits("60/minute"), 1) == [0] * many
+    workers.clock.advance(0.1)
+    assert workers.admitted(hits("60/minute"), 61) == [{1: 60, 2: 30, 4: 15, 40: 1, 61: 0}[many]] * many
+
+
+@pytest.mark.parametrize("algorithm", RATES)
+@pytest.mark.parametrize("used", [0, 10, 30, 45, 60])
+@pytest.mark.parametrize("many", [2, 4])
+def test_a_client_of_one_worker_gets_no_more_than_its_limit_unless_it_had_used_more_than_half(
+    make: Callable[..., Workers], many: int, used: int, algorithm: str
+) -> None:
+    """Then up to a half more, and not quite: of 60 with 2 workers 75, with 4 workers 81."""
+    workers = make(many)
+    plan = hits(rule(algorithm, 60, 60))
+    assert all(workers.limiters[0].check(plan).allowed for _ in range(used))
+    workers.break_down()
+
+    admitted = used + sum(workers.admitted(plan, 61))
+
+    assert admitted <= (60 if used <= 30 else 75 if many == 2 else 81)
+
+
+def test_a_client_that_was_not_seen_for_long_counts_as_having_used_a_part(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    plan = hits("60/hour")
+    for limiter in workers.limiters:
+        limiter.check(plan)
+    workers.clock.advance(1800)
+    workers.break_down()
+
+    assert workers.admitted(plan, 61) == [(60 - 1 - 15) // 2, (60 - 2 - 15) // 2]
+
+
+def test_workers_that_begin_with_more_than_their_part_of_a_burst_refill_more_slowly(
+    make: Callable[..., Workers],
+) -> None:
+    """Ten workers, each of which begins with the one unit that the bucket holds, share 20 + 1 units of ten seconds."""
+    plan = hits(Rule(10, 20, algorithm="token_bucket", burst=1))
+    workers = make(10)
+    workers.break_down()
+
+    admitted = sum(workers.admitted(plan, 2))
+    for _ in range(20):
+        workers.clock.advance(0.5)
+        admitted += sum(workers.admitted(plan, 2))
+
+    assert 20 <= admitted <= 21
+
+
+def test_a_client_without_a_share_may_ask_again_in_a_second(make: Callable[..., Workers]) -> None:
+    workers = make(3)
+    workers.break_down()
+
+    decision = workers.limiters[0].check(hits("2/hour"))
+
+    assert (decision.allowed, decision.remaining, decision.retry_after) == (False, 0, 1)
+
+
+@pytest.mark.parametrize("many", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("algorithm", "burst"),
+    [
+        (name, burst)
+        for name, twin in ALGORITHMS.items()
+        for burst in ([None, 1, 4, 25] if "burst" in twin.PARAMETERS else [None])
+    ],
+)
+def test_all_workers_together_admit_no_more_than_the_rule_in_any_window(
+    make: Callable[..., Workers], algorithm: str, burst: int | None, many: int
+) -> None:
+    takes_burst = "burst" in ALGORITHMS[algorithm].PARAMETERS
+    plan = hits(Rule(10, 20, algorithm=algorithm, burst=burst))
+    workers = make(many)
+    workers.break_down()
+    times: list[int] = []
+
+    for _ in range(30):
+        times += [workers.clock.now] * sum(workers.admitted(plan, 26 // many + 1))
+        workers.clock.advance(1.5)
+
+    quota = plan[0].rule.quota
+    most = quota.count * {"fixed_window": 2}.get(algorithm, 1) + (quota.burst if takes_burst else 0)
+    assert max(sum(start <= at < start + 10_000_000 for at in times) for start in times) <= most
+    assert len(times) <= most + quota.count * 4.5
+
+
+@pytest.mark.parametrize("many", [1, 2, 3])
+@pytest.mark.parametrize("algorithm", RATES)
+def test_an_outage_gives_no_fresh_quota(make: Callable[..., Workers], algorithm: str, many: int) -> None:
+    plan = hits(rule(algorithm, 10, 12))
+    workers = make(many)
+    before = 0
+    for _ in range(3):
+        before += sum(limiter.check(plan).allowed for limiter in workers.limiters)
+    workers.break_down()
+
+    during = workers.admitted(plan)
+
+    assert before + sum(during) <= 12 + (many - 1)  # what each has last seen may be so old
+    assert before + sum(during) >= 12 - 2 * many
+
+
+def test_repeated_outages_give_no_fresh_quota(make: Callable[..., Workers]) -> None:
+    workers = make()
+    admitted = 0
+    for _ in range(2):
+        workers.break_down()
+        admitted += sum(workers.limiters[0].check(hits("10/minute")).allowed for _ in range(4))
+        workers.mend()
+    workers.break_down()
+
+    assert admitted + workers.admitted(hits("10/minute"))[0] == 10
+
+
+def test_units_that_others_took_since_the_last_answer_are_not_admitted_again(make: Callable[..., Workers]) -> None:
+    workers, plan = make(2), hits("10/minute")
+    before = [limiter.check(plan).allowed for limiter in workers.limiters for _ in range(2)]
+    workers.break_down()
+
+    assert sum(before) + sum(workers.admitted(plan)) <= 10
+
+
+@pytest.mark.parametrize("kind", [Hits, tuple], ids=["hits", "plain tuple"])
+def test_units_that_others_take_between_two_answers_count_for_hits_of_any_kind(
+    make: Callable[..., Workers], kind: Callable[[Iterable[Hit]], tuple[Hit, ...]]
+) -> None:
+    workers = make(2)
+    plan = kind(hits("100/minute"))
+    ours, theirs = (limiter._storage for limiter in workers.limiters)
+    ours.check(plan)
+    for _ in range(10):
+        theirs.check(plan)
+    ours.check(plan)
+    workers.break_down()
+
+    decision = ours.check(plan)
+
+    assert decision.decided_by == "local"
+    share, supposed = 88 // 2, 2 * 10 // 2  # of what was left; of what others took meanwhile, twice
+    assert decision.remaining == share - supposed - 1
+
+
+def test_a_used_up_quota_is_whole_again_when_it_would_have_been(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    for _ in range(3):
+        limiter.check(hits("3/minute"))
+    workers.clock.advance(20)
+    workers.break_down()
+
+    assert workers.admitted(hits("3/minute")) == [0]
+    workers.clock.advance(39.9)
+    assert workers.admitted(hits("3/minute")) == [0]
+    workers.clock.advance(0.2)
+    assert workers.admitted(hits("3/minute")) == [3]
+
+
+# Slots that were taken before
+
+
+@pytest.mark.parametrize("outage", [0, 20, 40, 60, 80, 400])
+def test_slots_from_before_count_as_long_as_their_work_goes_on(make: Callable[..., Workers], outage: int) -> None:
+    workers = make()
+    work = Work(workers, 3)
+    fails(workers)
+
+    work.goes_on(outage)
+
+    assert workers.admitted(FOUR, 5) == [1]
+    work.ends()
+    assert workers.admitted(FOUR, 5) == [1]
+
+
+@pytest.mark.parametrize("outage", [0, 20])
+def test_a_slot_that_is_released_twice_makes_room_once(make: Callable[..., Workers], outage: int) -> None:
+    workers = make()
+    work = Work(workers, 3)
+    fails(workers)
+    work.goes_on(outage)
+
+    for _ in range(2):
+        work.storage.release(slots_of(work.held[0]))
+
+    assert workers.admitted(FOUR, 5) == [2]
+
+
+def test_slots_from_before_count_in_the_share_of_the_worker_that_holds_them(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make(2)
+    work = Work(workers, 2)
+    fails(workers)
+
+    work.goes_on(80)
+
+    assert workers.admitted(FOUR, 5) == [0, 2]
+
+
+# Begin, and memory
+
+
+def test_a_renewal_without_an_answer_begins_an_outage(make: Callable[..., Workers]) -> None:
+    workers = make()
+    work = Work(workers, 2)
+    workers.break_down()
+
+    with pytest.raises(StorageError):
+        work.goes_on(20)
+    assert work.limiter.health().state == "failed"
+    work.goes_on(80)
+    workers.mend()
+
+    assert work.in_use() == 2
+    assert work.limiter.health().given_up == 0
+
+
+def test_failures_at_the_same_time_are_one_outage_and_no_error(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    barrier = threading.Barrier(8)
+    outcomes: list[bool] = []
+
+    def fail_together(*_: object) -> Decision:
+        with contextlib.suppress(threading.BrokenBarrierError):  # of the probe, which nobody joins
+            barrier.wait(10)
+        raise StorageError("all at once")
+
+    workers.storage.check = fail_together  # type: ignore[method-assign, assignment]
+    threads = [threading.Thread(target=lambda: outcomes.append(limiter.check(hits()).allowed)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    barrier.abort()
+
+    assert sorted(outcomes) == [False] * 3 + [True] * 5
+    assert [change.state for change in workers.changes] == ["failed"]
+
+
+def test_begin_and_end_are_one_call_and_one_log_line_each(
+    make: Callable[..., Workers], caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    assert limiter.health().state == "working"
+    with caplog.at_level(logging.INFO):
+        workers.break_down()
+        for _ in range(5):
+            limiter.check(hits())
+        failed = limiter.health()
+        workers.mend()
+        workers.until(lambda: len(workers.changes) == 2)
+
+    assert (failed.state, failed.breaker, failed.pending, failed.fallback_keys) == ("failed", "open", 5, 1)
+    assert str(failed.error) == "it is broken"
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "storage failed (key rate_limit:{api}): it is broken; meanwhile" in caplog.text
+    assert "ada" not in caplog.text
+    assert "Checks admitted meanwhile: 5 charged to it, 0 not" in caplog.text
+
+
+def test_a_callback_that_raises_is_logged_and_harms_no_check(caplog: pytest.LogCaptureFixture) -> None:
+    def complain(_: Health) -> None:
+        raise RuntimeError("I do not want to know")
+
+    storage = Shared(Clock())
+    storage.error = StorageError("it is broken")
+    limiter = Limiter(GuardedStorage(storage, workers=1, on_change=complain))
+
+    assert limiter.check(hits()).allowed
+    assert "I do not want to know" in caplog.text
+    limiter.close()
+
+
+def test_a_bounded_number_of_checks_is_kept_to_be_charged(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.pending.MOST_PENDING", 10)
+    workers = make()
+    workers.break_down()
+    assert workers.admitted(hits("30/minute")) == [30]
+
+    health = workers.limiters[0].health()
+
+    assert (health.pending, health.given_up) == (10, 20)
+    workers.mend()
+    workers.break_down()
+    workers.admitted(hits("30/minute", subject="bob"), 1)
+    assert workers.limiters[0].health().given_up == 0, "of this outage"
+
+
+def test_a_bounded_number_of_keys_is_counted() -> None:
+    storage = Shared(Clock())
+    storage.error = StorageError("it is broken")
+    guard = GuardedStorage(storage, workers=1, memory_keys=1000, clock=storage.clock or Clock())
+    limiter = Limiter(guard)
+    plan = [Rule(60, 5), Rule(3600, 50)]
+
+    for subject in range(800):
+        assert limiter.check(hits_for(plan, scope="api", subject=str(subject))).allowed
+
+    health = limiter.health()
+    assert health.fallback_keys == 1000
+    assert health.pending == 500
+    assert health.given_up == 300
+    assert [limiter.check(hits_for(plan[1], scope="api", subject=each)).remaining for each in ("0", "799")] == [48, 48]
+    limiter.close()
+
+
+class PastElsewhere(Fallback):
+    """Beside a thread that is through with charging what is past whenever this one has just looked at it."""
+
+    @property
+    def _past(self) -> int | None:
+        return next(self._looks)
+
+    @_past.setter
+    def _past(self, _: int | None) -> None:
+        self._looks = itertools.cycle([5, None])
+
+
+def test_one_thread_may_sweep_while_another_charges_the_past() -> None:
+    fallback = PastElsewhere(Clock(60))
+    shared = Limiter(MemoryStorage())
+    fallback.begin()
+    fallback.decide(bytes(16), hits(), hits(), charging=True)
+
+    for _ in range(4):
+        fallback.remember(shared.check(hits()))
+
+
+# Probing
+
+
+@pytest.mark.slow
+def test_only_a_probe_asks_the_storage_once_a_second(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.break_down()
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        workers.limiters[0].check(hits())
+        time.sleep(0.001)
+
+    first, *probes = workers.storage.asked
+
+    assert 2 <= len(probes) <= 3
+    assert probes[0] - first < 1
+    assert all(later - earlier > 0.89 for earlier, later in itertools.pairwise(probes))
+
+
+def test_a_probe_leaves_no_key_in_the_storage(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="allow")
+    workers.break_down()
+    workers.limiters[0].check(hits())
+    workers.mend()
+    workers.clock.advance(2)
+    workers.storage.check(hits(subject="bob"))
+
+    assert [stored.key for stored in workers.storage.keys("")] == [hits(subject="bob")[0].key]
+
+
+def test_a_forked_child_probes_by_itself_and_leaves_charges_to_its_parent(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    workers.break_down()
+    limiter.check(hits())
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            assert limiter.health().pending == 0
+            limiter.check(hits())
+            workers.mend()
+            os._exit(0 if limiter.check(hits()).decided_by not in FALLBACKS else 1)
+        finally:
+            os._exit(2)
+
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert limiter.health().pending == 1

@@ -1,0 +1,677 @@
+"""The way back: the storage is charged for what was admitted, and decides again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.storage.layers.guard.workers import FOUR, Work, Workers, fails
+from flask_multilimit.engine import (
+    Decision,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    Rule,
+    StorageDenied,
+    StorageError,
+    hits_for,
+)
+from flask_multilimit.engine.decision import FALLBACKS
+from flask_multilimit.engine.slots import slots_of
+from support.bench import hits, rule
+from support.rates import RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from flask_multilimit.engine.decision import Charge
+    from flask_multilimit.engine.hits import OnStorageError
+
+
+# Charges and settlements
+
+
+def test_the_storage_is_charged_for_what_was_admitted(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    plan = hits("10/minute; 15/hour", cost=2)
+    assert workers.limiters[0].check(plan).allowed
+    workers.break_down()
+    assert workers.admitted(plan) == [2, 1]
+
+    workers.mend()
+
+    assert [status.remaining for status in workers.limiters[0].peek(plan).statuses] == [2, 7]
+
+
+def test_a_charge_that_has_left_its_window_is_not_made(make: Callable[..., Workers]) -> None:
+    workers = make()
+    plan = hits("10/minute; 15/hour")
+    workers.break_down()
+    assert workers.limiters[0].check(plan).allowed
+    workers.clock.advance(61)
+
+    workers.mend()
+
+    assert [status.remaining for status in workers.limiters[0].peek(plan).statuses] == [10, 14]
+
+
+@pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
+def test_a_charge_that_does_not_fit_takes_what_is_left(make: Callable[..., Workers], algorithm: str) -> None:
+    workers = make()
+    plan = hits(rule(algorithm, 10, 5))
+    workers.break_down()
+    assert workers.admitted(plan) == [5]
+    MemoryStorage.check(workers.storage, hits(rule(algorithm, 10, 5), cost=3))
+
+    workers.mend()
+
+    assert workers.limiters[0].peek(plan).remaining == 0
+
+
+def test_a_check_whose_reply_is_lost_is_charged_once(make: Callable[..., Workers]) -> None:
+    workers = make()
+    workers.storage.loses_replies = True
+    assert workers.limiters[0].check(hits("5/minute")).allowed
+    assert workers.storage.peek(hits("5/minute")).remaining == 4
+
+    workers.mend()
+
+    assert workers.limiters[0].peek(hits("5/minute")).remaining == 4
+
+
+def test_charges_without_a_reply_are_sent_once_more(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, answer = workers.limiters[0], workers.storage.check_many
+    workers.break_down()
+    assert workers.admitted(hits("5/minute"), 3) == [3]
+    unanswered = StorageError("the reply was lost")
+    unanswered.no_reply = True
+    batches: list[int] = []
+
+    def lose_the_first_reply(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        decisions = answer(many, ids)
+        batches.append(len(many))
+        if len(batches) == 1:
+            raise unanswered
+        return decisions
+
+    workers.storage.check_many = lose_the_first_reply  # type: ignore[method-assign]
+    workers.mend()
+
+    assert batches == [3, 3]
+    assert limiter.peek(hits("5/minute")).remaining == 2
+    assert limiter.health().error is not unanswered, "another probe was waited for"
+
+
+def test_each_admitted_check_is_charged_once_whenever_the_storage_comes_and_goes(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    stop = threading.Event()
+    admitted: list[int] = []
+
+    def ask() -> None:
+        while not stop.is_set():
+            admitted.append(limiter.check(hits("100000/hour")).allowed)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        workers.break_down()
+        workers.until(lambda: limiter.health().state == "failed")
+        time.sleep(0.05)
+        workers.mend()
+        time.sleep(0.05)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    workers.until(lambda: limiter.health().pending == 0)
+
+    assert limiter.peek(hits("100000/hour")).remaining == 100_000 - sum(admitted)
+
+
+@pytest.mark.parametrize("mended_first", [False, True])
+@pytest.mark.parametrize("units", [0, 1, 3])
+def test_a_settlement_finds_the_charge_wherever_it_is(
+    make: Callable[..., Workers], *, units: int, mended_first: bool
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    workers.break_down()
+    decision = limiter.check(hits("5/minute"))
+    limiter.check(hits("5/minute"))
+    if mended_first:
+        workers.mend()
+
+    limiter.settle(decision, units)
+
+    if not mended_first:
+        assert limiter.peek(hits("5/minute")).remaining == 4 - units
+        workers.mend()
+    assert limiter.peek(hits("5/minute")).remaining == 4 - units
+
+
+@pytest.mark.parametrize("units", [0, 4])
+def test_a_settlement_of_a_charge_from_before_the_outage_is_made_after_it(
+    make: Callable[..., Workers], units: int
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    decision = limiter.check(hits("5/minute"))
+    workers.break_down()
+    limiter.check(hits("5/minute", subject="bob"))
+
+    limiter.settle(decision, units)
+    workers.mend()
+
+    assert limiter.peek(hits("5/minute")).remaining == 5 - units
+
+
+@pytest.mark.parametrize("units", [0, 4])
+def test_a_settlement_of_a_check_whose_reply_is_lost_reaches_the_storage(
+    make: Callable[..., Workers], units: int
+) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("9/hour")
+    workers.storage.loses_replies = True
+    admitted = limiter.check(plan)
+
+    limiter.settle(admitted, units)
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert admitted.decided_by == "local"
+    assert workers.storage.peek(plan).remaining == 9 - units
+
+
+@pytest.mark.parametrize("algorithm", sorted(RATES))
+def test_a_settlement_whose_reply_is_lost_counts_once(make: Callable[..., Workers], algorithm: str) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits(rule(algorithm, 3600, 9), cost=2)
+    decision = limiter.check(plan)
+    workers.break_down()
+    limiter.check(hits("5/minute", subject="bob"))
+    limiter.settle(decision, 5)
+    settle, times = workers.storage.settle, itertools.count(1)
+
+    def lose_the_first_reply(check_id: UUID, charges: Sequence[Charge]) -> None:
+        settle(check_id, charges)
+        if next(times) == 1:
+            lost = StorageError("the reply was lost")
+            lost.no_reply = True
+            raise lost
+
+    workers.storage.settle = lose_the_first_reply  # type: ignore[method-assign]
+    workers.mend()
+
+    assert workers.storage.peek(hits(rule(algorithm, 3600, 9))).remaining == 4
+
+
+def test_a_refund_of_a_check_that_never_reached_the_storage_changes_nothing_there(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits(Rule(3600, 9, algorithm="fixed_window"))
+    for _ in range(3):
+        limiter.check(plan)
+    workers.break_down()
+
+    limiter.refund(limiter.check(plan))
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 6
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(RATES) - {"sliding_window"}))
+def test_a_check_whose_reply_is_lost_gives_back_no_unit_that_it_never_took(
+    make: Callable[..., Workers], algorithm: str
+) -> None:
+    """An algorithm that does not remember who was charged might refund what it never took."""
+    workers = make(on_error="deny")
+    limiter, plan = workers.limiters[0], hits(rule(algorithm, 3600, 9))
+    workers.storage.loses_replies = True
+
+    with pytest.raises(StorageDenied):
+        limiter.check(plan)
+    left = workers.storage.peek(plan).remaining
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == left
+
+
+# Half open
+
+
+def test_a_storage_that_answers_decides_however_much_is_still_to_be_charged(returning: Workers) -> None:
+    limiter = returning.limiters[0]
+
+    assert [limiter.check(hits("10/minute", subject="eve")).decided_by for _ in range(5)] == ["memory"] * 5
+    half_open = limiter.health()
+    returning.mend()
+
+    assert (half_open.breaker, half_open.state) == ("half-open", "failed")
+    assert half_open.pending >= 3
+    assert limiter.health().breaker == "closed"
+    assert [change.state for change in returning.changes] == ["failed", "working"]
+
+
+def test_units_that_are_not_charged_yet_are_not_admitted_again(returning: Workers) -> None:
+    limiter, plan = returning.limiters[0], hits("10/minute")
+    assert returning.storage.peek(plan).remaining == 10
+
+    during = sum(limiter.check(plan).allowed for _ in range(20))
+    returning.mend()
+
+    assert during == 7
+    assert limiter.peek(plan).remaining == 0
+
+
+def test_a_refusal_by_the_storage_takes_nothing_of_the_share(returning: Workers) -> None:
+    limiter, everyone = returning.limiters[0], hits_for("20/minute", scope="all")
+    each = [hits("1/minute", subject=f"client-{n}") for n in range(15)]
+    for one in each:
+        returning.storage.check(one)
+
+    refused = [limiter.check(everyone + one) for one in each]
+
+    assert [decision.decided_by for decision in refused] == ["memory"] * 15
+    assert [decision.allowed for decision in refused] == [False] * 15
+    assert returning.admitted(everyone) == [20]
+
+
+def test_a_reset_resets_the_share_too(returning: Workers) -> None:
+    limiter, plan = returning.limiters[0], hits("10/minute", subject="eve")
+    assert returning.admitted(plan) == [10]
+
+    limiter.reset(plan)
+
+    assert returning.admitted(plan) == [10]
+
+
+def test_a_refund_of_a_charge_that_is_not_made_yet_is_made_later(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("10/minute")
+    workers.break_down()
+    first, second = limiter.check(plan), limiter.check(plan)
+    workers.storage.takes_charges.clear()
+    workers.storage.error = None
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+
+    limiter.refund(first)
+    third = limiter.check(plan)
+    limiter.refund(third)
+    workers.mend()
+
+    assert (first.decided_by, second.decided_by, third.decided_by) == ("local", "local", "memory")
+    assert limiter.peek(plan).remaining == 9
+
+
+def test_a_failure_half_way_back_belongs_to_the_same_outage(
+    returning: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter, plan = returning.limiters[0], hits("10/minute")
+    assert limiter.check(plan).decided_by not in FALLBACKS
+
+    returning.break_down()
+    assert limiter.check(plan).decided_by == "local"
+    again = limiter.health()
+    returning.mend()
+
+    assert (again.breaker, again.state) == ("open", "failed")
+    assert [change.state for change in returning.changes] == ["failed", "working"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "of the end, for it began before"
+    assert limiter.peek(plan).remaining == 10 - 5
+
+
+@pytest.mark.slow
+def test_a_storage_that_takes_no_charges_is_still_away(make: Callable[..., Workers]) -> None:
+    """Then no request has to find out that it does not answer."""
+    workers = make()
+    limiter, plan = workers.limiters[0], hits("10/minute")
+    charge, tries = workers.storage.check_many, list[float]()
+    workers.break_down()
+    assert limiter.check(plan).allowed
+
+    def fail_twice(many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        tries.append(time.monotonic())
+        if len(tries) <= 2:
+            raise StorageError("no room for so much")
+        return charge(many, ids)
+
+    workers.storage.check_many = fail_twice  # type: ignore[method-assign]
+    workers.storage.error = None
+    workers.until(lambda: len(tries) == 1)
+    workers.until(lambda: limiter.health().breaker == "open")
+    workers.mend()
+
+    assert len(tries) == 3
+    assert all(later - earlier > 0.89 for earlier, later in itertools.pairwise(tries))
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+    assert limiter.peek(plan).remaining == 9
+
+
+@pytest.mark.slow
+def test_a_storage_that_takes_nothing_but_charges_is_still_away(returning: Workers) -> None:
+    limiter, storage, ask = returning.limiters[0], returning.storage, returning.storage.check
+    refused: list[tuple[Hit, ...]] = []
+
+    def take_charges(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        if check_id is not None:
+            return ask(hits, check_id)
+        refused.append(hits)
+        raise StorageError("charges only")
+
+    storage.check = take_charges  # type: ignore[method-assign]
+    owes_nothing = limiter.check(hits_for("10/minute", scope="mail", on_storage_error="allow"))
+    storage.takes_charges.set()
+    returning.until(lambda: len(refused) == 2)  # the check, and a probe
+    charged = limiter.health()
+    storage.check = ask  # type: ignore[method-assign]
+    returning.mend()
+
+    assert owes_nothing.decided_by == "allow"
+    assert (charged.state, charged.pending) == ("failed", 0)
+    assert [change.state for change in returning.changes] == ["failed", "working"]
+
+
+def test_a_forked_child_finds_its_own_way_back(returning: Workers) -> None:
+    limiter = returning.limiters[0]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            assert limiter.check(hits("10/minute")).decided_by not in FALLBACKS
+            returning.until(lambda: limiter.health().breaker == "closed")
+            os._exit(0)
+        finally:
+            os._exit(2)
+
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert limiter.health().breaker == "half-open"
+
+
+# Returning, and closed again
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_back_first_leaves_the_others_their_share(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    first, second = workers.limiters
+    plan = hits("10/minute")
+    for limiter in workers.limiters:
+        limiter.check(plan)
+    workers.break_down()
+    for _ in range(2):
+        assert first.check(plan).allowed
+        assert second.check(plan).allowed
+    workers.storage.error = None
+    workers.until(lambda: first.health().state == "working")
+
+    admitted = sum(first.check(plan).allowed for _ in range(10)) + sum(second.check(plan).allowed for _ in range(10))
+
+    assert admitted <= 4
+    time.sleep(1.6)
+    workers.mend()
+    assert admitted + sum(first.check(plan).allowed for _ in range(10)) == 4
+
+
+def test_the_storage_alone_decides_when_all_is_charged(returning: Workers) -> None:
+    plan = hits("10/minute")
+    returning.mend()
+    returning.storage.reset([plan[0].key])
+
+    assert returning.admitted(plan) == [10]
+
+
+def test_nothing_counts_as_used_by_a_client_that_is_new_after_the_outage(make: Callable[..., Workers]) -> None:
+    workers = make(2)
+    workers.break_down()
+    workers.admitted(hits("60/minute", subject="bob"), 1)
+    workers.mend()
+
+    for _ in range(20):
+        assert workers.admitted(hits("60/minute"), 1) == [1, 1]
+    workers.break_down()
+    assert sum(workers.admitted(hits("60/minute"), 20)) >= 18
+
+
+def test_a_check_that_fails_after_the_outage_is_charged_and_begins_no_other(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter, storage, plan = workers.limiters[0], workers.storage, hits("10/minute")
+    asked, fails, ask = threading.Event(), threading.Event(), storage.check
+
+    def fail_late(*_: object) -> Decision:
+        storage.check = ask  # type: ignore[method-assign]
+        asked.set()
+        assert fails.wait(10)
+        raise StorageError("it took too long")
+
+    storage.check = fail_late  # type: ignore[method-assign, assignment]
+    late = threading.Thread(target=limiter.check, args=(plan,))
+    late.start()
+    assert asked.wait(10)
+    workers.break_down()
+    assert limiter.check(plan).decided_by == "local"
+    workers.mend()
+    before = len(storage.asked)
+
+    fails.set()
+    late.join(10)
+    workers.until(lambda: limiter.health().pending == 0)
+
+    assert len(storage.asked) - before == 1, "it was probed, too"
+    assert [change.state for change in workers.changes] == ["failed", "working"]
+    assert limiter.peek(plan).remaining == 8
+
+
+def test_keys_of_an_outage_are_forgotten_when_their_windows_have_passed(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    workers.break_down()
+    for n in range(100):
+        limiter.check(hits("30/minute", subject=f"client-{n}"))
+    workers.mend()
+    assert limiter.health().fallback_keys == 100
+
+    workers.clock.advance(61)  # as long as a rule with a lease would count them
+    for _ in range(100):
+        limiter.check(hits("30/minute", subject="somebody"))
+
+    assert limiter.health().fallback_keys == 0
+
+
+def test_keys_of_the_way_back_are_forgotten_when_their_windows_have_passed(
+    make: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_multilimit.engine.storage.layers.guard.outage.RETURN_SECONDS", 60)
+    workers = make(2)
+    limiter = workers.limiters[0]
+    workers.break_down()
+    workers.admitted(hits("30/minute"), tries=1)
+    workers.clock.advance(61)
+    workers.mend()
+    limiter.peek(hits("30/minute"))
+    assert limiter.health().fallback_keys == 0
+
+    limiter.check(hits("30/minute", subject="who comes while others are on their way"))
+    assert limiter.health().fallback_keys == 1
+    workers.clock.advance(61)
+    limiter.peek(hits("30/minute"))
+
+    assert limiter.health().fallback_keys == 0
+
+
+# Slots
+
+
+@pytest.mark.parametrize("on_error", ["local", "allow", "deny"])
+@pytest.mark.parametrize("outage", [20, 40, 80, 400])
+def test_slots_from_before_are_in_use_until_their_work_ends(
+    make: Callable[..., Workers], outage: int, on_error: OnStorageError
+) -> None:
+    workers = make(on_error=on_error)
+    work = Work(workers, 3)
+    workers.break_down()
+    with contextlib.suppress(StorageDenied):
+        work.limiter.check(hits("100000/minute", subject="bob"))
+    work.goes_on(outage)
+    work.ends()
+
+    workers.mend()
+
+    assert work.in_use() == 2
+    workers.clock.advance(59)
+    assert work.in_use() == 2, "they are as new"
+    work.storage.renew([slot for decision in work.held for slot in slots_of(decision)])
+    work.goes_on(80)
+    assert work.in_use() == 2
+    work.ends()
+    work.ends()
+    assert work.in_use() == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "rules", "left"),
+    [
+        ("deny", "1 at once", 1),
+        ("raise", "1 at once", 1),
+        ("allow", "1 at once", 1),
+        ("local", "1 at once", 1),
+        ("deny", "9/hour", 9),
+        ("raise", "9/hour", 9),
+    ],
+)
+def test_a_check_whose_reply_is_lost_keeps_nothing_when_its_work_is_over(
+    make: Callable[..., Workers], policy: OnStorageError, rules: str, left: int
+) -> None:
+    workers = make(on_error=policy)
+    limiter, plan = workers.limiters[0], hits(rules)
+    workers.storage.loses_replies = True
+
+    with contextlib.suppress(StorageError):
+        limiter.release(limiter.check(plan))
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == left
+
+
+def test_a_check_whose_reply_is_lost_keeps_nothing_when_it_is_refused_here(make: Callable[..., Workers]) -> None:
+    workers = make(3)
+    limiter, plan = workers.limiters[0], hits("2 at once")
+    workers.storage.loses_replies = True
+
+    assert not limiter.check(plan).allowed
+    workers.storage.loses_replies = False
+    workers.mend()
+
+    assert workers.storage.peek(plan).remaining == 2
+
+
+def test_a_check_that_fails_after_the_outage_keeps_no_slot(make: Callable[..., Workers]) -> None:
+    workers = make(on_error="deny")
+    limiter, storage, plan = workers.limiters[0], workers.storage, hits("1 at once")
+    asked, fails_now, ask = threading.Event(), threading.Event(), storage.check
+
+    def charge_and_fail(hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        storage.check = ask  # type: ignore[method-assign]
+        error = StorageError("it took too long")
+        error.check_id = ask(hits, check_id).id
+        asked.set()
+        assert fails_now.wait(10)
+        raise error
+
+    def check() -> None:
+        with pytest.raises(StorageDenied):
+            limiter.check(plan)
+
+    storage.check = charge_and_fail  # type: ignore[method-assign]
+    late = threading.Thread(target=check)
+    late.start()
+    assert asked.wait(10)
+    workers.break_down()
+    check()
+    workers.mend()
+    fails_now.set()
+    late.join(10)
+
+    workers.until(lambda: storage.peek(plan).remaining == 1)
+
+
+@pytest.mark.parametrize("give_back", [Limiter.release, Limiter.refund])
+def test_one_request_after_the_other_needs_one_slot(
+    make: Callable[..., Workers], give_back: Callable[[Limiter, Decision], object]
+) -> None:
+    """A slot counts in the share as long as it is held, and no longer."""
+    workers = make(2)
+    limiter, eight = workers.limiters[0], hits("8 at once")
+    workers.break_down()
+    limiter.release(limiter.check(eight))
+    workers.storage.takes_charges.clear()
+    workers.storage.error = None
+    workers.until(lambda: limiter.check(hits("100000/minute", subject="bob")).decided_by not in FALLBACKS)
+
+    for _ in range(20):
+        decision = limiter.check(eight)
+        assert (decision.allowed, decision.decided_by) == (True, "memory")
+        give_back(limiter, decision)
+    held = limiter.check(eight)
+    workers.mend()
+    give_back(limiter, held)
+    fails(workers)
+
+    assert sum(limiter.check(eight).allowed for _ in range(5)) == 2, "nothing is in progress"
+
+
+def test_a_slot_taken_half_way_back_counts_once_in_the_next_outage(returning: Workers) -> None:
+    limiter = returning.limiters[0]
+    storage: Any = limiter.outermost
+    held = limiter.check(FOUR)
+    fails(returning)
+
+    storage.renew(slots_of(held))
+
+    assert held.decided_by == "memory"
+    assert returning.admitted(FOUR, 5) == [3]
+
+
+def test_slots_that_are_charged_to_the_storage_do_not_count_here_in_the_next_outage(
+    make: Callable[..., Workers],
+) -> None:
+    workers = make()
+    limiter = workers.limiters[0]
+    fails(workers)
+    during = limiter.check(FOUR)
+    workers.mend()
+    limiter.release(during)
+    fails(workers)
+
+    assert workers.admitted(FOUR, 5) == [4]
+
+
+def test_a_refund_from_before_an_outage_is_made_after_it(make: Callable[..., Workers]) -> None:
+    workers = make()
+    limiter, plan = workers.limiters[0], (*FOUR, *hits("9/hour"))
+    storage: Any = limiter.outermost
+    taken = limiter.check(plan)
+    fails(workers)
+    storage.renew(slots_of(taken))
+
+    limiter.refund(taken)
+    workers.mend()
+
+    assert [status.remaining for status in workers.storage.peek(plan).statuses] == [4, 9]

@@ -1,0 +1,153 @@
+"""Workers around one storage that fails when told to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from flask_multilimit.engine import (
+    Concurrent,
+    Decision,
+    GuardedStorage,
+    Health,
+    Hit,
+    Limiter,
+    MemoryStorage,
+    StorageError,
+)
+from flask_multilimit.engine.slots import slots_of
+from support.bench import hits
+from support.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from flask_multilimit.engine.decision import Charge
+    from flask_multilimit.engine.hits import OnStorageError
+    from flask_multilimit.engine.storage import Lost, Slot
+
+
+class Shared(MemoryStorage):
+    """What all workers share; `error` is raised in place of every answer."""
+
+    shared = True
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.error: StorageError | None = None
+        self.loses_replies = False
+        self.stumbles = 0
+        self.asked: list[float] = []
+        self.takes_charges = threading.Event()
+        """Until it is set, the guards wait for an answer to what they charge."""
+        self.takes_charges.set()
+
+    def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
+        self.asked.append(time.monotonic())
+        self._may_fail()
+        decision = super().check(hits, check_id)
+        if self.loses_replies or self.stumbles:
+            self.stumbles = max(self.stumbles - 1, 0)
+            error = StorageError("the reply was lost")
+            error.no_reply = True
+            error.check_id = decision.id
+            raise error
+        return decision
+
+    def check_many(self, many: Sequence[tuple[Hit, ...]], ids: Sequence[UUID] | None = None) -> list[Decision]:
+        assert self.takes_charges.wait(10)
+        return super().check_many(many, ids)
+
+    def peek(self, hits: tuple[Hit, ...]) -> Decision:
+        self._may_fail()
+        return super().peek(hits)
+
+    def settle(self, check_id: UUID, charges: Sequence[Charge]) -> None:
+        self._may_fail()
+        super().settle(check_id, charges)
+
+    def release(self, slots: Sequence[Slot], lost: Lost | None = None) -> None:
+        self._may_fail()
+        super().release(slots, lost)
+
+    def renew(self, slots: Sequence[Slot]) -> None:
+        self._may_fail()
+        super().renew(slots)
+
+    def _may_fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Workers:
+    """Some processes' guards around one storage, under one clock of the test."""
+
+    def __init__(self, many: int, on_error: OnStorageError = "local") -> None:
+        self.clock = Clock()
+        self.storage = Shared(self.clock)
+        self.changes: list[Health] = []
+        self.limiters = [
+            Limiter(
+                GuardedStorage(
+                    self.storage, on_error=on_error, workers=many, on_change=self.changes.append, clock=self.clock
+                )
+            )
+            for _ in range(many)
+        ]
+
+    def break_down(self) -> None:
+        self.storage.error = StorageError("it is broken")
+
+    def mend(self) -> None:
+        self.storage.error = None
+        self.storage.loses_replies = False
+        self.storage.takes_charges.set()
+        self.until(lambda: all(limiter.health().state == "working" for limiter in self.limiters))
+        self.until(lambda: all(not guard._recovery.running for guard in self._guards()))  # all is logged
+
+    def _guards(self) -> list[GuardedStorage]:
+        return [guard for limiter in self.limiters if isinstance(guard := limiter._storage, GuardedStorage)]
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def admitted(self, plan: tuple[Hit, ...], tries: int = 40) -> list[int]:
+        """Of how many tries, in turn, each worker admits how many."""
+        return [sum(limiter.check(plan).allowed for _ in range(tries)) for limiter in self.limiters]
+
+
+FOUR = hits(Concurrent(4, 60))
+
+
+class Work:
+    """Slots of ``FOUR`` that the first worker holds, as its keeper does."""
+
+    def __init__(self, workers: Workers, many: int) -> None:
+        self.workers, self.limiter = workers, workers.limiters[0]
+        self.storage: Any = self.limiter.outermost
+        self.held = [self.limiter.check(FOUR) for _ in range(many)]
+
+    def goes_on(self, seconds: int) -> None:
+        """Each slot is renewed every 20 seconds."""
+        for _ in range(seconds // 20):
+            self.workers.clock.advance(20)
+            self.storage.renew([slot for decision in self.held for slot in slots_of(decision)])
+
+    def ends(self) -> None:
+        self.storage.release(slots_of(self.held.pop()))
+
+    def in_use(self) -> int:
+        """By the storage itself."""
+        return 4 - self.workers.storage.peek(FOUR).remaining
+
+
+def fails(workers: Workers) -> None:
+    """The storage, as all workers notice."""
+    workers.break_down()
+    for limiter in workers.limiters:
+        limiter.check(hits("100000/minute", subject="bob"))
