@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..config import PREFIX
@@ -328,7 +328,7 @@ class TrafficMemory:
 
     def _start(self) -> None:
         """Start without any knowledge."""
-        self._lock: Lock = Lock()
+        self._lock = RLock()
         self._rolling = RollingSeries()
         self._known: dict[int, bool] = {}
         """The buckets that were read, and whether they change no more."""

@@ -132,7 +132,7 @@ class _Reset:
         used = [each for each in quotas.values() if _is_used(each)]
         full = [each for each in quotas.values() if not _is_used(each)]
         if not self.dry_run:
-            gate.limiter.reset(quotas)
+            gate.limiter.reset(list(quotas))
             if used:
                 self._note(gate)
         if self.as_json:

@@ -1,0 +1,202 @@
+"""Why a client is refused, and what lifts it: commands, page and /api/ give one answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, request
+
+from flask_multilimit import IP, Ban, ConfigurationError, MultiLimit, rate_limiter
+from flask_multilimit.dashboard import Dashboard
+from flask_multilimit.insight.bans import bans
+from flask_multilimit.insight.clients import client_from
+from flask_multilimit.insight.standing import Standing, standing
+from flask_multilimit.insight.traffic import looking
+from flask_multilimit.serve.gate import gate_of
+from support.asking import statuses, view
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
+
+CLIENT = {"REMOTE_ADDR": "203.0.113.7"}
+BAN = Ban(after=2, within=60, time=600)
+
+
+def app_on(storage: Any = "memory://", *, types: tuple[str, ...] = ("api_key",)) -> Flask:
+    app = Flask("shop")
+    app.secret_key = "key"
+    app.config.update(MULTILIMIT_DENY_CACHE=0, MULTILIMIT_STORAGE_TIMEOUT=10)
+    limits = MultiLimit(app, storage=storage, unmatched_limits=rate_limiter(type=IP, rules="2/minute", ban=BAN))
+    app.add_url_rule("/login", "login", rate_limiter(type=IP, rules="2/minute", ban=BAN)(view()))
+    app.add_url_rule("/search", "search", rate_limiter(type=IP, rules="3/minute")(view()))
+    app.add_url_rule("/quote", "quote", rate_limiter(type=IP, rules="9/minute")(view()))
+    for name in types:
+        keyed = rate_limiter(type=lambda: request.headers.get("X-Key"), name=name, rules="1/minute")
+        app.add_url_rule(f"/{name}", name, keyed(view()))
+    app.register_blueprint(Dashboard(limits, authorize=lambda: "ada"))
+    return app
+
+
+def why(app: Flask, who: str, endpoint: str | None = None) -> Standing:
+    gate = gate_of(app)
+    with app.app_context(), looking(gate) as memory:
+        return standing(gate, client_from(gate, who), memory, endpoint=endpoint)
+
+
+def command(app: Flask, *arguments: str) -> Any:
+    result = app.test_cli_runner().invoke(args=["multilimit", *arguments])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output) if "--json" in arguments else result.output
+
+
+def flush(app: Flask) -> None:
+    gate_of(app).audience.watched.background.once()
+
+
+@pytest.mark.parametrize("path", ["/login", "/nowhere"], ids=["an endpoint", "no route"])
+def test_a_ban_by_a_limiter_is_named_and_lifted(path: str) -> None:
+    app = app_on()
+    endpoint, passes = ("login", 200) if path == "/login" else ("unmatched", 404)
+    assert statuses(app, *[path] * 5, environ_base=CLIENT) == [passes, passes, 429, 429, 429]
+
+    found = why(app, "203.0.113.7")
+
+    assert found.state == "banned"
+    assert found.verdict.text.startswith(f"refused at {endpoint}: banned by ip-ban, for ")
+    assert found.requests[0].endpoint == endpoint
+    assert found.lift[0] == "flask multilimit unban 203.0.113.7"
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: 1 ban that limiters began.\n"
+    assert why(app, "203.0.113.7").state == "refused"
+    command(app, "reset", endpoint, "--ip", "203.0.113.7", "--yes")
+    assert statuses(app, path, environ_base=CLIENT) == [passes]
+
+
+def test_a_ban_by_a_person_is_named_and_lifted_and_the_history_says_so() -> None:
+    app = app_on()
+    with app.app_context():
+        app.extensions["multilimit"].control.ban("203.0.113.7", for_="1h", author="bob", reason="scraper")
+    assert statuses(app, "/quote", environ_base=CLIENT) == [429]
+
+    found = why(app, "203.0.113.7")
+
+    assert (found.state, found.allowed, [each.reason for each in found.entries]) == ("banned", False, ["scraper"])
+    assert found.lift == ("flask multilimit unban 203.0.113.7",)
+    assert command(app, "unban", "203.0.113.7", "--yes") == "Lifted: ban 203.0.113.7.\n"
+    assert statuses(app, "/quote", environ_base=CLIENT) == [200]
+    with app.app_context():
+        assert [each["what"] for each in app.extensions["multilimit"].control.history()] == ["undo", "set"]
+
+
+def test_a_limit_that_refuses_comes_first_and_the_command_that_resets_it_works() -> None:
+    app = app_on()
+    statuses(app, *["/search"] * 5, "/quote", environ_base=CLIENT)
+    flush(app)
+
+    found = why(app, "203.0.113.7")
+
+    assert found.verdict.text.startswith("refused at search by ip-60s, for ")
+    assert [each.endpoint for each in found.requests] == ["search", "quote", "login", "unmatched"]
+    assert found.untouched == 2
+    assert [(each.endpoint, each.refused) for each in found.refusals] == [("search", 2)]
+    (reset,) = found.lift
+    assert reset == "flask multilimit reset search --ip 203.0.113.7"
+    command(app, *reset.split()[2:], "--yes")
+    assert why(app, "203.0.113.7").state == "passes"
+
+
+def test_nothing_to_lift_is_no_error() -> None:
+    app = app_on()
+    statuses(app, "/quote")
+
+    assert command(app, "unban", "192.0.2.1", "--yes") == "Nothing to lift: no ban of 192.0.2.1 is in force.\n"
+
+
+def test_a_value_alone_is_understood_where_one_type_fits() -> None:
+    app = app_on()
+
+    assert client_from(gate_of(app), "key-0").text == "api_key:key-0"
+    assert why(app, "api_key:key-0").who == why(app, "key-0").who
+
+
+def test_a_value_that_fits_several_types_names_the_choices() -> None:
+    app = app_on(types=("api_key", "tenant"))
+
+    with pytest.raises(ConfigurationError, match="api_key:key-0, tenant:key-0"):
+        client_from(gate_of(app), "key-0")
+
+
+def test_of_several_types_the_one_that_was_refused_lately_is_meant() -> None:
+    app = app_on(types=("api_key", "tenant"))
+    statuses(app, "/tenant", "/tenant", headers={"X-Key": "key-0"})
+    flush(app)
+
+    assert client_from(gate_of(app), "key-0").text == "tenant:key-0"
+
+
+def test_command_page_and_api_give_the_same_answer() -> None:
+    app = app_on()
+    statuses(app, *["/login"] * 5, *["/search"] * 2, environ_base=CLIENT)
+    flush(app)
+    browser = app.test_client()
+
+    of_command = command(app, "why", "203.0.113.7", "--json")
+    of_api = browser.get("/multilimit/api/subject?who=203.0.113.7").get_json()["found"]
+    page = browser.get("/multilimit/subject?who=203.0.113.7").text
+
+    assert of_command.pop("schema") == 2
+    for found in (of_command, of_api):
+        assert (found["state"], found["untouched"], found["lift"]) == (
+            "banned",
+            2,
+            ["flask multilimit unban 203.0.113.7", "flask multilimit reset login --ip 203.0.113.7"],
+        )
+    assert of_command.keys() == of_api.keys()
+    refusals = [{**each, "until": 0} for each in of_command["refusals"]]  # by the time of the look, within a slice
+    assert refusals == [{**each, "until": 0} for each in of_api["refusals"]]
+    assert "refused at login: banned by ip-ban" in page
+    assert page.index("Lift") < page.index("What refuses it, or is used") < page.index("Refused in the last hour")
+
+
+def test_check_knows_the_requests_without_a_route() -> None:
+    app = app_on()
+    statuses(app, "/nowhere", environ_base=CLIENT)
+
+    (asked,) = command(app, "check", "unmatched", "--ip", "203.0.113.7", "--json")["requests"]
+
+    assert (asked["endpoint"], [each["remaining"] for each in asked["rules"]]) == ("unmatched", [1])
+
+
+def test_why_prints_what_it_found() -> None:
+    app = app_on()
+    statuses(app, *["/login"] * 5, environ_base=CLIENT)
+    flush(app)
+
+    told = command(app, "why", "203.0.113.7")
+
+    assert told.startswith("203.0.113.7  (counted by: ip)\nrefused at login: banned by ip-ban, for ")
+    assert "3 other endpoints: nothing is used." in told
+    assert "To let it pass:\n  flask multilimit unban 203.0.113.7\n" in told
+
+
+def test_every_ban_in_force_is_listed_with_who_and_by_whom(server: Server, redis_client: redis.Redis) -> None:
+    del redis_client  # which empties the server
+    app = app_on(server.url)
+    statuses(app, *["/login"] * 5, environ_base=CLIENT)
+    statuses(app, *["/nowhere"] * 5, environ_base={"REMOTE_ADDR": "2001:db8::7"})
+    with app.app_context():
+        app.extensions["multilimit"].control.ban("api_key:eve", for_="1h", author="bob", reason="spam")
+
+    found = bans(gate_of(app))
+    statuses(app, *["/login"] * 2, environ_base={"REMOTE_ADDR": "192.0.2.1"})
+
+    assert sorted((each.who, each.by, each.endpoint) for each in found) == [
+        ("2001:db8::/64", "ip-ban", "unmatched"),
+        ("203.0.113.7", "ip-ban", "login"),
+        ("api_key:eve", "bob", "*"),
+    ]
+    assert len(bans(gate_of(app))) == 3, "a client that was never refused has no ban"
+    gate_of(app).limiter.close()
