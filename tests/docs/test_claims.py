@@ -156,6 +156,12 @@ class TestProxies:
         assert statuses(app, "/", 101)[-1] == 429
         assert statuses(app, "/", 1, headers={"Cf-Connecting-Ip": "203.0.113.7"}) == [200]
 
+    def test_behind_a_network_of_delivery_a_64_is_one_client(self, run: Run) -> None:
+        app = run("docs/how-to/proxies.md", "cdn")["app"]
+        for number in range(100):
+            statuses(app, "/", 1, headers={"Cf-Connecting-Ip": f"2001:db8:1:2::{number:x}"})
+        assert statuses(app, "/", 1, headers={"Cf-Connecting-Ip": "2001:db8:1:2:ffff::7"}) == [429]
+
 
 class TestUsers:
     def test_session(self, run: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Lock
 from time import monotonic, monotonic_ns
@@ -11,7 +10,6 @@ from typing import Any, cast
 from uuid import UUID
 
 from ..algorithms.base import ChargesUnits, HoldsSlots
-from ..algorithms.sliding_window import Log
 from ..decision import Charge, Decision, decision_of
 from ..forks import mind_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
@@ -176,15 +174,6 @@ class MemoryStorage:
         self._logger = SafeLogger(logger)
         if self._may_be_bound:
             self._forgetting.most = keys
-
-    def usage(self) -> Counter[tuple[str, int]]:
-        """How many keys there are of each algorithm and number of entries: for estimates."""
-        with self._lock:
-            return Counter(
-                (self._rules[key].algorithm, len(state) if isinstance(state, Log) else 1)
-                for key, state in self._states.items()
-                if state is not None
-            )
 
     def __len__(self) -> int:
         return len(self._states)

@@ -111,9 +111,9 @@ def set_command(
         "who": who,
         "rules": rules or given_rules,
         "times": times,
-        "shadow": shadow,
+        "shadow": shadow if limit is None else None,
         "off": off,
-        "limit": None if limit is None else {"type": type_, "rules": limit},
+        "limit": None if limit is None else {"type": type_, "rules": limit, **({"shadow": True} if shadow else {})},
     }
     said = {
         name: value for name, value in given.items() if value is not None and (value is not False or name == "shadow")

@@ -15,7 +15,8 @@ from ...insight.text import rule_text
 from .. import console
 from ..dashboard.whatif import file_of, what_if
 from ..simulate.picture import draw
-from ..simulate.suggest import Choice, Suggestion, Traffic, declaration, suggest_for, traffic_of
+from ..simulate.suggest import Choice, Gap, Suggestion, Traffic, declaration, suggest_for, toml, traffic_of
+from ..simulate.suggest import command as command_to_try
 from ..simulate.whatif import arrivals_of, share_from
 from .base import as_json, command, for_people, write, write_json
 from .logs import (
@@ -95,7 +96,12 @@ def suggest_command(
             if png is not None:
                 draw(found, traffic, png)
     if as_json:
-        write_json(suggestion=for_json(found.as_json()), complete=requests.complete)
+        paste = {
+            "decorator": declaration(found.type, found.proposed),
+            "toml": toml(found.type, found.proposed, endpoint),
+            "command": command_to_try(found.type, found.proposed, endpoint),
+        }
+        write_json(suggestion=for_json(found.as_json()), paste=paste, complete=requests.complete)
         return
     if not requests.complete:
         write([console.style("Stopped: this covers the requests until then.", fg="yellow", bold=True)])
@@ -107,7 +113,9 @@ def _page(found: Suggestion, traffic: Traffic, source: str, refuse_at_most: str)
     parts = []
     for number, peaks in enumerate(found.peaks):
         requests, subjects = found.for_requests[number], found.for_subjects[number]
-        alone = replace(found, peaks=(peaks,), for_requests=(requests,), for_subjects=(subjects,))
+        alone = replace(
+            found, peaks=(peaks,), for_requests=(requests,), for_subjects=(subjects,), gaps=(found.gaps[number],)
+        )
         parts.append(what_if(traffic.of_window(number), alone, source=source, refuse_at_most=refuse_at_most))
     return file_of(parts)
 
@@ -138,8 +146,24 @@ def _screen(found: Suggestion, zone: tzinfo, endpoint: str | None) -> list[str]:
     for what, choices in (("requests", found.for_requests), ("subjects", found.for_subjects)):
         lines += ["", f"The smallest counts that refuse at most {at_most} of the {what}:"]
         lines += console.columns([_row(choice) for choice in choices], headings=_HEADINGS, indent=2)
-    lines += ["", f"To paste, for at most {at_most} of the requests{f' to {endpoint!r}' if endpoint else ''}:", ""]
-    return [*lines, f"    {declaration(found.type, found.for_requests[-1].rules)}"]
+    for peaks, gap in zip(found.peaks, found.gaps, strict=True):
+        if gap is not None:
+            lines += ["", *console.paragraph(_gap(peaks.window, gap))]
+    why = f"for at most {at_most} of the requests" if not any(found.gaps) else "below the gap"
+    lines += ["", f"To paste, {why}{f', to {endpoint!r}' if endpoint else ''}:"]
+    for text in (declaration(found.type, found.proposed), toml(found.type, found.proposed, endpoint)):
+        lines += ["", *(f"    {line}" for line in text.split("\n"))]
+    lines += ["", "To try it for a day, without refusing anybody:", ""]
+    return [*lines, f"    {command_to_try(found.type, found.proposed, endpoint)}"]
+
+
+def _gap(window: float, gap: Gap) -> str:
+    made = f"{gap.most:,}" if gap.least == gap.most else f"{gap.least:,} to {gap.most:,}"
+    few = "one" if gap.above == 1 else f"{gap.above:,}"
+    return (
+        f"In any {console.duration(window)}, {gap.subjects:,} of {gap.subjects + gap.above:,} subjects need at most "
+        f"{gap.at_most:,}; {few} made {made}."
+    )
 
 
 _HEADINGS = ("RULES", "REQUESTS REFUSED", "SUBJECTS", "CHOSEN ON THE FIRST HALF: OF THE SECOND")

@@ -54,12 +54,14 @@ TYPES = tuple(dict.fromkeys(each.value for each in LimitType))
 TOO_LARGE = "This is more than 5 MB. Upload a part of the log, or pack it: gzip access.log"
 BUSY = "Another log is being read. Try again in a few seconds."
 
-ASKED, IN_FORCE, FEW_REQUESTS, FEW_CLIENTS = "asked", "in force", "few requests", "few clients"
+ASKED, IN_FORCE = "asked", "in force"
+FEW_REQUESTS, FEW_CLIENTS, BELOW_GAP = "few requests", "few clients", "below a gap"
 REMARKS = {
     ASKED: "asked for",
     IN_FORCE: "in force now",
     FEW_REQUESTS: "the smallest that refuses at most {share} of the requests",
     FEW_CLIENTS: "the smallest that refuses at most {share} of the clients",
+    BELOW_GAP: "all clients but a few that made far more",
 }
 """Why a count is in the table."""
 
@@ -75,7 +77,8 @@ class Counted:
     clients: int
     """The clients that would have been refused."""
     why: list[str]
-    """``asked`` for; ``in force`` at this endpoint; the smallest that refuses ``few requests``, or ``few clients``."""
+    """``asked`` for; ``in force`` at this endpoint; the smallest that refuses ``few requests``, or ``few clients``;
+    ``below a gap``, above which few clients are."""
 
     def remarks(self) -> list[str]:
         """The same for people."""
@@ -121,7 +124,8 @@ class WhatIf:
     declaration: str
     """The decorator to paste."""
     chosen: int
-    """The count that was asked for, or else the smallest that refuses at most the given share of requests."""
+    """The count that was asked for; or else the one below a gap, if there is one; or else the smallest that refuses at
+    most the given share of requests."""
     refuse_at_most: str
     left_out: list[LeftOut]
 
@@ -282,13 +286,15 @@ def what_if(
 ) -> WhatIf:
     """What ``traffic`` of one window says, with what was ``found`` in it."""
     few_requests, few_clients = found.for_requests[0].rules[0], found.for_subjects[0].rules[0]
-    chosen = few_requests.count if asked is None else asked
+    gap = found.gaps[0]
+    chosen = asked if asked is not None else gap.at_most if gap is not None else few_requests.count
     marked: dict[int, list[str]] = {}
     for count, why in (
         *([] if asked is None else [(asked, ASKED)]),
         *((count, IN_FORCE) for count in in_force),
         (few_requests.count, FEW_REQUESTS),
         (few_clients.count, FEW_CLIENTS),
+        *([] if gap is None else [(gap.at_most, BELOW_GAP)]),
     ):
         marked.setdefault(count, []).append(why)
     ordered = sorted(traffic.subjects.items(), key=lambda each: (-each[1][0], each[0]))

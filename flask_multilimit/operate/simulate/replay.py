@@ -22,7 +22,7 @@ from .logs.reading import LogFile
 from .replay_plan import Charging, ClientPlan, RecentClients, Replacements, ReplayPlan, RuleKey, Shape
 from .report import WORST, ClientReport, Note, Report
 from .routes import Destination, Routes
-from .subjects import ClientLists, SubjectFinder
+from .subjects import ClientLists, SubjectFinder, user_of
 from .tallies import BanTally, Clients, RefusedClient, ban_reports, endpoint_reports, rule_reports
 
 TOO_MANY_REQUESTS = 429
@@ -119,7 +119,7 @@ class Replay:
         destination = self._routes.destination_of(request)
         if destination.reach == "outside":
             return None
-        who: object = (id(destination), request[3], request[5])
+        who: object = (id(destination), request[3], user_of(request))
         if request[7] or request[8]:
             recorded = request.recorded
             who = (who, *request.fields.items(), *(recorded.subjects.items() if recorded else ()))

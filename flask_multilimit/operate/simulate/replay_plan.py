@@ -134,11 +134,11 @@ class ReplayPlan:
     def of(self, request: LoggedRequest) -> ClientPlan:
         """What is asked for the client of ``request``."""
         subjects = self._finder.subjects_of(request)
-        client = client_of(subjects)
+        resolve = self._subjects.given(subjects)
+        client = client_of(subjects, resolve)
         listed = self._lists.of(request, subjects) if self._lists is not None else None
         if listed is not None:
             return ClientPlan(client, self._shape((listed,), ()), (), None, (), listed)
-        resolve = self._subjects.given(subjects)
         found = {type_: resolve(limiter.declared_type, limiter.name) for type_, limiter in self._types.items()}
         missing = self._lists.missing(request) if self._lists is not None else ()
         if request.recorded is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Subject, Subjects
+from ...declare.subjects import ANONYMOUS, EVERYONE, LimitType, Resolve, Subject, Subjects
 from ...engine.errors import check_mapping
 from ...plan.plans import Plans
 from ...serve.access import AccessLists, Action
 from .logs.logged import LoggedRequest
 
+UNAUTHORIZED = 401
 IP, USER = LimitType.IP.value, LimitType.USER.value
 
 
@@ -32,8 +33,9 @@ class SubjectFinder:
         if request.recorded is not None:
             return {EVERYONE.type: EVERYONE.value, **request.recorded.subjects}
         subjects = {EVERYONE.type: EVERYONE.value, IP: request.address}
-        if request.user is not None:
-            subjects[USER] = request.user
+        user = user_of(request)
+        if user is not None:
+            subjects[USER] = user
         for type_, field in self.fields.items():
             value = request.fields.get(field, "" if type_ in self.headers else None)
             if value is not None:
@@ -52,11 +54,18 @@ def check_fields(subjects: object) -> None:
     check_mapping("subjects", subjects, 'a dict by type, such as {"api_key": "X-Api-Key"}')
 
 
-def client_of(subjects: Mapping[str, str]) -> str:
-    """The name of the client to show: the user, or if nobody is logged in, the address."""
+def client_of(subjects: Mapping[str, str], resolve: Resolve) -> str:
+    """The name of the client to show: the user, or if nobody is logged in, the address, as a limit counts it: many IPv6
+    addresses of one network are one client."""
     if USER in subjects:
         return f"user {subjects[USER]}"
-    return subjects.get(IP) or subjects.get(ANONYMOUS) or "unknown"
+    address = resolve(LimitType.IP, None)
+    return (address and address.value) or subjects.get(ANONYMOUS) or "unknown"
+
+
+def user_of(request: LoggedRequest) -> str | None:
+    """The user who is logged in. Servers also log the name of a user whose log-in failed: that may be anybody."""
+    return None if request[4] == UNAUTHORIZED else request[5]
 
 
 class ClientLists:

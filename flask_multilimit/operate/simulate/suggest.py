@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import zip_longest
 from operator import methodcaller
 from typing import Any
 
 from ...declare.subjects import LimitType
 from ...engine import ConfigurationError, MemoryStorage, Rule, hits_for
 from ...engine.errors import check_several
+from ...engine.rules import UNITS
 from ...engine.storage.forgetting import UNBOUNDED
 
 MICROSECONDS = 1_000_000
 CURVE_POINTS = 40
+WIDE = 4
+"""A gap is at least so wide: the next peak is a multiple of the one below it."""
+FEW = Fraction(1, 10)
+"""At most this share of the subjects is above a gap."""
 
 Counts = tuple[int, ...]
 """One a window."""
@@ -130,6 +138,21 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """A few subjects make far more requests than all others, with nobody in between."""
+
+    subjects: int
+    """Those below it."""
+    at_most: int
+    """The most requests that one of these makes in any window."""
+    above: int
+    """The subjects above it."""
+    least: int
+    """The fewest requests that one of these makes in its busiest window, as ``most``."""
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """One count, and what it would have refused."""
 
@@ -157,6 +180,16 @@ class Suggestion:
     windows, a last one for all of them together."""
     for_subjects: tuple[Choice, ...]
     """Choices that ever refuse at most ``share`` of the subjects, likewise."""
+    gaps: tuple[Gap | None, ...] = ()
+    """The gap between the peaks, if there is one: one a window."""
+
+    @property
+    def proposed(self) -> tuple[Rule, ...]:
+        """The rules to paste: below the gap of a window, or else those that refuse few requests."""
+        return tuple(
+            replace(rule, count=gap.at_most) if gap is not None else rule
+            for rule, gap in zip_longest(self.for_requests[-1].rules, self.gaps)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
@@ -170,6 +203,8 @@ class Suggestion:
             "peaks": [asdict(each) for each in self.peaks],
             "for_requests": [_as_json(choice) for choice in self.for_requests],
             "for_subjects": [_as_json(choice) for choice in self.for_subjects],
+            "gaps": [None if gap is None else asdict(gap) for gap in self.gaps],
+            "proposed": [{"time": rule.time, "count": rule.count} for rule in self.proposed],
         }
 
 
@@ -327,7 +362,19 @@ def suggest_for(traffic: Traffic, *, type: str, share: Fraction) -> Suggestion: 
         peaks=tuple(_peaks(traffic, number) for number in alone),
         for_requests=choices(counts_for_requests),
         for_subjects=choices(counts_for_subjects),
+        gaps=tuple(gap_in(traffic.ordered(number)) for number in alone),
     )
+
+
+def gap_in(peaks: Sequence[int]) -> Gap | None:
+    """The widest gap in ``peaks``, which are in order: from one to the next, at least :data:`WIDE` times as many, with
+    at most :data:`FEW` of all subjects above it."""
+    first = max(len(peaks) - int(FEW * len(peaks)), 1)
+    places = [place for place in range(first, len(peaks)) if peaks[place] >= WIDE * peaks[place - 1]]
+    if not places:
+        return None
+    place = max(places, key=lambda each: peaks[each] / peaks[each - 1])
+    return Gap(place, peaks[place - 1], len(peaks) - place, peaks[place], peaks[-1])
 
 
 def counts_for_requests(traffic: Traffic, share: Fraction) -> Counts:
@@ -394,13 +441,36 @@ def _peaks(traffic: Traffic, number: int) -> Peaks:
     return Peaks(traffic.windows[number], p50, p90, p99, p999, ordered[-1])
 
 
+# To paste
+
+
 _TYPES = {each.value for each in LimitType}
 
 
 def declaration(type_: str, rules: Iterable[Rule]) -> str:
-    """The decorator to paste."""
+    """The decorator."""
     written = ", ".join(f"Rule(time={rule.time}, count={rule.count})" for rule in rules)
     return f"@rate_limiter({_type(type_)}, rules=[{written}])"
+
+
+def toml(type_: str, rules: Iterable[Rule], endpoint: str | None) -> str:
+    """The lines of a file of limits."""
+    table = f"{{ type = {json.dumps(type_)}, rules = {json.dumps(_text(rules))} }}"
+    return f"[limits]\n{json.dumps(endpoint)} = {table}" if endpoint else f"default_limits = {table}"
+
+
+def command(type_: str, rules: Iterable[Rule], endpoint: str | None) -> str:
+    """The command that tries the rules: for a day, and without refusing anybody."""
+    words = ("set", endpoint or "*", "--limit", _text(rules), "--type", type_, "--shadow", "--for", "1d")
+    return f"flask multilimit {shlex.join(words)}"
+
+
+def _text(rules: Iterable[Rule]) -> str:
+    units: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
+    return "; ".join(
+        f"{rule.count}/{units[rule.time]}" if rule.time in units else f"{rule.count} per {rule.time:g} seconds"
+        for rule in rules
+    )
 
 
 def _type(name: str) -> str:

@@ -35,7 +35,7 @@ WORKERS_FOUND_BY = {
     "memory of this process",
     "the arguments of gunicorn",
     "the number of CPUs",
-    "the processes beside this one",
+    "the other processes of the same server",
 }
 PLACES = re.compile(r"\{\w+(?::,)?\}")
 

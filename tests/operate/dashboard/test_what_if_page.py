@@ -10,6 +10,7 @@ import pytest
 from werkzeug.datastructures import FileStorage
 from werkzeug.test import encode_multipart
 
+from flask_multilimit.operate.dashboard import whatif
 from flask_multilimit.operate.dashboard.whatif import MOST_UPLOADED
 from flask_multilimit.recording import Recorder
 
@@ -140,3 +141,29 @@ def test_a_body_that_is_far_too_large_is_not_read(ada: FlaskClient) -> None:
     large = {"wsgi.input": Unread(), "CONTENT_LENGTH": str(10**12)}
 
     assert ada.post(PAGE, environ_overrides=large).status_code == 413
+
+
+def test_one_person_uploads_few_logs_a_minute(ada: FlaskClient) -> None:
+    assert [upload(ada).status_code for _ in range(7)] == [200] * 6 + [429]
+
+
+def test_one_log_is_read_at_a_time(ada: FlaskClient) -> None:
+    with whatif._reading:
+        assert upload(ada).status_code == 429
+
+    assert upload(ada).status_code == 200
+
+
+def test_only_so_many_requests_and_clients_count_and_the_page_says_so(
+    ada: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line(n, f"203.0.113.{n}", "/open") + "\n" for n in range(30)]
+    monkeypatch.setattr(whatif, "MOST_REQUESTS", 20)
+    of_requests = upload(ada, "".join(lines).encode(), endpoint="open").text
+    monkeypatch.setattr(whatif, "MOST_CLIENTS", 10)
+    of_clients = upload(ada, "".join(lines).encode(), endpoint="open").text
+
+    assert "20 requests of 20 clients" in of_requests
+    assert "only the first 20 requests count" in of_requests
+    assert "10 requests of 10 clients" in of_clients
+    assert "only the first 10 requests count" in of_clients

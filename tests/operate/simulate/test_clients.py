@@ -47,3 +47,24 @@ def test_a_client_that_is_forgotten_and_comes_again_is_one_client(monkeypatch: p
     assert whole.clients_refused > 10
     by_name = Counter(f"user {each.user}" if each.user else each.address for each in requests)
     assert {each.name: each.requests for each in whole.worst}.items() <= by_name.items()
+
+
+def test_addresses_of_one_ipv6_network_are_the_one_client_that_the_limit_sees() -> None:
+    report = report_of(
+        [LoggedRequest.of(n, "GET", "/a", address=f"2001:db8:1:2::{n:x}", status=200) for n in range(1, 5)]
+    )
+
+    assert (report.clients, report.clients_refused) == (1, 1)
+    assert [each.name for each in report.worst] == ["2001:db8:1:2::/64"]
+
+
+def test_a_name_that_failed_to_log_in_is_no_client() -> None:
+    tries = [
+        LoggedRequest.of(1, "GET", "/a", address="203.0.113.7", status=status, user="ann")
+        for status in [200] + 4 * [401]
+    ]
+
+    report = report_of(tries)
+
+    assert report.clients == 2, "ann, and somebody at her address"
+    assert [(each.name, each.requests) for each in report.worst] == [("203.0.113.7", 4)]

@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from flask_multilimit import ConfigurationError, Rule
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
+    Gap,
     Traffic,
+    command,
     counts_for_requests,
     counts_for_subjects,
     curve,
+    gap_in,
     peak,
     percentile,
     refused_of,
     suggest,
+    toml,
 )
 from support.oracle import Charge, Window
 
@@ -195,3 +199,34 @@ def test_what_makes_no_sense_is_an_error(windows: list[float], share: Fraction, 
 def test_nothing_to_learn_from_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no requests"):
         suggest(Arrivals(), type="ip", windows=[60], share=Fraction(0))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "gap"),
+    [
+        ([*range(66, 85), 2445], Gap(19, 84, 1, 2445, 2445)),
+        ([5] * 40 + [100, 90], Gap(40, 5, 2, 90, 100)),
+        ([5] * 10 + [10], None),
+        ([5] * 5 + [100] * 5, None),
+        ([7], None),
+        ([1, 100], None),
+    ],
+    ids=["one above", "two above", "too narrow", "too many above", "one subject", "half of them"],
+)
+def test_a_gap_is_wide_and_has_few_subjects_above_it(peaks: list[int], gap: Gap | None) -> None:
+    assert gap_in(sorted(peaks)) == gap
+
+
+def test_what_is_proposed_is_below_the_gap() -> None:
+    found = suggest(arrivals_of(*[[0] * 85] * 19, [0] * 2445), type="ip", windows=[60, 3600], share=Fraction(1, 1000))
+
+    assert [rule.count for rule in found.proposed] == [85, 85]
+    assert found.as_json()["gaps"][0]["subjects"] == 19
+    assert toml("ip", found.proposed, "search") == '[limits]\n"search" = { type = "ip", rules = "85/minute; 85/hour" }'
+    assert toml("ip", found.proposed[:1], None) == 'default_limits = { type = "ip", rules = "85/minute" }'
+
+
+def test_the_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
+    assert command("ip", [Rule(time=10, count=5)], None) == (
+        "flask multilimit set '*' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
+    )

@@ -96,7 +96,7 @@ def _alike(proc: Path) -> list[Workers]:
     except OSError:
         return []
     count = sum(_parent_of(folder) == parent and _command_of(folder) == us for folder in proc.glob("[0-9]*"))
-    return [Workers(count, "the processes beside this one")] if count else []
+    return [Workers(count, "the other processes of the same server")] if count else []
 
 
 def _parent_of(folder: Path) -> int | None:
