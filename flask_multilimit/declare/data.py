@@ -40,6 +40,7 @@ from ..engine.rules import (
 )
 from .addresses import network_from
 from .limiter import LONGEST_WAIT, Declaration
+from .reserve import Reserve
 from .written import (
     IMPORT_PATH,
     IMPORT_PATTERN,
@@ -53,7 +54,7 @@ from .written import (
     parts_of_type,
 )
 
-CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected", "priority")
+CALLABLES = ("cost", "exempt_when", "charge_when", "on_rejected")
 """Options for which text names a callable."""
 COST_FORMS = 'give a whole number, 0 or more, or "module:function"'
 STATUSES_FORMS = 'give statuses such as [401, 403] or "4xx", or "module:function"'
@@ -222,6 +223,33 @@ def rules_of(written: str | WrittenRule | Iterable[str | WrittenRule]) -> tuple[
     return tuple(found)
 
 
+def _checked_imports(value: Any, info: ValidationInfo) -> Any:
+    """``value``, unless it names a callable where data must not import modules."""
+    if info.context and not info.context.get("imports", True):
+        for part in value if isinstance(value, tuple) else (value,):
+            if is_import_path(part) and not is_header(part):
+                raise ValueError("names a callable, which only settings and files can; declare it there")
+    return value
+
+
+class WrittenReserve(Written):
+    """A part of each count is kept for requests of a priority."""
+
+    parts: dict[Text, Annotated[float, Field(gt=0, lt=1)]] = Field(examples=[{"critical": 0.2}])
+    """The part that is kept, by priority, the most important first."""
+    priority: ImportPath
+    """module:function, which returns the priority of the current request."""
+
+    @property
+    def reserve(self) -> Reserve:
+        return Reserve(self.parts, imported(self.priority))
+
+    @field_validator("priority")
+    @classmethod
+    def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
+        return _checked_imports(value, info)
+
+
 class WrittenLimiter(Written):
     """One limiter: the options of ``rate_limiter`` as data."""
 
@@ -270,10 +298,8 @@ class WrittenLimiter(Written):
     """Seconds that a request may sleep in its worker instead of being refused."""
     ban: WrittenBan | None = None
     """A subject that is refused repeatedly is refused for a time."""
-    reserve: dict[Text, Annotated[float, Field(gt=0, lt=1)]] | None = Field(None, examples=[{"critical": 0.2}])
-    """The part of each count that is kept for requests of a priority."""
-    priority: ImportPath | None = None
-    """module:function, which returns the priority of the current request; used with reserve."""
+    reserve: WrittenReserve | None = None
+    """A part of each count is kept for requests of a priority."""
     message: str | None = None
     """The message to a refused client."""
     on_rejected: ImportPath | None = None
@@ -301,11 +327,7 @@ class WrittenLimiter(Written):
     @field_validator("type", "rules", *CALLABLES)
     @classmethod
     def _check_imports(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.context and not info.context.get("imports", True):
-            for part in value if isinstance(value, tuple) else (value,):
-                if is_import_path(part) and not is_header(part):
-                    raise ValueError("names a callable, which only settings and files can; declare it there")
-        return value
+        return _checked_imports(value, info)
 
     @field_validator("type")
     @classmethod
@@ -337,6 +359,8 @@ class WrittenLimiter(Written):
                 options[name] = imported(options[name])
         if self.ban is not None:
             options["ban"] = self.ban.ban
+        if self.reserve is not None:
+            options["reserve"] = self.reserve.reserve
         if self.exempt:
             options["exempt_when"] = ExemptNetworks(self.exempt)
         return options

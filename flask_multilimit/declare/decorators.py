@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any, Literal, TypeVar, cast, get_args, overload
 
@@ -24,7 +24,7 @@ from .limiter import (
     Message,
     Reaction,
 )
-from .reserve import Priority
+from .reserve import Reserve
 from .subjects import LimitType, SubjectType
 from .unwrap import full_name_of, functions_below, mark_below
 
@@ -91,8 +91,7 @@ def rate_limiter(
     on_storage_error: OnStorageError | None = None,
     wait: float = 0,
     ban: Ban | None = None,
-    reserve: Mapping[str, float] | None = None,
-    priority: Priority | None = None,
+    reserve: Reserve | None = None,
     message: Message | None = None,
     on_rejected: Reaction | None = None,
     with_defaults: bool = False,
@@ -132,9 +131,7 @@ def rate_limiter(
     :param wait: seconds that a request may sleep in its worker until it can pass, instead of being refused,
         or until its turn in a ``leaky_bucket`` queue; the worker serves no other request meanwhile.
     :param ban: a :class:`Ban`: a subject that is refused repeatedly is refused for a time, whatever the rules say.
-    :param reserve: the part of each count that is kept for requests of a priority, the most important first:
-        ``{"critical": 0.2}`` keeps the last fifth for critical requests. Requests without priority share the rest.
-    :param priority: a callable that returns the priority of the current request; used with ``reserve``.
+    :param reserve: a :class:`Reserve`: a part of each count is kept for requests of a priority.
     :param message: the message to a refused client, or a callable of the :class:`Decision` that returns it.
     :param on_rejected: called with the :class:`Decision` of a refusal; its return value, if any, is the response.
     :param with_defaults: let the default limits apply, too.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from types import NoneType
 from typing import Any, Literal
 
 from ..config import check_prefix
@@ -18,7 +19,7 @@ from ..engine.hits import OnStorageError, check_ban, check_cost, check_hash_tag,
 from ..engine.keys import NAME_PATTERN, HashTag
 from ..engine.records import record
 from ..engine.rules import Rules, rules_from
-from .reserve import Priority, check_reserve, reject_buckets
+from .reserve import Reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
 from .written import ChargeWhenStatus, type_from
@@ -66,8 +67,7 @@ class Declaration:
     on_storage_error: OnStorageError | None = None
     wait: float = 0
     ban: Ban | None = None
-    reserve: Mapping[str, float] | None = None
-    priority: Priority | None = None
+    reserve: Reserve | None = None
     message: Message | None = None
     on_rejected: Reaction | None = None
     with_defaults: bool = False
@@ -146,7 +146,7 @@ class Declaration:
     @property
     def always_applies(self) -> bool:
         """Whether every call is charged, and by the same amount."""
-        conditions = (self.exempt_when, self.charge_when, self.methods, self.priority)
+        conditions = (self.exempt_when, self.charge_when, self.methods, self.reserve)
         return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
 
     def serves(self, method: str, *, by_flask: bool = False) -> bool:
@@ -275,14 +275,11 @@ def _check_rules(declaration: Declaration) -> None:
 
 
 def _check_reserve(declaration: Declaration) -> None:
-    if (declaration.reserve is None) != (declaration.priority is None):
-        raise ConfigurationError(
-            "reserve and priority belong together: reserve says which part of each count is kept for which priority, "
-            "and priority is a callable that returns the priority of the current request"
-        )
+    if not isinstance(declaration.reserve, (Reserve, NoneType)):
+        raise ConfigurationError(f'reserve={brief(declaration.reserve)}: give Reserve({{"critical": 0.2}}, priority)')
     if declaration.reserve is not None:
-        check_callable("priority", declaration.priority)
-        check_reserve(declaration.reserve, declaration.fallback or declaration.fixed_rules)
+        check_callable("priority", declaration.reserve.priority)
+        declaration.reserve.check_rules(declaration.fallback or declaration.fixed_rules)
 
 
 def _check_ban(declaration: Declaration) -> None:

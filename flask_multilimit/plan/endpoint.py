@@ -15,7 +15,6 @@ from ..declare.advice import Stack
 from ..declare.checks import reject_scattered_keys, reject_shared_keys
 from ..declare.dynamic import DynamicRules, NoRules
 from ..declare.limiter import Declaration
-from ..declare.reserve import rule_for
 from ..declare.subjects import EVERYONE, LimitType, Resolve, Subject, SubjectType, parts_of
 from ..engine import ConfigurationError, Hit, Rule
 from ..engine.hits import ban_hit
@@ -111,7 +110,7 @@ class PlannedLimiter:
     ) -> tuple[Hit, ...]:
         reserve = self.declaration.reserve
         if reserve is not None:
-            rules = [(name, rule_for(priority, reserve, rule)) for name, rule in rules]
+            rules = [(name, reserve.rule_for(priority, rule)) for name, rule in rules]
         stem = stem_of_subject(self.stem, type_name, subject, self.declaration.hash_tag)
         hits = tuple(
             Hit(
@@ -220,7 +219,7 @@ class Plan:
         return not any(
             limiter.dynamic
             or limiter.declaration.exempt_when
-            or limiter.declaration.priority
+            or limiter.declaration.reserve
             or callable(limiter.declaration.cost)
             for limiter in self.limiters
         )
@@ -269,7 +268,7 @@ class Plan:
             subject = resolved[who]
             if subject is not None:
                 cost = declared.cost if not callable(declared.cost) else ask(declared.cost, 1)
-                priority = ask(declared.priority, None) if declared.priority is not None else None
+                priority = ask(declared.reserve.priority, None) if declared.reserve is not None else None
                 try:
                     hits = limiter.hits(subject, cost, priority=priority, rules_of=about.rules_of)
                 except NoRules as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 
-from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit import IP, Ban, Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
 from flask_multilimit.control.control import NeedsForce
 from flask_multilimit.engine.slots import KEEPER
 from support.asking import ask, policy, view
@@ -285,7 +285,7 @@ def test_what_could_not_be_declared_cannot_be_set(shop: Shop, given: dict[str, A
     [
         ({"charge_when": lambda _: False}, "1 at once", "charge_when has no effect on a Concurrent rule"),
         (
-            {"reserve": {"critical": 0.2}, "priority": lambda: None},
+            {"reserve": Reserve({"critical": 0.2}, lambda: None)},
             {"algorithm": "gcra", "count": 10, "time": 60},
             "not with gcra",
         ),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import pytest
 from flask import Flask, request
 
-from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, rate_limiter
+from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Reserve, Rule, rate_limiter
+from flask_multilimit.declare.data import WrittenLimiter
+from flask_multilimit.declare.limiter import Declaration
+from flask_multilimit.declare.validation import limiter_options, validated
 from flask_multilimit.engine.algorithms import ALGORITHMS
 
 COUNTING = [name for name, algorithm in ALGORITHMS.items() if "burst" not in algorithm.PARAMETERS]
@@ -18,12 +22,17 @@ RULES = [
 ]
 
 
-def app_with(**options: Any) -> Flask:
+def by_query() -> str | None:
+    return request.args.get("p")
+
+
+def app_with(reserve: Any, **options: Any) -> Flask:
+    options["reserve"] = Reserve(reserve, by_query)
     app = Flask(__name__)
     MultiLimit(app)
 
     @app.get("/")
-    @rate_limiter(priority=lambda: request.args.get("p"), **options)
+    @rate_limiter(**options)
     def index() -> str:
         return "ok"
 
@@ -133,18 +142,38 @@ def test_a_bucket_by_request_is_logged_and_the_last_good_rules_stay(caplog: pyte
     assert caplog.text.count("not with gcra") == 1
 
 
-@pytest.mark.parametrize("options", [{"reserve": {"critical": 0.2}}, {"priority": lambda: "critical"}])
-def test_one_without_the_other_is_an_error(options: Any) -> None:
-    with pytest.raises(ConfigurationError, match="reserve and priority belong together"):
-        rate_limiter(rules="10/minute", **options)(lambda: "ok")
+@pytest.mark.parametrize("priority", ["critical", 5, len])
+def test_a_priority_that_cannot_be_asked_for_is_an_error(priority: Any) -> None:
+    with pytest.raises(ConfigurationError, match="priority"):
+        rate_limiter(rules="10/minute", reserve=Reserve({"critical": 0.2}, priority))(lambda: "ok")
+
+
+@pytest.mark.parametrize("reserve", [{"critical": 0.2}, 0.2, "critical"])
+def test_a_reserve_is_a_reserve(reserve: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"reserve=.*: give Reserve\("):
+        rate_limiter(rules="10/minute", reserve=reserve)(lambda: "ok")
 
 
 def test_a_priority_that_is_no_text_is_an_error() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
     app.testing = True
     number: Any = lambda: 3  # noqa: E731
-    limiter = rate_limiter(rules="10/minute", reserve={"critical": 0.2}, priority=number)
+    limiter = rate_limiter(rules="10/minute", reserve=Reserve({"critical": 0.2}, number))
     app.view_functions["index"] = limiter(lambda: "ok")
 
     with pytest.raises(ConfigurationError, match="priority returned 3: return text, or None"):
         app.test_client().get("/")
+
+
+WRITTEN = {"rules": "10/minute", "reserve": {"parts": {"critical": 0.2}, "priority": "platform:node"}}
+
+
+def test_a_reserve_can_be_written_in_settings_and_files() -> None:
+    options = limiter_options("here", WRITTEN)
+
+    assert Declaration.of("here", options).reserve == Reserve({"critical": 0.2}, platform.node)
+
+
+def test_a_change_at_run_time_imports_no_priority() -> None:
+    with pytest.raises(ConfigurationError, match="names a callable, which only settings and files can"):
+        validated(WrittenLimiter, "limit", WRITTEN, imports=False)

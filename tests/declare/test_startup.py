@@ -13,7 +13,16 @@ import pytest
 import redis.asyncio
 from flask import Blueprint, Flask
 
-from flask_multilimit import Ban, ConfigurationError, ConfigurationWarning, LimitType, MultiLimit, Rule, rate_limiter
+from flask_multilimit import (
+    Ban,
+    ConfigurationError,
+    ConfigurationWarning,
+    LimitType,
+    MultiLimit,
+    Reserve,
+    Rule,
+    rate_limiter,
+)
 from flask_multilimit.config import Settings
 from flask_multilimit.engine.storage import SCHEMES
 from flask_multilimit.serve.gate import gate_of
@@ -222,7 +231,7 @@ class TestSharedKeys:
             ("charge_when", {"charge_when": "4xx"}, {"charge_when": "5xx"}),
             ("ban", {"ban": Ban()}, {}),
             ("on_storage_error", {}, {"on_storage_error": "deny"}),
-            ("reserve, priority", {"reserve": {"first": 0.5}, "priority": lambda: None}, {}),
+            ("reserve", {"reserve": Reserve({"first": 0.5}, lambda: None)}, {}),
             ("lease", {"rules": Rule(60, 5, lease=2)}, {}),
         ],
     )

@@ -111,7 +111,7 @@ WHEN = {"for_": 60, "lasting": False, "reason": "", "author": ""}
 LISTED = {"who": "203.0.113.7", **WHEN, "force": False}
 OF_LOGS = {"subjects": {}, "script_name": ""}
 OPTIONS = inspect.signature(rate_limiter).parameters
-NOT_TRIED = {"first", "message", "reserve", "priority"}
+NOT_TRIED = {"first", "message"}
 LIMITS = ("limits", "application_limits", "default_limits", "unmatched_limits")
 
 CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] = {
@@ -122,11 +122,7 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "Ban": lambda _: (Ban, {"after": 3, "within": 60, "time": 60, "factor": 2, "most": 600}),
     "rate_limiter": lambda _: (
         declared,
-        {
-            name: option.default
-            for name, option in OPTIONS.items()
-            if name not in {"first", "message", "reserve", "priority"}
-        },
+        {name: option.default for name, option in OPTIONS.items() if name not in {"first", "message"}},
     ),
     "exempt": lambda _: (lambda level: exempt("default", level), {"level": "application"}),
     "MultiLimit": lambda _: (

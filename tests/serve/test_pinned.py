@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PUBLIC = {
     "flask_multilimit": """
         DEFAULT GLOBAL IP USER AccessDenied Ban Concurrent ConfigurationError ConfigurationWarning Decision
-        LimitType MultiLimit MultiLimitError RateLimitExceeded RateLimiter Rule StorageUnavailable
+        LimitType MultiLimit MultiLimitError RateLimitExceeded RateLimiter Reserve Rule StorageUnavailable
         current_decision exempt problem rate_limiter
     """,
     "flask_multilimit.control": """

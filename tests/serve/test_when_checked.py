@@ -10,7 +10,7 @@ from flask import Blueprint, Flask, Response, abort, g, redirect, request
 from flask.views import MethodView
 from werkzeug.test import run_wsgi_app
 
-from flask_multilimit import LimitType, MultiLimit, RateLimitExceeded, rate_limiter
+from flask_multilimit import LimitType, MultiLimit, RateLimitExceeded, Reserve, rate_limiter
 from support.asking import ask, statuses, view
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class TestWhoIsNotFoundOut:
             {"type": (LimitType.IP, lambda: g.tenant), "name": "tenant"},
             {"exempt_when": lambda: g.user.is_admin},
             {"cost": lambda: g.user.cost},
-            {"reserve": {"high": 0.5}, "priority": lambda: g.user.priority},
+            {"reserve": Reserve({"high": 0.5}, lambda: g.user.priority)},
         ],
         ids=["type", "part of a type", "exempt_when", "cost", "priority"],
     )

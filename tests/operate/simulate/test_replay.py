@@ -21,6 +21,7 @@ from flask_multilimit import (
     ConfigurationError,
     Decision,
     MultiLimit,
+    Reserve,
     Rule,
     rate_limiter,
 )
@@ -393,7 +394,7 @@ def test_lists_of_what_the_log_does_not_tell_are_said_to_be_left_out() -> None:
 
 def test_a_priority_can_be_given() -> None:
     app = app_with(
-        rate_limiter(type=IP, rules="10/minute", reserve={"critical": 0.5}, priority=lambda: None, name="shed")
+        rate_limiter(type=IP, rules="10/minute", reserve=Reserve({"critical": 0.5}, lambda: None), name="shed")
     )
     requests = [at(second) for second in range(10)]
 
