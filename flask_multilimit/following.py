@@ -9,7 +9,7 @@ from .control.store import Store, store_for
 from .control.watch import ControlFollower
 from .engine import ConfigurationError, Hits, Limiter
 from .engine.errors import brief, check_logger
-from .engine.forks import tell_child
+from .engine.forks import notify_child
 from .engine.hits import check_match
 from .engine.keys import DEFAULT_PREFIX, PREFIX_PATTERN
 from .plan.overrides import Overrides, revised
@@ -47,7 +47,7 @@ class _Following:
             report=_nothing,
             logger=logger,
         )
-        tell_child(self)
+        notify_child(self)
 
     def apply_overrides(self, hits: Hits) -> Hits | None:
         if not self._watching:

@@ -26,7 +26,7 @@ from .declare.addresses import network_of
 from .declare.subjects import EVERYONE, LimitType
 from .engine import ConfigurationError, Decision
 from .engine.errors import brief, check_path
-from .engine.forks import tell_child
+from .engine.forks import notify_child
 from .engine.text import SafeLogger
 from .operate.simulate.logs.logged import LoggedRequest, Recorded
 from .operate.simulate.logs.recorded import FILES, folders_of, line_of
@@ -96,7 +96,7 @@ class Recorder:
         self._begin()
         limits_checked.connect(self._checked, app)
         app.after_request(self._passed)
-        tell_child(self)
+        notify_child(self)
         atexit.register(self.close)
 
     def flush(self) -> None:

@@ -128,7 +128,7 @@ def _no_traffic_of_earlier_tests() -> Iterator[None]:
 def _no_watchers_of_earlier_tests() -> Iterator[None]:
     """What an app asks in the background is not asked in another test."""
     yield
-    for each in list(forks._told):
+    for each in list(forks._notified):
         if isinstance(each, ControlFollower):
             each.close()
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..engine import ConfigurationError, StorageError
 from ..engine.errors import with_remedy
-from ..engine.forks import tell_child
+from ..engine.forks import notify_child
 from ..engine.text import SafeLogger
 from ..engine.threads import Beat, threads_run
 from .document import Document, document_from
@@ -79,7 +79,7 @@ class ControlFollower:
         self._logger = SafeLogger(logger)
         self._beat = Beat(self._look_again, name="multilimit-control", logger=logger)
         self._lock = Lock()
-        tell_child(self)
+        notify_child(self)
 
     def start(self) -> None:
         """Apply the current document, and follow it from now on."""

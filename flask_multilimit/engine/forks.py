@@ -33,19 +33,19 @@ class Locked(Copied, Protocol):
 _one_at_a_time = Lock()
 _outer: weakref.WeakSet[Locked] = weakref.WeakSet()
 _inner: weakref.WeakSet[Locked] = weakref.WeakSet()
-_told: weakref.WeakSet[Copied] = weakref.WeakSet()
+_notified: weakref.WeakSet[Copied] = weakref.WeakSet()
 _held: list[Any] = []
 
 
-def mind_forks(one: Locked, *, inner: bool = False) -> None:
+def lock_for_forks(one: Locked, *, inner: bool = False) -> None:
     """Fork only while no thread holds the lock of ``one``, as long as it exists. ``inner``: a thread that takes its
     lock may already hold an outer one."""
     (_inner if inner else _outer).add(one)
 
 
-def tell_child(one: Copied) -> None:
-    """Inform ``one`` in a forked child, without its lock: any state of it is sound, or the child starts over."""
-    _told.add(one)
+def notify_child(one: Copied) -> None:
+    """Notify ``one`` in a forked child, without its lock: any state of it is sound, or the child starts over."""
+    _notified.add(one)
 
 
 def _locked() -> list[Locked]:
@@ -78,7 +78,7 @@ def _after_in_child() -> None:
     _one_at_a_time = Lock()
     _held.clear()
     with ExitStack() as each:  # all of them, even if one raises
-        for one in _locked() + _listed(_told):
+        for one in _locked() + _listed(_notified):
             each.callback(one._after_fork_in_child)
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from .algorithms.base import COUNTED
 from .decision import NOTHING, Charge, Decision, require_decision
 from .errors import ConfigurationError, brief, check_several, is_number
-from .forks import tell_child
+from .forks import notify_child
 from .hits import PEEKED, Hit, Hits, several_hits
 from .reply import head
 from .rules import LONGEST
@@ -361,7 +361,7 @@ class _Settlements:
     def __init__(self) -> None:
         self._units: OrderedDict[bytes, Mapping[str, int]] = OrderedDict()
         self._lock = Lock()
-        tell_child(self)
+        notify_child(self)
 
     def add(self, check_id: bytes, units: Mapping[str, int]) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Note a settlement by key. Return all of this check that were made before, and those that are now."""

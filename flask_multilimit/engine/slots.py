@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from .decision import Decision
 from .errors import ConfigurationError, StorageError
-from .forks import tell_child
+from .forks import notify_child
 from .hits import PEEKED, Hit, memoized
 from .records import from_fields
 from .reply import ALLOWED
@@ -96,7 +96,7 @@ class Keeper:
         self.beat: Beat = Beat(self._work, name="multilimit-slots", clock=clock)
         """Wake it before slots are due."""
         self._begin()
-        tell_child(self)
+        notify_child(self)
 
     def _begin(self) -> None:
         self._held: dict[bytes, _Held] = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Generic, TypeVar
 
-from .forks import tell_child
+from .forks import notify_child
 from .text import SafeLogger
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Beat:
         self._turn: object | None = None
         """The mark of the thread that runs; any other thread ends."""
         self._condition = _new_condition()
-        tell_child(self)
+        notify_child(self)
         if last is not None:
             _with_last.add(self)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ..config import PREFIX
 from ..engine import ConfigurationError, StorageError
-from ..engine.forks import tell_child
+from ..engine.forks import notify_child
 from ..observe.events import PASSED, TURNED_AWAY
 from ..observe.traffic import BansBegun, Counts, Refused, TrafficReader, reader_of
 from ..observe.traffic.counts import BUCKET_SECONDS, LONGEST_SUBJECT, bucket_at
@@ -242,7 +242,7 @@ class TrafficMemory:
         self._reader = reader
         self._clock = clock
         self._start()
-        tell_child(self)
+        notify_child(self)
 
     @contextmanager
     def looking(self, *, is_away: bool = False, slices: int = SLICES, patient: bool = False) -> Iterator[TrafficMemory]:

@@ -37,7 +37,7 @@ TURNED_AWAY: frozenset[Outcome] = frozenset({"refused", "banned", "denied", "una
 """Outcomes with which the request ends here."""
 
 AFTERWARDS: frozenset[Outcome] = frozenset({"refunded", "settled"})
-"""What happens to the charge of a check whose outcome was told before."""
+"""What happens to the charge of a check whose outcome was reported before."""
 
 NOT_CHECKED: frozenset[Outcome] = frozenset({"allow_listed", "denied", *AFTERWARDS})
 """Outcomes without a check of limits."""
@@ -196,7 +196,7 @@ class Audience:
         self._clock = clock
         self._quiet_until = -float("inf")
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         for observer in self.observers:
             try:
                 observer(event)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from ..engine import ConfigurationError, Health
-from ..engine.forks import tell_child
+from ..engine.forks import notify_child
 from .events import AFTERWARDS, BREAKER_STATES, NOT_CHECKED, OTHERS, ControlState, Event, Watched
 from .traffic.counting import Counter
 from .traffic.counts import Counts, RuleOutcome
@@ -38,7 +38,7 @@ class Tallying:
     def __init__(self) -> None:
         self._counter = Counter(subjects=False)
         self._times: dict[str, deque[float]] = {}
-        tell_child(self)
+        notify_child(self)
 
     def note(self, event: Event) -> None:
         self._counter.count(*event[:4], event[6])

@@ -12,7 +12,7 @@ from threading import Lock
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_bool
-from ..engine.forks import mind_forks
+from ..engine.forks import lock_for_forks
 from .events import AFTERWARDS, Event, Watched
 from .metrics import CHECK_TIME, COUNTS, READINGS, AppState, Labels, Measured, Reading, Tallying, Values
 
@@ -59,7 +59,7 @@ class OpenTelemetryObserver:
         self._apps: list[Watched] = []
         self._labels = Labels()
         self._lock = Lock()
-        mind_forks(self)
+        lock_for_forks(self)
         self._make_counters(meter)
         self._make_observables(meter)
 

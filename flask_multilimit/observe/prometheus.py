@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from ..engine import ConfigurationError
 from ..engine.errors import brief, check_several, is_number
-from ..engine.forks import mind_forks
+from ..engine.forks import lock_for_forks
 from .events import Event, Watched
 from .metrics import (
     CHECK_TIME,
@@ -74,7 +74,7 @@ class PrometheusMetrics:
         self._shown: dict[tuple[str, str], set[Values]] = {}
         """The labels that were shown, by app and gauge: if a value is gone, they show 0."""
         self._lock = Lock()
-        mind_forks(self)
+        lock_for_forks(self)
         self._made: list[Any] = []
         try:
             self._make(buckets)

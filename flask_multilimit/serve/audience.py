@@ -91,7 +91,7 @@ class AppAudience(Audience):
             self.traffic.count(endpoint, outcome, decided_by, decision, applied)
         if self.observers or limit_event.receivers:
             event = event_of((endpoint, outcome, decided_by, decision, seconds, waited, applied, error))
-            self.tell(event)
+            self.notify(event)
             if limit_event.receivers:
                 notify(limit_event, self._app, event=event)
         if self.beat.wakes_at == NEVER:

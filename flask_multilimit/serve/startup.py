@@ -11,7 +11,7 @@ from flask import Flask, request
 from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
-from ..engine.forks import tell_child
+from ..engine.forks import notify_child
 from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
 from ..engine.threads import threads_run
@@ -31,7 +31,7 @@ class Startup:
         """Whether nothing is left to do in this process."""
         self._failed = False
         self._lock = Lock()
-        tell_child(self)
+        notify_child(self)
 
     def run(self) -> None:
         """Build all plans, so that a mistake shows at the first request and not at the hundredth."""

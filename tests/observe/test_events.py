@@ -25,7 +25,7 @@ def test_an_observer_that_goes_on_raising_is_logged_again_after_a_minute(caplog:
     audience = Audience([broken], logging.getLogger("test"), clock=lambda: now[0])
     event = Event("view", "denied", "list", None, 0.0, 0.0, (), None)
     for now[0] in (0, 59, 60, 61, 121):
-        audience.tell(event)
+        audience.notify(event)
 
     assert len(caplog.records) == 3
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ..algorithms.base import ChargesUnits, HoldsSlots
 from ..decision import Charge, Decision, decision_of
-from ..forks import mind_forks
+from ..forks import lock_for_forks
 from ..hits import Hit, Watching, bans_among, memoized, new_id
 from ..reply import ALLOWED, NOW, Reply, head, standing_of, standings_of, start_of
 from ..rules import Rule
@@ -44,7 +44,7 @@ class MemoryStorage:
             check_clock(clock)
         self.clock = clock
         self._lock = Lock()
-        mind_forks(self, inner=True)
+        lock_for_forks(self, inner=True)
         self._states: dict[str, Any] = {}
         self._rules: dict[str, Rule] = {}  # the rule that last wrote each state
         self._costs: dict[str, int] = {}  # units that were charged at once, if more than one

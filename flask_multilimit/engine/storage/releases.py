@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ..errors import StorageError
-from ..forks import tell_child
+from ..forks import notify_child
 from ..threads import Lazy
 from .base import Lost, Slot
 
@@ -18,7 +18,7 @@ class ReleaseBatcher:
 
     def __init__(self) -> None:
         self._begin()
-        tell_child(self)
+        notify_child(self)
 
     def _begin(self) -> None:
         self._queue: deque[tuple[Sequence[Slot], Lost]] = deque()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ..forks import mind_forks
+from ..forks import lock_for_forks
 
 SOURCE_SECONDS = 3600
 """How long a storage remembers which number a source sent last."""
@@ -60,7 +60,7 @@ class TalliesInMemory:
         self._ends: dict[str, float] = {}
         """When to forget each key. If all live equally long, those that end first come first."""
         self._numbers: dict[str, int] = {}
-        mind_forks(self, inner=True)
+        lock_for_forks(self, inner=True)
 
     def tally(self, tallies: Sequence[Tally], *, source: str, number: int) -> float:
         with self._lock:

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from ...engine import BanStatus, Decision, Hit
-from ...engine.forks import mind_forks
+from ...engine.forks import lock_for_forks
 from ...engine.hits import memoized
 from ...engine.reply import ALLOWED, RETRY_AFTERS
 from ..events import (
@@ -135,7 +135,7 @@ class Counter:
         self._marked: list[_Marks] = []
         """The same, for checks for which more is counted."""
         self._start()
-        mind_forks(self, inner=True)
+        lock_for_forks(self, inner=True)
 
     def count(
         self, endpoint: str, outcome: Outcome, decided_by: str, decision: Decision | None, applied: Sequence[Counted]

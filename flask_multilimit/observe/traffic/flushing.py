@@ -14,7 +14,7 @@ from typing import Literal
 
 from ...engine import StorageError
 from ...engine.errors import with_remedy
-from ...engine.forks import mind_forks
+from ...engine.forks import lock_for_forks
 from ...engine.storage import KeepsTallies
 from ...engine.text import SafeLogger
 from ..beat import EverySecond
@@ -63,7 +63,7 @@ class Outbox:
         self._quiet_until = -float("inf")
         self._lock = Lock()
         self._start()
-        mind_forks(self)
+        lock_for_forks(self)
 
     def put(self, counts: Counts) -> None:
         """Take ``counts`` of the last second."""

@@ -57,10 +57,10 @@ def line_of(counts: Counts, seconds: float, *, subjects: bool) -> str:
     totals: dict[Outcome, int] = {}
     for check, amount in counts.checks.items():
         totals[check.outcome] = totals.get(check.outcome, 0) + amount
-    told = [
+    outcomes = [
         f"{totals[outcome]} {outcome}" for outcome in ("refused", "banned", "denied", "unanswered") if outcome in totals
     ]
-    line = f"{', '.join(told)} in {max(round(seconds), 1)} s"
+    line = f"{', '.join(outcomes)} in {max(round(seconds), 1)} s"
     rules = {f"{each.endpoint} by {each.rule}": n for each, n in counts.rules.items() if each.did == "refuses"}
     if rules:
         line += f": {_ranked(rules, NAMED)}"

@@ -14,7 +14,7 @@ from redis.exceptions import AskError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StorageError
-from ...forks import tell_child
+from ...forks import notify_child
 from ..addresses import Address
 from ..redis.deadline import Deadline
 from ..redis.failures import REMEDIES, code_of, storage_error
@@ -76,7 +76,7 @@ class HashSlots:
         self._owners: list[Address | None] | None = None
         self._learned_at = 0.0
         self._lock = threading.Lock()
-        tell_child(self)
+        notify_child(self)
 
     def owner(self, hash_slot: int) -> Address:
         """The server that owns ``hash_slot``."""

@@ -23,7 +23,7 @@ from ...algorithms import NEVER
 from ...algorithms.base import encode_ban, is_begun, level_of
 from ...decision import FALLBACKS, Charge, Decision, decision_of
 from ...errors import ConfigurationError, is_number
-from ...forks import tell_child
+from ...forks import notify_child
 from ...hits import Hit, bans_of, memoized, new_id
 from ...reply import ALLOWED, aged, passing_times, retry_afters, start_of
 from ..base import (
@@ -107,7 +107,7 @@ class DenyCache:
         for layer in layers_of(storage):
             if isinstance(layer, HoldsUnits):
                 layer.on_units(self.forget)
-        tell_child(self)
+        notify_child(self)
 
     def __len__(self) -> int:
         return len(self._refusals)

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from ...decision import FALLBACKS, Charge, Decision
 from ...errors import StorageError
-from ...forks import tell_child
+from ...forks import notify_child
 from ...hits import BanHit, Hit, bans_of, memoized, new_id, part_of
 from ...reply import DELAY, head, joined, retry_afters, standings_of
 from ...rules import Rule
@@ -170,7 +170,7 @@ class LeasingStorage:
         self._clock = clock
         self._leases: dict[str, _Lease] = {}  # by key; the one that was renewed longest ago comes first
         self._lock = Lock()
-        tell_child(self)
+        notify_child(self)
 
     def check(self, hits: tuple[Hit, ...], check_id: UUID | None = None) -> Decision:
         leased = memoized(hits, _leased)
@@ -354,11 +354,11 @@ class LeasingStorage:
             lease.uncertain -= 1
             if not charged:
                 lease.units += question.hits[i].cost
-                self._tell_of_units(question.hits[i])
+                self._report_units(question.hits[i])
         for lease in question.claimed.values():
             lease.asking = False
 
-    def _tell_of_units(self, hit: Hit) -> None:
+    def _report_units(self, hit: Hit) -> None:
         if self._on_units is not None:
             self._on_units((hit.key,))
 
@@ -379,7 +379,7 @@ class LeasingStorage:
                 lease.grant = _granted(answer, units, remaining, reset_after, hit.rule, asked_at, now)
                 remaining += lease.units
                 if lease.units:
-                    self._tell_of_units(hit)
+                    self._report_units(hit)
             elif lease is not None and (retry_after or failed):
                 lease.size = 0
             reply += remaining, retry_after, reset_after

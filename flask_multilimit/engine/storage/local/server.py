@@ -41,7 +41,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...errors import StorageError
-from ...forks import mind_forks
+from ...forks import lock_for_forks
 
 try:
     import fcntl
@@ -85,7 +85,7 @@ class LocalServer:
         self._error: StorageError | None = None
         self._failures = 0
         self._lock = threading.Lock()
-        mind_forks(self)  # a child with a copy of the open election file would hold that lock as long as it lives
+        lock_for_forks(self)  # a child with a copy of the open election file would hold that lock as long as it lives
 
     def find(self) -> None:
         """Start the server unless it runs, and keep it running while this process uses it.

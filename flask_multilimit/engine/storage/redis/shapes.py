@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...forks import tell_child
+from ...forks import notify_child
 from ...hits import Hit
 from .compiled import Compiled, Shape, can_be_compiled, compiled, shape_of
 
@@ -47,7 +47,7 @@ class Shapes:
         self._compiled: dict[Shape, Learned] = {}
         self._counted: OrderedDict[Shape, Learned] = OrderedDict()
         self._compiling = threading.Lock()
-        tell_child(self)
+        notify_child(self)
 
     @property
     def compiled(self) -> int:

@@ -36,7 +36,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import HIREDIS_AVAILABLE
 
 from ...errors import StorageError
-from ...forks import tell_child
+from ...forks import notify_child
 from ..base import Lost
 from .announced import Announcements
 from .deadline import PUNCTUAL, Deadline, Timed, TimedSocket
@@ -117,7 +117,7 @@ class Wire:
         self._idle: list[_Line] = []
         self.waits: bool = False
         """Whether :meth:`tell` waits for the reply, on connections like the latest one."""
-        tell_child(self)
+        notify_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
         weakref.finalize(self, _give_back_unseen, pool, self._idle).atexit = False
 

@@ -111,7 +111,7 @@ class Fallback:
         """The decision on ``hits``, of which only the ``local`` ones are limited here; and the decision on their shares
         alone.
 
-        A ban that the storage told of holds on. No new one begins, for a share refuses sooner than the rule does.
+        A ban that the storage has reported holds on. No new one begins, for a share refuses sooner than the rule does.
         """
         bans: dict[str, Standing] = {ban.hit.key: self._standing_of_ban(ban.hit) for ban in bans_among(local)}
         banned = any(bans[hit.key][1] and not hit.shadow for hit in local if hit.key in bans)
@@ -133,7 +133,7 @@ class Fallback:
         return _decision(check_id, hits, start, {**standings, **bans}), answer
 
     def _standing_of_ban(self, hit: Hit) -> tuple[int, int, int]:
-        """What is left of the ban that the storage told of last."""
+        """What is left of the ban that the storage reported last."""
         known = self._known().get(hit.key)
         if known is not None:
             place = next(place for place, other in enumerate(known.decision.hits) if other.key == hit.key)
@@ -189,7 +189,7 @@ class Fallback:
     def _slots_left(self, hit: Hit) -> int:
         """This process's share of the slots that were left in the storage's last answer, and those that became free
         here since. Slots that become free elsewhere are not known until all that were in use then have expired, but
-        for those that :meth:`take_over` has been told of."""
+        for those that :meth:`take_over` got."""
         since, whole = self._away_since, hit.rule.count
         if since is None or self.now() >= since + hit.rule.quota.window:
             return whole // self.workers

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ....decision import Charge, Decision
 from ....errors import StorageError
-from ....forks import mind_forks
+from ....forks import lock_for_forks
 from ....hits import Hit
 from ...base import Slot, Storage
 from .fallback import Fallback, without_bans
@@ -151,7 +151,7 @@ class Outage:
         """``None`` until they are counted."""
         self._in_both: dict[bytes, Decision] = {}
         """By check, the decision on the shares whose slots were taken here and count in the storage, too."""
-        mind_forks(self)
+        lock_for_forks(self)
 
     @property
     def _lock(self) -> Lock:
@@ -322,12 +322,12 @@ class Outage:
             self.fallback.reset(keys)
 
     def take_batch(self) -> list[tuple[bytes, Admitted]]:
-        """The checks of which the storage is told next."""
+        """The checks that the storage is charged for next."""
         with self._lock:
             return self.pending.take_batch()
 
     def charged(self, batch: list[tuple[bytes, Admitted]]) -> None:
-        """The storage has been told of them."""
+        """The storage has been charged for them."""
         with self._lock:
             self.pending.remove(batch)
             for check_id, admitted in batch:

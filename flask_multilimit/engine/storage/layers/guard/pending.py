@@ -1,4 +1,4 @@
-"""What the storage must be told after an outage: charges of checks that were admitted without it, slots that are still
+"""What the storage must learn after an outage: charges of checks that were admitted without it, slots that are still
 in use, and settlements."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Admitted:
 
 
 class PendingCharges:
-    """What ``storage`` must be told.
+    """What ``storage`` must learn.
 
     ``now`` is the clock by which the checks were admitted. ``log`` is called for what cannot be charged or settled
     because of its own keys. Not thread-safe, except that :meth:`settle` or :meth:`charge` may run beside the others.
@@ -86,7 +86,7 @@ class PendingCharges:
         self.given_up = self.charged = 0
 
     def forget(self) -> None:
-        """Another process will tell the storage."""
+        """Another process reports it to the storage."""
         self.admitted.clear()
         self._hits = 0
         self.settlements.clear()

@@ -90,7 +90,7 @@ def _of_environment(environment: Mapping[str, str]) -> list[Workers]:
 
 
 def _alike(proc: Path) -> list[Workers]:
-    """Children of our parent with the same command line: forked workers. Empty if the system does not tell."""
+    """Children of our parent with the same command line: forked workers. Empty if the system does not say."""
     try:
         us, parent = (proc / "self/cmdline").read_bytes(), os.getppid()
     except OSError:

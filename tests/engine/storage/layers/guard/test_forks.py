@@ -14,7 +14,7 @@ import pytest
 
 from engine.storage.layers.guard.workers import Workers
 from flask_multilimit.engine import Limiter, MemoryStorage
-from flask_multilimit.engine.forks import tell_child
+from flask_multilimit.engine.forks import notify_child
 from flask_multilimit.engine.storage.local.server import LocalServer
 from support.bench import hits
 
@@ -101,7 +101,7 @@ class Room:
     def __init__(self, *, fails: bool) -> None:
         self.fails = fails
         self.told = False
-        tell_child(self)
+        notify_child(self)
 
     def _after_fork_in_child(self) -> None:
         self.told = True
