@@ -89,7 +89,7 @@ SEEN: dict[str, tuple[str, str, str]] = {
     "limits_that_never_made_sense": ("mistakes in text", "200 429", "500 500"),
     "limits_of_the_same_text": ("limits of the same text", "200 200 429", "200 200 200"),
     "a_limit_without_a_key": ("limits without a key", "500", "an error at import"),
-    "a_key_of_zero": ("empty keys", "200 200", "200 429"),
+    "a_key_of_zero": ("empty keys", "200 200 200", "200 429 200"),
     "keys_that_are_objects": ("keys that are objects", "200 200", "500 500"),
     "caching_of_a_refusal": ("no-store", "None", "no-store"),
     "a_refused_client_during_an_outage": ("refusals during an outage", "200 429 | 200", "200 429 | 429"),
