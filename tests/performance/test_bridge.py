@@ -31,7 +31,7 @@ def calls_of(app: Flask) -> list[str]:
 def test_what_nobody_asks_for_is_not_made(meta_limits: list[str] | None) -> None:
     called = calls_of(bridge(meta_limits=meta_limits))
 
-    for made_once in ("checks.of", "hits.hits_for", "endpoint.of_hits"):
+    for made_once in ("checks.of", "hits.hits_for", "hits.of_hits"):
         assert made_once in calls_during(lambda: bridge(meta_limits=meta_limits).test_client().get("/")), made_once
     assert not {"checks.of", "hits.hits_for", "checks.standing", "checks.view_rate_limits"} & set(called)
 
