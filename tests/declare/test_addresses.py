@@ -127,12 +127,12 @@ def in_mapped(network: Network) -> bool:
         ("2001:db8::1/32", "2001:db8::/32"),
     ],
 )
-def test_networks_as_people_write_them(text: str, network: str) -> None:
+def test_networks_are_read_as_people_write_them(text: str, network: str) -> None:
     assert str(network_from(text)) == network
 
 
 @pytest.mark.parametrize("text", ["", "203.0.113", "203.0.113.0/33", "010.0.0.1", "fe80::1%eth0", "::/129", 5, None])
-def test_what_is_no_network_is_an_error(text: Any) -> None:
+def test_text_that_is_not_a_network_is_an_error(text: Any) -> None:
     with pytest.raises(ConfigurationError, match="network"):
         network_from(text)
 
@@ -152,6 +152,6 @@ def test_an_entry_is_about_a_network_or_a_subject(text: str, shown: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "everyone", "default:", "ip:nowhere", "user+ip:42", "a b:c", 42])
-def test_an_entry_about_nobody_is_an_error(text: Any) -> None:
+def test_an_entry_that_names_nobody_is_an_error(text: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"203\.0\.113"):
         Who.parse(text)

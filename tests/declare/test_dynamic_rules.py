@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from support.doubles import RecordingStorage
     from support.servers import Server
 
-PLANS = {"free": "1/minute", "gold": "3/minute; 100/hour", "staff": None, "closed": 0}
+PLANS: dict[str, Any] = {"free": "1/minute", "gold": "3/minute; 100/hour", "staff": None, "closed": 0}
 
 
 class Tiers:
@@ -94,7 +94,7 @@ def test_a_change_of_plan_holds_at_once_with_the_history_that_is_there(limited: 
 
 def test_rules_by_request_are_one_check_with_all_others(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, application_limits="100/day")
-    app.add_url_rule("/", "view", rate_limiter(rules=lambda: [Rule(1, 2), "5/minute"])(view()))
+    app.add_url_rule("/", "view", rate_limiter(rules=lambda: (Rule(1, 2), "5/minute"))(view()))
 
     ask(app)
 
@@ -289,7 +289,9 @@ class TestLastGoodRules:
         broken = False
 
         def by_endpoint() -> Any:
-            return _returned(RuntimeError() if broken else {"login": "1/minute", "feed": "9/minute"}[request.endpoint])
+            return _returned(
+                RuntimeError() if broken else {"login": "1/minute", "feed": "9/minute"}[str(request.endpoint)]
+            )
 
         for name in ("login", "feed"):
             app.add_url_rule(f"/{name}", name, rate_limiter(rules=by_endpoint)(view()))

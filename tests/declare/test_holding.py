@@ -98,7 +98,7 @@ class TestGenerators:
 
         assert len(KEEPER) == 0
 
-    def test_give_them_back_when_they_are_forgotten(self) -> None:
+    def test_give_them_back_when_they_are_garbage_collected(self) -> None:
         generator = rows()
         next(generator)
 
@@ -116,7 +116,7 @@ class TestGenerators:
         assert len(KEEPER) == 0
 
 
-def test_a_response_made_of_one_holds_them_until_it_is_closed() -> None:
+def test_a_streamed_response_holds_its_slots_until_it_is_closed() -> None:
     app = Flask("shop")
     MultiLimit(app)
 
@@ -178,7 +178,7 @@ class TestAsyncGenerators:
 
 
 @pytest.mark.usefixtures("app")
-def test_a_coroutine_that_nobody_awaits_gives_them_back() -> None:
+def test_a_coroutine_that_is_never_awaited_gives_its_slots_back() -> None:
     async def export() -> None: ...
 
     def ask() -> Any:
@@ -193,7 +193,7 @@ def test_a_coroutine_that_nobody_awaits_gives_them_back() -> None:
 
 
 @pytest.mark.usefixtures("app")
-def test_without_slots_what_is_returned_stays_as_it_is() -> None:
+def test_without_slots_the_returned_object_is_unchanged() -> None:
     given = (number for number in range(2))
 
     assert rate_limiter(rules="9/minute")(lambda: given)() is given

@@ -51,13 +51,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"key": "{a}"}, "key prefix"),
     ({"methods": "POST"}, "methods='POST'"),
     ({"methods": []}, "methods: none given"),
-    ({"cost": -1}, "cost=-1"),
+    ({"cost": -1}, "cost=-1: must be a whole number, 0 or more"),
     ({"cost": True}, "cost=True"),
     ({"cost": 1.5}, "cost=1.5"),
     ({"cost": 10**5000}, "cost=int too long to show: sliding_window takes at most"),
-    ({"cost": 101}, "could never admit it"),
+    ({"cost": 101}, "cost=101: 100 per 60s could never admit it"),
     ({"cost": later}, "async"),
-    ({"exempt_when": True}, "exempt_when=True"),
+    ({"cost": lambda _request: 1}, "cost=.*which it does not take"),
+    ({"exempt_when": True}, "exempt_when=True: give a callable without arguments"),
     ({"exempt_when": later}, "exempt_when=.*async"),
     ({"exempt_when": lambda _request: True}, "exempt_when=.*which it does not take"),
     ({"ban": 3}, "ban=3: give a Ban, such as"),
@@ -86,7 +87,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"with_defaults": None}, "with_defaults=None"),
     ({"hash_tag": None}, "hash_tag=None"),
     ({"hash_tag": 1}, "hash_tag=1"),
-    ({"scope": 5}, "scope=5"),
+    ({"scope": 5}, "scope=5: give a name, or leave it out for the endpoint"),
     ({"key": 5}, "key prefix 5"),
     ({"methods": [5]}, r"methods.*5"),
     ({"cost": "1", "rules": lambda: "5/minute"}, "cost='1'"),
@@ -103,7 +104,7 @@ def test_on_a_function_it_names_the_function(options: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize("rules", [{"time": 60, "count": 5}, [{"time": 60, "count": 5}]])
-def test_rules_in_code_are_no_mappings(rules: Any) -> None:
+def test_a_mapping_is_not_a_rule_in_code(rules: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"{'time': 60, 'count': 5}.*: .*give Rule\(time=60, count=5\), or text"
     ):
@@ -220,7 +221,7 @@ class TestAtTheFirstRequest:
         with pytest.raises(ConfigurationError, match=f'limiter on "view": {told}'):
             ask(app)
 
-    def test_methods_that_another_endpoint_of_the_view_takes_are_none(self, app: Flask) -> None:
+    def test_methods_that_another_endpoint_of_the_view_takes_are_not_a_mistake(self, app: Flask) -> None:
         MultiLimit(app)
         both = rate_limiter(methods=["POST"])(view())
         app.add_url_rule("/", "view", both)
@@ -237,7 +238,7 @@ class TestAtTheFirstRequest:
         ask(app)
 
     @pytest.mark.parametrize("level", ["application", "default", "unmatched"])
-    def test_users_that_nobody_knows_are_missed_at_every_level(
+    def test_a_limit_of_users_without_a_user_loader_is_an_error_at_every_level(
         self, app: Flask, storage: RecordingStorage, level: str
     ) -> None:
         MultiLimit(app, storage=storage, **{f"{level}_limits": {"type": "user"}})  # type: ignore[arg-type]
@@ -246,9 +247,7 @@ class TestAtTheFirstRequest:
         with pytest.raises(ConfigurationError, match="user_loader"):
             ask(app)
 
-    def test_it_is_an_error_at_every_request_and_for_every_endpoint(
-        self, app: Flask, storage: RecordingStorage
-    ) -> None:
+    def test_a_mistake_fails_every_request_of_every_endpoint(self, app: Flask, storage: RecordingStorage) -> None:
         app.config["MULTILIMIT_LIMITS"] = {"veiw": "5/minute"}
         MultiLimit(app, storage=storage)
         app.add_url_rule("/", "view", view())
@@ -261,7 +260,7 @@ class TestAtTheFirstRequest:
 
 class TestExempt:
     @pytest.mark.parametrize("level", ["defaults", "", None])
-    def test_from_a_level_that_is_none_names_those_that_are(self, level: Any) -> None:
+    def test_from_an_unknown_level_names_the_known_ones(self, level: Any) -> None:
         with pytest.raises(ConfigurationError, match="application, blueprint, configuration, default"):
             exempt("default", level)
 
@@ -282,7 +281,7 @@ def test_what_the_extension_is_to_call_can_be_called(make: Callable[[], MultiLim
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated where they stand")
-def test_annotations_that_only_type_checkers_understand_are_no_mistake() -> None:
+def test_annotations_that_only_type_checkers_understand_are_not_a_mistake() -> None:
     app: dict[str, Any] = {}
     text = "def succeeded(response: Response) -> Unknown: pass\ndef view(page: Page) -> Response: pass"
     exec(compile(text, "app.py", "exec", dont_inherit=True), app)  # as where nothing is imported from __future__

@@ -42,7 +42,7 @@ class TestCost:
 
         assert [client.get(f"/?n={cost}").status_code for cost in (7, 4, 3, 1)] == [200, 429, 200, 429]
 
-    def test_of_zero_charges_nothing_but_is_refused_by_none(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_of_zero_charges_nothing_and_is_never_refused(self, limited_app: Flask, client: FlaskClient) -> None:
         limit(limited_app, rules="1/minute", cost=lambda: int(request.args["n"]))
 
         assert [client.get(f"/?n={cost}").status_code for cost in (0, 1, 1, 0)] == [200, 200, 429, 200]
@@ -60,7 +60,7 @@ class TestCost:
         assert "Waiting does not help" in response.text
 
     @pytest.mark.parametrize("returned", [-1, 1.0, 2.5, "1", None, True, False])
-    def test_that_is_no_number_of_units_is_an_error_each_time(
+    def test_that_is_not_a_number_of_units_is_an_error_at_each_request(
         self, limited_app: Flask, client: FlaskClient, returned: Any
     ) -> None:
         costs = iter([1, 0, returned, returned])

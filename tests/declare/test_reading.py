@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("name", ["limits.json", "limits.toml"])
-def test_files_of_both_kinds_say_the_same(name: str, tmp_path: Path) -> None:
+def test_toml_and_json_files_say_the_same(name: str, tmp_path: Path) -> None:
     texts = {
         "limits.json": '{"limits": {"api.*": [{"type": "ip", "rules": "5/day"}],"health": "off"}, "deny": ["::1"]}',
         "limits.toml": 'deny = ["::1"]\n[limits]\nhealth = "off"\n[[limits."api.*"]]\ntype = "ip"\nrules = "5/day"',
@@ -39,7 +39,7 @@ def test_files_of_both_kinds_say_the_same(name: str, tmp_path: Path) -> None:
         ("limits.yaml", b"", "ends in .json or .toml"),
     ],
 )
-def test_files_that_cannot_be_read_are_an_error(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_bytes(content)
 
@@ -47,6 +47,6 @@ def test_files_that_cannot_be_read_are_an_error(name: str, content: bytes, messa
         read_limits(file)
 
 
-def test_files_that_are_not_there_are_an_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere\.toml: cannot be read: No such file"):
         read_limits(tmp_path / "nowhere.toml")

@@ -55,7 +55,7 @@ class Client:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_the_last_fifth_is_for_the_critical(rule: Rule) -> None:
+def test_the_last_fifth_is_kept_for_critical_requests(rule: Rule) -> None:
     client = Client(app_with(rules=rule, reserve={"critical": 0.2}))
 
     assert client.admitted("normal") == 8
@@ -64,7 +64,7 @@ def test_the_last_fifth_is_for_the_critical(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_the_critical_may_use_all(rule: Rule) -> None:
+def test_critical_requests_may_use_the_whole_count(rule: Rule) -> None:
     client = Client(app_with(rules=rule, reserve={"critical": 0.2}))
 
     assert client.admitted("critical") == 10
@@ -85,20 +85,20 @@ def test_a_request_without_priority_is_one_of_the_rest() -> None:
     assert sum(app.test_client().get("/").status_code == 200 for _ in range(10)) == 5
 
 
-def test_header_fields_tell_what_the_request_may_use() -> None:
+def test_header_fields_show_what_the_request_may_use() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
 
     assert app.test_client().get("/").headers["RateLimit-Policy"] == '"default-60s";q=8;w=60'
     assert app.test_client().get("/?p=critical").headers["RateLimit-Policy"] == '"default-60s";q=10;w=60'
 
 
-def test_a_part_is_meant_as_it_is_written() -> None:
+def test_a_part_of_0_2_is_exactly_a_fifth() -> None:
     client = Client(app_with(rules="10/minute", reserve={"a": 0.1, "b": 0.2}))
 
     assert client.admitted("other") == 7
 
 
-def test_rules_by_request_have_it_too() -> None:
+def test_rules_by_request_reserve_a_part_too() -> None:
     client = Client(app_with(rules=lambda: "10/minute", reserve={"critical": 0.2}))
 
     assert client.admitted("normal") == 8
@@ -120,7 +120,7 @@ def test_rules_by_request_have_it_too() -> None:
         ({"critical": 0.95}, r"leaves nothing of Rule\(10 per 60s\) for others; reserve less, or raise its count"),
     ],
 )
-def test_what_is_wrong_is_an_error_where_it_is_declared(reserve: Any, told: str) -> None:
+def test_a_wrong_reserve_is_an_error_where_it_is_declared(reserve: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         app_with(rules="10/minute", reserve=reserve)
 
@@ -131,7 +131,7 @@ def test_buckets_reserve_nothing(algorithm: str) -> None:
         app_with(rules=Rule(60, 10, algorithm=algorithm), reserve={"critical": 0.2})
 
 
-def test_a_bucket_by_request_is_logged_and_the_last_good_rules_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bucket_by_request_fails_like_any_wrong_rules(caplog: pytest.LogCaptureFixture) -> None:
     algorithms = iter(["fixed_window", "gcra", "gcra"])
     rules = lambda: Rule(60, 10, algorithm=next(algorithms))  # noqa: E731
     app = app_with(rules=rules, reserve={"critical": 0.2})
@@ -154,7 +154,7 @@ def test_a_reserve_is_a_reserve(reserve: Any) -> None:
         rate_limiter(rules="10/minute", reserve=reserve)(lambda: "ok")
 
 
-def test_a_priority_that_is_no_text_is_an_error() -> None:
+def test_a_priority_that_is_not_text_is_an_error() -> None:
     app = app_with(rules="10/minute", reserve={"critical": 0.2})
     app.testing = True
     number: Any = lambda: 3  # noqa: E731

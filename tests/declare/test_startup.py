@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -49,113 +48,50 @@ PLACE = r'^limiter on ".*test_startup:view": '
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        # rules
         ({"rules": []}, "rules: none given, so nothing would be limited; leave `rules` out"),
         ({"rules": ()}, "rules: none given"),
         ({"rules": ""}, "rule '': write it as \"100/minute\""),
         ({"rules": "often"}, "rule 'often': write it as \"100/minute\""),
-        ({"rules": "100/minute;"}, "rule '': write it as"),
         ({"rules": "100/fortnight"}, "unknown unit 'fortnight', use one of second, minute"),
         ({"rules": "100/minut"}, "did you mean 'minute'?"),
         ({"rules": "0/minute"}, "count must be a whole number from 1 to 1000000000, got 0"),
         ({"rules": "-1/minute"}, "count must be a whole number from 1 to 1000000000, got '-1'"),
-        ({"rules": "1.5/minute"}, "got '1.5'"),
         ({"rules": "1/0 seconds"}, "time must be between 0.001"),
         ({"rules": "1/401 days"}, "400 days"),
         ({"rules": 100}, 'rules=100: give Rule objects or text such as "100/minute"'),
         ({"rules": [100]}, "rules: 100 is not a rule; give a Rule or text"),
         ({"rules": [(60, 100)]}, "rules: (60, 100) is not a rule"),
-        ({"rules": [None]}, "rules: None is not a rule"),
-        ({"rules": {"time": 60, "count": 100}}, "a rule is not a mapping here"),
         ({"rules": [Rule(60, 5), Rule(60, 9, lease=2)]}, "would share one key, as type and window are the same, but"),
-        # type and name
-        ({"type": ()}, "type=(): give at least one type"),
         ({"type": 7}, "type=7: give a LimitType"),
         ({"type": view}, 'view: a type of your own needs a name, such as name="api_key"'),
         ({"type": view, "name": ""}, "name='': 1 to 20 characters"),
         ({"type": view, "name": "x" * 21}, f"name='{'x' * 21}': 1 to 20 characters, a letter and then letters"),
         ({"type": view, "name": "api key"}, "name='api key': 1 to 20 characters"),
-        ({"type": view, "name": "a:b"}, "name='a:b'"),
         ({"type": view, "name": "é"}, "name='é'"),
         ({"type": view, "name": "a\n"}, r"name='a\n'"),
-        ({"type": view, "name": "1a"}, "name='1a'"),
         ({"type": view, "name": 7}, "name=7"),
-        ({"name": "no good"}, "name='no good'"),
         *(
             ({"type": view, "name": name}, f"name='{name}': taken by a LimitType; call your own type something else")
             for name in ("default", "global", "ip", "user", "anonymous")
         ),
-        ({"type": asynchronous, "name": "mine"}, "asynchronous: must not be async"),
-        ({"type": with_argument, "name": "mine"}, "with_argument: is called without arguments"),
-        # key and scope
         ({"key": ""}, "key prefix '': 1 to 32 printable ASCII characters, no blanks, no braces"),
         ({"key": "a b"}, "key prefix 'a b'"),
         ({"key": "a{b"}, "key prefix 'a{b'"),
         ({"key": "é:"}, "key prefix 'é:'"),
         ({"key": "x" * 33}, "1 to 32"),
         ({"key": "a\n"}, r"key prefix 'a\n'"),
-        ({"key": 7}, "key prefix 7"),
         ({"scope": ""}, "scope='': give a name, or leave it out for the endpoint"),
-        ({"scope": 7}, "scope=7: give a name"),
         ({"scope": b"x"}, "scope=b'x': give a name"),
-        # cost
-        ({"cost": -1}, "cost=-1: must be a whole number, 0 or more"),
-        ({"cost": 1.5}, "cost=1.5: must be a whole number"),
-        ({"cost": "1"}, "cost='1': must be a whole number"),
-        ({"cost": True}, "cost=True: must be a whole number"),
-        ({"cost": 101}, "cost=101: 100 per 60s could never admit it"),
         ({"cost": 10_001, "rules": "1000000/minute"}, "cost=10001: sliding_window takes at most 10000 units"),
-        ({"cost": asynchronous}, "asynchronous: must not be async"),
-        ({"cost": with_argument}, "with_argument: is called without arguments"),
-        # exempt_when
-        ({"exempt_when": True}, "exempt_when=True: give a callable without arguments"),
         ({"exempt_when": "staff"}, "exempt_when='staff': give a callable"),
-        ({"exempt_when": asynchronous}, "asynchronous: must not be async"),
-        ({"exempt_when": with_argument}, "with_argument: is called without arguments"),
-        # what is called with the response, or with the decision
         ({"charge_when": True}, "charge_when=True: give statuses such as [401, 403] or"),
-        ({"charge_when": asynchronous}, "asynchronous: must not be async"),
-        ({"charge_when": view}, "view: is called with the response"),
-        ({"on_rejected": "no"}, "on_rejected='no': give a callable with the Decision"),
-        ({"on_rejected": view}, "view: is called with the Decision"),
-        ({"rules": asynchronous}, "asynchronous: must not be async"),
-        ({"rules": with_argument}, "with_argument: a limiter of type DEFAULT has everyone as one subject, so its"),
-        # message
-        ({"message": 7}, "message=7: give text, or a callable of the Decision"),
         ({"message": b"no"}, "message=b'no': give text"),
         ({"message": asynchronous}, "asynchronous: must not be async"),
-        ({"message": view}, "view: is called with the Decision"),
     ],
 )
 def test_a_wrong_declaration_names_place_value_and_remedy(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=PLACE + ".*" + re.escape(message)):
         rate_limiter(**options)(view)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"time": 0}, "Rule(time=0, count=100): time must be between 0.001"),
-        ({"time": -1}, "Rule(time=-1, count=100): time must be between 0.001"),
-        ({"time": math.nan}, "time must be between 0.001"),
-        ({"time": math.inf}, "time must be between 0.001"),
-        ({"time": 400 * 86_400 + 1}, "400 days"),
-        ({"time": timedelta(days=401)}, "400 days"),
-        ({"time": "60"}, "time must be a number of seconds or a timedelta, got '60'"),
-        ({"time": True}, "time must be a number of seconds"),
-        ({"time": 0.0005}, "time must be between 0.001"),
-        ({"time": 1.0005}, "time must be a whole number of milliseconds"),
-        ({"count": 0}, "Rule(time=60, count=0): count must be a whole number from 1 to 1000000000, got 0"),
-        ({"count": 1.0}, "count must be a whole number"),
-        ({"count": 10**9 + 1}, "count must be a whole number from 1 to 1000000000"),
-        ({"algorithm": "sliding"}, "did you mean 'sliding_window'?"),
-        ({"name": "no good"}, "name must be 1 to 64 characters"),
-        ({"name": 'a"b'}, "name must be 1 to 64 characters"),
-    ],
-)
-def test_a_wrong_rule_names_value_and_remedy(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        Rule(**arguments)
 
 
 WRONG_TARGETS: list[Any] = [
@@ -424,7 +360,7 @@ class TestSettings:
             with pytest.raises(ConfigurationError, match=re.escape(f"MULTILIMIT_{name}={shown}")):
                 MultiLimit(app)
 
-    def test_every_wrong_value_is_told_at_once(self, app: Flask) -> None:
+    def test_all_wrong_settings_are_in_one_error(self, app: Flask) -> None:
         app.config.update(MULTILIMIT_ENABLED=1, MULTILIMIT_HEADERS="x")
 
         with pytest.raises(ConfigurationError, match=r"MULTILIMIT_ENABLED=1: .*; MULTILIMIT_HEADERS='x': "):
@@ -448,7 +384,7 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match=f"^{unknown} is not a setting; did you mean {nearest}"):
             MultiLimit(app)
 
-    def test_other_peoples_settings_are_left_alone(self, app: Flask) -> None:
+    def test_settings_of_other_extensions_are_ignored(self, app: Flask) -> None:
         app.config.update(MULTI="x", RATELIMIT_ENABLED="x", MULTILIMITED="x")
 
         MultiLimit(app)
@@ -474,7 +410,7 @@ class TestSettings:
 
         assert "secret" not in str(raised.value)
 
-    def test_a_storage_that_is_none_is_an_error(self, app: Flask) -> None:
+    def test_an_object_that_is_not_a_storage_is_an_error(self, app: Flask) -> None:
         with pytest.raises(ConfigurationError, match=r"storage=7: give a URI, a client object of redis, or a Storage"):
             MultiLimit(app, storage=7)
 

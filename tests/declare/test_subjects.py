@@ -46,7 +46,9 @@ def test_each_value_of_a_path_variable_has_a_quota(app: Flask, storage: Recordin
     assert statuses(app, "/a", "/a", "/b", "/%C3%A4%3A", "/%C3%A4%3A") == [200, 429, 200, 200, 429]
 
 
-def test_each_api_key_has_a_quota_and_who_has_none_another_limit(app: Flask, storage: RecordingStorage) -> None:
+def test_each_api_key_has_a_quota_and_requests_without_a_key_have_another_limit(
+    app: Flask, storage: RecordingStorage
+) -> None:
     MultiLimit(app, storage=storage)
     by_key = rate_limiter(type=api_key, name="api_key", rules="2/minute")
     by_ip = rate_limiter(type=LimitType.IP, rules="1/minute", exempt_when=lambda: api_key() is not None)
@@ -86,7 +88,7 @@ class TestSeveralTypesTogether:
         for pair in itertools.product(users, addresses):
             assert get(*pair) == 429, pair
 
-    def test_may_have_one_of_ones_own(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_may_contain_a_type_of_your_own(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage)
         together = rate_limiter(type=(api_key, LimitType.IP), name="key_ip", rules="1/minute")
         app.add_url_rule("/", "view", together(view()))
@@ -143,7 +145,7 @@ class TestAppsAndStorages:
         assert len(kept) == 1
 
 
-def test_subjects_that_clients_make_long_are_not_kept(app: Flask, storage: RecordingStorage) -> None:
+def test_long_subjects_of_clients_are_not_kept_in_memory(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
     limiter = rate_limiter(type=api_key, name="api_key", rules="1/minute")
     app.add_url_rule("/", "view", limiter(view()))
@@ -155,7 +157,7 @@ def test_subjects_that_clients_make_long_are_not_kept(app: Flask, storage: Recor
     assert plan._remembered_limits.cache_info().currsize == kept
 
 
-def test_addresses_that_are_none_are_not_kept_when_they_are_long() -> None:
+def test_long_text_in_place_of_an_address_is_not_kept_in_memory() -> None:
     before = addresses._network_of.cache_info().currsize
 
     assert addresses.network_of("x" * 10_000, 64) == "x" * 10_000

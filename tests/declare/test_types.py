@@ -108,7 +108,9 @@ class TestAddresses:
         ],
         ids=["IPv4", "IPv6"],
     )
-    def test_a_port_is_no_part_of_it(self, limited_app: Flask, storage: RecordingStorage, spellings: list[str]) -> None:
+    def test_a_port_is_not_part_of_the_address(
+        self, limited_app: Flask, storage: RecordingStorage, spellings: list[str]
+    ) -> None:
         """As Azure's gateway and load balancers write into X-Forwarded-For."""
         limited_app.wsgi_app = ProxyFix(limited_app.wsgi_app, x_for=1)  # type: ignore[method-assign]
         client = limit(limited_app, type=LimitType.IP)
@@ -127,7 +129,7 @@ class TestAddresses:
 
         assert statuses(client, ["::ffff:203.0.113.7", "::ffff:203.0.113.8"]) == [200, 200]
 
-    def test_what_is_no_address_is_one_subject(self, limited_app: Flask) -> None:
+    def test_text_that_is_not_an_address_is_one_subject(self, limited_app: Flask) -> None:
         client = limit(limited_app, type=LimitType.IP)
 
         assert statuses(client, ["", "", "unix:", "unix:"]) == [200, 429, 200, 429]
@@ -266,7 +268,7 @@ class TestAnonymousUsers:
 
         assert statuses(client, ["203.0.113.7", "203.0.113.8", "203.0.113.7"]) == [200, 200, 429]
 
-    def test_share_one_quota_when_told_to(self, app: Flask) -> None:
+    def test_share_one_quota_if_the_setting_says_so(self, app: Flask) -> None:
         app.config["MULTILIMIT_ANONYMOUS_USER"] = "shared"
         MultiLimit(app, user_loader=lambda: None)
         client = limit(app, type=LimitType.USER)
@@ -380,7 +382,7 @@ class TestTypesOfOnesOwn:
         with pytest.raises(ConfigurationError, match=r"'tenant' returned .*: return a str, an int, a UUID, or None"):
             client.get("/")
 
-    def test_is_asked_once_a_check(self, limited_app: Flask, client: FlaskClient) -> None:
+    def test_is_called_once_a_check(self, limited_app: Flask, client: FlaskClient) -> None:
         asked = []
 
         def tenant() -> str:
@@ -425,7 +427,7 @@ class TestTypesOfOnesOwn:
 
         assert types_and_subjects(storage) == ["tenant:a"]
 
-    def test_what_it_raises_reaches_the_app(self, limited_app: Flask, storage: RecordingStorage) -> None:
+    def test_an_exception_that_it_raises_reaches_the_app(self, limited_app: Flask, storage: RecordingStorage) -> None:
         def tenant() -> str:
             raise LookupError("no tenant")
 

@@ -11,14 +11,14 @@ from flask_multilimit.declare.validation import limiter_options, validated
 
 
 @pytest.mark.parametrize("option", ["type", "rules", "cost", "exempt_when", "charge_when", "on_rejected"])
-def test_what_is_not_to_be_trusted_names_no_callable(option: str) -> None:
+def test_data_from_outside_may_not_name_callables(option: str) -> None:
     written = {option: "module:tier"}
 
     with pytest.raises(ConfigurationError, match=f"{option}=.*names a callable, which only settings and files can"):
         validated(WrittenLimiter, "an override", written, imports=False)
 
 
-def test_options_that_only_python_can_say_may_stand_beside_data() -> None:
+def test_python_objects_may_stand_beside_data() -> None:
     options = limiter_options("here", {"type": LimitType.IP, "rules": [Rule(60, 5), "9/hour"], "charge_when": [401]})
 
     declared = Declaration.of("here", options)

@@ -81,7 +81,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("written", "message"), WRONG)
-def test_what_is_wrong_names_the_file_the_path_the_value_and_the_remedy(
+def test_a_mistake_in_a_file_names_the_file_the_path_the_value_and_the_remedy(
     written: Any, message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "limits.json"

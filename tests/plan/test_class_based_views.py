@@ -93,7 +93,7 @@ class TestFlask:
         assert statuses(app, "/", "/", "/") == [200, 200, 429]
         assert storage.windows == [[60, 120, 180]] * 3
 
-    def test_an_attribute_that_reads_like_a_method_is_none(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_an_attribute_that_reads_like_a_method_is_not_limited(self, app: Flask, storage: RecordingStorage) -> None:
         class Page(View):
             def get(self) -> str:
                 return "a helper"
@@ -109,7 +109,7 @@ class TestFlask:
 
 
 @pytest.mark.parametrize("below", [functools.partial, functools.cache])
-def test_class_based_views_are_known_below_what_tells_its_function(
+def test_class_based_views_are_found_below_decorators_that_say_what_they_wrap(
     app: Flask, storage: RecordingStorage, below: Callable[..., Any]
 ) -> None:
     class Page(MethodView):
@@ -123,7 +123,7 @@ def test_class_based_views_are_known_below_what_tells_its_function(
     assert storage.windows == [[60]]
 
 
-def test_what_has_any_attribute_is_none(app: Flask, storage: RecordingStorage) -> None:
+def test_a_mock_is_not_a_class_based_view(app: Flask, storage: RecordingStorage) -> None:
     app.add_url_rule("/", "mock", MagicMock(return_value="ok"), methods=["GET"])
 
     assert statuses(app, "/") == [200]

@@ -26,7 +26,7 @@ def lines_before_and_after(app: Flask, **change: Any) -> tuple[tuple[str, ...], 
 
 
 @pytest.mark.parametrize("shadow", [False, True])
-def test_a_ban_is_told_after_its_rules(app: Flask, *, shadow: bool) -> None:
+def test_a_difference_shows_a_ban_after_its_rules(app: Flask, *, shadow: bool) -> None:
     MultiLimit(app)
     ban = Ban(after=3, within=600, time=3600)
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules="2/minute", ban=ban, shadow=shadow)(view()))
@@ -38,7 +38,7 @@ def test_a_ban_is_told_after_its_rules(app: Flask, *, shadow: bool) -> None:
     assert after == ()
 
 
-def test_a_limiter_with_rules_by_request_is_told_with_what_changes_it(app: Flask) -> None:
+def test_a_difference_shows_the_overrides_of_rules_by_request(app: Flask) -> None:
     MultiLimit(app)
     app.add_url_rule("/", "show", rate_limiter(type=IP, rules=lambda: "2/minute", name="tier")(view()))
 

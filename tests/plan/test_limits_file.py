@@ -23,7 +23,7 @@ def file(app: Flask, tmp_path: Path) -> Path:
     return tmp_path / "limits.json"
 
 
-def test_hold_beside_the_others(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_limits_of_a_file_apply_beside_the_others(app: Flask, storage: RecordingStorage, file: Path) -> None:
     file.write_text('{"limits": {"sh*": {"type": "ip", "rules": "2/minute"}}, "application_limits": "9/hour"}')
     app.config["MULTILIMIT_APPLICATION_LIMITS"] = "8/second"
     MultiLimit(app, storage=storage)
@@ -32,7 +32,7 @@ def test_hold_beside_the_others(app: Flask, storage: RecordingStorage, file: Pat
     assert policy(ask(app)) == ["application-1s", "application-3600s", "ip-60s", "default-86400s"]
 
 
-def test_off_is_as_if_the_name_were_exempt(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_off_in_a_file_exempts_an_endpoint(app: Flask, storage: RecordingStorage, file: Path) -> None:
     file.write_text('{"limits": {"health": "off"}, "default_limits": "1/minute"}')
     MultiLimit(app, storage=storage)
     app.add_url_rule("/health", "health", view())
@@ -41,7 +41,7 @@ def test_off_is_as_if_the_name_were_exempt(app: Flask, storage: RecordingStorage
     assert statuses(app, "/health", "/health", "/", "/") == [200, 200, 200, 429]
 
 
-def test_charge_by_status(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_a_file_may_charge_by_status(app: Flask, storage: RecordingStorage, file: Path) -> None:
     file.write_text('{"limits": {"show": {"rules": "1/minute", "charge_when": [401, "5xx"]}}}')
     MultiLimit(app, storage=storage)
     answers = iter([200, 404, 401])
@@ -50,7 +50,7 @@ def test_charge_by_status(app: Flask, storage: RecordingStorage, file: Path) -> 
     assert statuses(app, "/", "/", "/", "/") == [200, 404, 401, 429]
 
 
-def test_exempt_networks(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_a_file_may_exempt_networks(app: Flask, storage: RecordingStorage, file: Path) -> None:
     file.write_text('{"limits": {"show": {"rules": "1/minute", "exempt": ["10.0.0.0/8"]}}}')
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "show", view())
@@ -61,7 +61,7 @@ def test_exempt_networks(app: Flask, storage: RecordingStorage, file: Path) -> N
     assert (outside, inside) == ([200, 429], [200, 200])
 
 
-def test_by_a_header(app: Flask, storage: RecordingStorage, file: Path) -> None:
+def test_a_file_may_limit_by_a_header(app: Flask, storage: RecordingStorage, file: Path) -> None:
     file.write_text('{"limits": {"show": {"type": "header:X-Api-Key", "rules": "1/minute"}}}')
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "show", view())
@@ -72,7 +72,7 @@ def test_by_a_header(app: Flask, storage: RecordingStorage, file: Path) -> None:
     assert asked == [200, 200, 429, 200, 429]
 
 
-def test_names_the_file_where_nothing_answers_to_a_name(app: Flask, file: Path) -> None:
+def test_a_name_in_a_file_that_no_endpoint_has_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
     file.write_text('{"limits": {"shwo": "1/minute"}}')
     MultiLimit(app)
     app.add_url_rule("/", "show", view())
@@ -81,7 +81,7 @@ def test_names_the_file_where_nothing_answers_to_a_name(app: Flask, file: Path) 
         ask(app)
 
 
-def test_names_the_file_that_is_wrong_when_the_app_starts(app: Flask, file: Path) -> None:
+def test_a_mistake_in_a_file_is_an_error_that_names_the_file(app: Flask, file: Path) -> None:
     file.write_text('{"limits": {"show": "1/mnute"}}')
 
     with pytest.raises(ConfigurationError, match=r"^limits.json: limits.show='1/mnute'"):

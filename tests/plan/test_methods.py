@@ -23,7 +23,7 @@ def get_and_post(app: Flask, times: int = 10) -> list[int]:
     return [statuses(app, *["/"] * times)[-1], ask(app, method="POST").status_code]
 
 
-def test_two_limiters_of_one_window_stand_on_one_view(app: Flask, storage: RecordingStorage) -> None:
+def test_a_view_may_have_limits_of_one_window_for_each_method(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     @app.route("/", methods=BOTH)
@@ -58,7 +58,9 @@ def test_one_of_all_methods_counts_beside_one_of_some(app: Flask, storage: Recor
         {"view": {"rules": "10/minute", "methods": ["GET"]}, "vi*": {"rules": "1/minute", "methods": ["POST"]}},
     ],
 )
-def test_in_the_settings(app: Flask, storage: RecordingStorage, limits: dict[str, Any]) -> None:
+def test_limits_in_the_settings_may_differ_by_method(
+    app: Flask, storage: RecordingStorage, limits: dict[str, Any]
+) -> None:
     app.config["MULTILIMIT_LIMITS"] = limits
     MultiLimit(app, storage=storage)
     app.add_url_rule("/", "view", view(), methods=BOTH)
@@ -66,7 +68,7 @@ def test_in_the_settings(app: Flask, storage: RecordingStorage, limits: dict[str
     assert get_and_post(app) == [200, 200]
 
 
-def test_of_the_whole_app(app: Flask, storage: RecordingStorage) -> None:
+def test_limits_of_the_whole_app_may_differ_by_method(app: Flask, storage: RecordingStorage) -> None:
     limits = [{"rules": "10/minute", "methods": ["GET"]}, {"rules": "1/minute", "methods": ["POST"]}]
     MultiLimit(app, storage=storage, application_limits=limits)
     app.add_url_rule("/", "view", view(), methods=BOTH)
@@ -74,7 +76,7 @@ def test_of_the_whole_app(app: Flask, storage: RecordingStorage) -> None:
     assert get_and_post(app) == [200, 200]
 
 
-def test_of_a_blueprint_and_a_default(app: Flask, storage: RecordingStorage) -> None:
+def test_limits_of_a_blueprint_and_a_default_may_differ_by_method(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, default_limits="1/minute")
     blueprint = rate_limiter(rules="10/minute", methods=["GET"])(Blueprint("pages", __name__))
     blueprint.add_url_rule("/", "view", view(), methods=BOTH)
@@ -83,7 +85,7 @@ def test_of_a_blueprint_and_a_default(app: Flask, storage: RecordingStorage) -> 
     assert get_and_post(app) == [200, 200]
 
 
-def test_of_methods_of_a_class(app: Flask, storage: RecordingStorage) -> None:
+def test_limits_of_the_methods_of_a_class_have_quotas_of_their_own(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage)
 
     class Login(MethodView):
@@ -125,7 +127,9 @@ def test_a_scope_that_is_named_is_shared_whatever_the_methods(app: Flask, storag
     assert get_and_post(app, 3) == [200, 429]
 
 
-def test_what_would_share_a_counter_all_the_same_is_an_error(app: Flask, storage: RecordingStorage) -> None:
+def test_limiters_of_different_methods_that_would_share_a_counter_are_an_error(
+    app: Flask, storage: RecordingStorage
+) -> None:
     """The default applies to GET alone, as the blueprint does not limit it."""
     multilimit = MultiLimit(app, storage=storage, default_limits="5/minute")
     blueprint = rate_limiter(rules="9/minute")(Blueprint("pages", __name__))

@@ -13,7 +13,8 @@ from support.asking import ask, policy, statuses, view
 if TYPE_CHECKING:
     from support.doubles import RecordingStorage
 
-STRICT, LOOSE = {"type": IP, "rules": "2/minute"}, {"type": IP, "rules": "60/minute"}
+STRICT: dict[str, Any] = {"type": IP, "rules": "2/minute"}
+LOOSE: dict[str, Any] = {"type": IP, "rules": "60/minute"}
 
 
 def at_a_blueprint(app: Flask, storage: RecordingStorage) -> MultiLimit:

@@ -22,7 +22,7 @@ def test_an_override_applies_to_an_endpoint_a_blueprint_around_it_and_a_pattern(
 
 
 @pytest.mark.parametrize("endpoint", ["show", "v1", "ap", "api.v2.*", "api.v1.show.more"])
-def test_it_applies_to_no_other(endpoint: str) -> None:
+def test_an_override_applies_to_no_other_endpoint(endpoint: str) -> None:
     assert overrides(override(endpoint, off=True)).at("api.v1.show").changes == ()
 
 

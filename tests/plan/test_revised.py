@@ -34,7 +34,7 @@ def counts(hits: Hits | None) -> list[int]:
         ({"who": "user:42", "rules": "1/minute"}, 1),
     ],
 )
-def test_an_override_of_their_scope_changes_them(change: dict[str, Any], count: int) -> None:
+def test_an_override_of_the_scope_of_hits_changes_them(change: dict[str, Any], count: int) -> None:
     (hit,) = mail()
 
     (changed,) = left(revised(mail(), overrides(override("mail", **change))))
@@ -48,11 +48,11 @@ def test_hits_that_no_override_changes_stay_the_same_object() -> None:
     assert revised(hits, overrides(override("other", off=True))) is hits
 
 
-def test_if_all_are_off_there_are_none_left() -> None:
+def test_overrides_that_switch_all_rules_off_leave_no_hits() -> None:
     assert revised(mail(), overrides(override("mail", off=True))) is None
 
 
-def test_each_part_follows_its_scope() -> None:
+def test_hits_of_several_scopes_follow_the_overrides_of_each() -> None:
     hits = Hits((*mail("2/minute; 50/hour"), *hits_for("3/minute", scope="other")))
 
     assert counts(revised(hits, overrides(override("mail", rule="user-60s", off=True)))) == [50, 3]
@@ -67,7 +67,7 @@ def test_a_ban_watches_the_keys_that_are_left() -> None:
     assert ban.watches == (hour.key,)
 
 
-def test_it_is_worked_out_once_for_the_same_overrides() -> None:
+def test_hits_are_changed_once_for_the_same_overrides() -> None:
     hits, entry = mail(), override("mail", times=2)
     doubled = overrides(entry)
 
@@ -77,7 +77,7 @@ def test_it_is_worked_out_once_for_the_same_overrides() -> None:
     assert revised(hits, overrides(override("mail", times=3))) is not first
 
 
-def test_what_does_not_fit_is_logged_once_and_asked_as_declared(caplog: pytest.LogCaptureFixture) -> None:
+def test_overrides_that_do_not_fit_hits_are_logged_once_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     clash = overrides(override("mail", rule="user-3600s", rules={"timeout": 9}))
 
     found = [revised(mail("2/minute; 3/hour"), clash) for _ in range(2)]

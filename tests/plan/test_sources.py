@@ -38,7 +38,7 @@ class TestLimitsByName:
 
         assert statuses(app, "/", "/") == [200, 429]
 
-    def test_that_nothing_answers_to_are_an_error_that_names_where_they_were_given(self, app: Flask) -> None:
+    def test_that_match_no_endpoint_are_an_error_that_names_the_setting(self, app: Flask) -> None:
         MultiLimit(app, limits={"shwo": "1/minute"})
         app.add_url_rule("/", "show", view())
 
@@ -70,7 +70,7 @@ class TestApplicationLimits:
             ]
         ]
 
-    def test_may_have_a_scope_that_outlives_the_app(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_may_share_a_scope_with_another_app(self, app: Flask, storage: RecordingStorage) -> None:
         limits = rate_limiter(rules="2/minute", scope="company")
         other = Flask("other")
         for each in (app, other):
@@ -329,7 +329,7 @@ class TestConfiguredLimits:
         assert [hit.name for hit in storage.checks[0]] == ["user-ip-60s"]
 
     @pytest.mark.parametrize("setting", ["LIMITS", "EXEMPT"])
-    def test_for_a_name_that_nobody_has_are_an_error_at_start_up(self, shop: Flask, setting: str) -> None:
+    def test_for_a_name_that_no_endpoint_has_are_an_error_at_start_up(self, shop: Flask, setting: str) -> None:
         shop.config[f"MULTILIMIT_{setting}"] = {"api.itmes": "5/minute"} if setting == "LIMITS" else ["api.itmes"]
         MultiLimit(shop)
 
@@ -478,7 +478,7 @@ def test_limits_of_every_level_are_one_check_all_or_nothing(
     assert remaining == ["3", "1", "2", "0", "0"]
 
 
-def test_an_app_may_ask_who_limits_it_while_it_serves(app: Flask, storage: RecordingStorage) -> None:
+def test_the_limits_of_an_endpoint_can_be_listed_while_the_app_serves(app: Flask, storage: RecordingStorage) -> None:
     MultiLimit(app, storage=storage, default_limits="1/minute")
     app.add_url_rule("/", "view", lambda: sorted(current_app.extensions))
 
@@ -486,7 +486,7 @@ def test_an_app_may_ask_who_limits_it_while_it_serves(app: Flask, storage: Recor
 
 
 @pytest.mark.parametrize("name", ["application", "unmatched"])
-def test_an_endpoint_may_be_called_like_a_scope_of_ours(app: Flask, storage: RecordingStorage, name: str) -> None:
+def test_an_endpoint_may_have_the_name_of_a_built_in_scope(app: Flask, storage: RecordingStorage, name: str) -> None:
     MultiLimit(
         app,
         storage=storage,

@@ -37,7 +37,7 @@ def found(plans: Plans, method: str | None, given: Mapping[str, str] = ANN) -> l
     return [(each.methods, [hit.rule.count for hit in each.applied.hits]) for each in standings]
 
 
-def test_methods_with_the_same_limits_stand_together(plans: Plans) -> None:
+def test_methods_with_the_same_limits_are_listed_together(plans: Plans) -> None:
     assert found(plans, None) == [(("GET", "HEAD"), [9]), (("OPTIONS",), []), (("POST",), [9, 3])]
 
 
@@ -50,7 +50,7 @@ def test_limiters_of_others_do_not_count_the_given_subject(plans: Plans) -> None
     assert found(plans, "GET", {"user": "7"}) == [(("GET",), [])]
 
 
-def test_types_are_told_of_limiters_that_count_somebody_else(plans: Plans) -> None:
+def test_types_of_limiters_that_count_somebody_else_are_listed(plans: Plans) -> None:
     (standing,) = standings_given(plans, "login", "GET", {"user": "7"})
 
     assert standing.types == {"ip": ("ip",)}
@@ -67,9 +67,7 @@ def test_types_are_told_of_limiters_that_count_somebody_else(plans: Plans) -> No
         ("orphan", None, 'no route leads to the endpoint "orphan", so nothing limits it'),
     ],
 )
-def test_an_endpoint_or_a_method_that_is_not_there_is_an_error(
-    plans: Plans, endpoint: Any, method: Any, told: str
-) -> None:
+def test_an_unknown_endpoint_or_method_is_an_error(plans: Plans, endpoint: Any, method: Any, told: str) -> None:
     plans.app.view_functions["orphan"] = view()
 
     with pytest.raises(ConfigurationError) as raised:
@@ -92,5 +90,5 @@ def test_a_type_that_limits_only_another_endpoint_is_known(plans: Plans) -> None
     assert found(plans, "GET", {"tenant": "a"}) == [(("GET",), [])]
 
 
-def test_who_is_exempt(plans: Plans) -> None:
+def test_endpoints_that_are_exempt_are_known(plans: Plans) -> None:
     assert {name: is_exempt(plans, name) for name in ("login", "about")} == {"login": False, "about": True}
