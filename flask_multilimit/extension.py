@@ -147,7 +147,6 @@ class MultiLimit:
         gate.install()
         app.extensions[APPLIER] = applier = ControlApplier(gate)
         gate.limiter.follow(applier.apply_overrides)
-        gate.startup.follow_changes = applier.start
         app.cli.add_command(Commands())
 
     def _gate_for(self, app: Flask, settings: Settings, sources: Sources, lists: AccessLists | None) -> AppGate:
@@ -166,8 +165,11 @@ class MultiLimit:
             plans=Plans(app, sources, subjects=subjects, key_prefix=settings.key_prefix),
             subjects=subjects,
             access=lists,
-            audience=audience_of(app, settings, limiter, self._observers),
+            audience=audience_of(
+                app, settings, limiter, self._observers, control_state=lambda: applier_of(app).state()
+            ),
             on_rejected=self._on_rejected,
+            follow_changes=lambda: applier_of(app).start(),
         )
 
     def _declared_lists(self, settings: Settings, file: FileLimits) -> AccessLists | None:

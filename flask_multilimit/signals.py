@@ -32,7 +32,7 @@ __all__ = [
 _signals = Namespace()
 
 limits_checked: NamedSignal = _signals.signal("limits-checked")
-"""Sent after every check, allowed or refused.
+"""Sent after every check, allowed or refused. A request is one check, and each limited function that it calls another.
 
 :param decision: the :class:`~flask_multilimit.Decision`; ``decision.id`` is the UUID of this check.
 :param endpoint: the endpoint, or for a service function its qualified name.

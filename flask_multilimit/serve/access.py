@@ -41,10 +41,10 @@ def listed_from(texts: Iterable[str], action: Action, where: str, *, status: Sta
         raise ConfigurationError(f"{where}: {error}") from None
 
 
-def told_at(time: Callable[[], float], deny_status: Status) -> Callable[[Listing], Listed | None]:
+def listing_resolver(time: Callable[[], float], deny_status: Status) -> Callable[[Listing], Listed | None]:
     """A function that turns an entry into a :class:`Listed` at the current ``time``; ``None`` if it has just ended."""
 
-    def told(entry: Listing) -> Listed | None:
+    def resolve(entry: Listing) -> Listed | None:
         ends_in = None if entry.until is None else entry.until - time()
         if ends_in is not None and ends_in <= 0:
             return None
@@ -57,14 +57,14 @@ def told_at(time: Callable[[], float], deny_status: Status) -> Callable[[Listing
             ends_in,
         )
 
-    return told
+    return resolve
 
 
 class AccessLists:
     """All lists of an app. Immutable: when a list changes, another one takes its place.
 
-    ``live`` are the entries that control makes while the app runs. There may be very many, so ``told`` turns an entry
-    into a :class:`Listed` only when it applies to a request.
+    ``live`` are the entries that control makes while the app runs. There may be very many, so ``resolve`` turns an
+    entry into a :class:`Listed` only when it applies to a request.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AccessLists:
         listed: Iterable[Listed] = (),
         live: Sequence[Listing] = (),
         *,
-        told: Callable[[Listing], Listed | None] | None = None,
+        resolve: Callable[[Listing], Listed | None] | None = None,
     ) -> None:
         self.declared: tuple[Listed, ...] = tuple(listed)
         """The entries that stay as long as the app runs."""
@@ -83,7 +83,7 @@ class AccessLists:
         for each in live:
             (allowed if each.kind == "allow" else denied).append(each)
         self._size = len(allowed) + len(denied)
-        self._allowed, self._denied = _Found(allowed, told), _Found(denied, told)
+        self._allowed, self._denied = _EntriesOf(allowed, resolve), _EntriesOf(denied, resolve)
         self.type_names: frozenset[str] = self._allowed.type_names | self._denied.type_names
         """Types whose subjects are listed."""
 
@@ -117,11 +117,11 @@ class AccessLists:
         return bool(self._allowed.type_names)
 
 
-class _Found:
+class _EntriesOf:
     """The entries of one action."""
 
-    def __init__(self, entries: Iterable[Listed | Listing], told: Callable[[Listing], Listed | None] | None) -> None:
-        self._told = told
+    def __init__(self, entries: Iterable[Listed | Listing], resolve: Callable[[Listing], Listed | None] | None) -> None:
+        self._resolve = resolve
         self._subjects: dict[tuple[str, str], Listed | Listing] = {}
         self._networks: Networks[Listed | Listing] = Networks(self._take(entries))
         self.type_names: frozenset[str] = frozenset(type_name for type_name, _ in self._subjects)
@@ -149,4 +149,4 @@ class _Found:
     def _shown(self, found: Listed | Listing) -> Listed | None:
         if isinstance(found, Listed):
             return found
-        return None if self._told is None else self._told(found)
+        return None if self._resolve is None else self._resolve(found)

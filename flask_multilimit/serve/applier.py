@@ -47,7 +47,6 @@ class ControlApplier:
         self.follower: ControlFollower = ControlFollower(
             store, take=self.take, report=self._report, logger=gate.app.logger
         )
-        gate.audience.watched.control_state = self._state
 
     @cached_property
     def control(self) -> Control:
@@ -97,11 +96,12 @@ class ControlApplier:
             if any(each.may_take_slots for each in document.overrides):
                 changes.may_take_slots = True  # before any check can take them
             self._gate.plans = plans
-        self._tell(document.entries)
+        self._announce(document.entries)
         self._amounts = _amounts(document.entries)
         self._gate.audience.stir()
 
-    def _state(self) -> ControlState | None:
+    def state(self) -> ControlState | None:
+        """What observers may know of the control document; ``None`` if control is off."""
         return ControlState(self.follower.version, self.follower.age, self._amounts) if self.enabled else None
 
     def plans_with(self, overrides: Sequence[Override]) -> Plans:
@@ -121,15 +121,15 @@ class ControlApplier:
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
         if not self._lists and not listings:
             return None
-        from .access import AccessLists, told_at  # noqa: PLC0415 - few apps have lists
+        from .access import AccessLists, listing_resolver  # noqa: PLC0415 - few apps have lists
 
-        told = told_at(self._now, self._gate.settings.deny_status)
-        return AccessLists(self._lists, listings, told=told)
+        resolve = listing_resolver(self._now, self._gate.settings.deny_status)
+        return AccessLists(self._lists, listings, resolve=resolve)
 
     def _now(self) -> float:
         return self.follower.in_force.time()
 
-    def _tell(self, entries: tuple[Override | Listing, ...]) -> None:
+    def _announce(self, entries: tuple[Override | Listing, ...]) -> None:
         """Log one line for each entry that is new or gone, and send the signal."""
         before, now = self._entries, {each.id: each for each in entries}
         self._entries = now

@@ -33,9 +33,16 @@ from ..engine.text import SafeLogger
 from ..signals import subject_banned
 
 
-def audience_of(app: Flask, settings: Settings, limiter: Limiter, observers: Sequence[Observer]) -> AppAudience:
+def audience_of(
+    app: Flask,
+    settings: Settings,
+    limiter: Limiter,
+    observers: Sequence[Observer],
+    *,
+    control_state: Callable[[], ControlState | None],
+) -> AppAudience:
     """Raises :class:`ConfigurationError` if an observer cannot be attached, or a setting requires another one."""
-    watched = WatchedApp(app, limiter)
+    watched = WatchedApp(app, limiter, control_state)
     attached = [observer for observer in observers if isinstance(observer, Attached)]
     traffic = None
     if settings.traffic:
@@ -98,7 +105,7 @@ class AppAudience(Audience):
             self.stir()
 
 
-def check_and_tell(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
+def check_and_report(limiter: Limiter, scope: str, applied: AppliedLimits, audience: AppAudience) -> Decision:
     """Check, wait if the limits say so, and tell ``audience`` the outcome. Raises :class:`StorageError`."""
     traffic = audience.only
     if traffic is None or applied.may_wait or limit_event.receivers:
@@ -132,7 +139,7 @@ def _check_timed(limiter: Limiter, scope: str, applied: AppliedLimits, audience:
     return decision
 
 
-def tell_of(
+def report(
     outcome: Outcome,
     audience: AppAudience,
     *,
@@ -160,15 +167,15 @@ def send_signals(app: Flask, decision: Decision, scope: str, applied: AppliedLim
 class WatchedApp:
     """What observers may ask about an app."""
 
-    def __init__(self, app: Flask, limiter: Limiter) -> None:
+    def __init__(self, app: Flask, limiter: Limiter, control_state: Callable[[], ControlState | None]) -> None:
         self.name: str = app.name
         self.limiter = limiter
         self.background: EverySecond = EverySecond(app.logger)
-        self.control_state: Callable[[], ControlState | None] = _uncontrolled
+        self._control_state = control_state
         self._bans: BanWatch | None = None
 
     def control(self) -> ControlState | None:
-        return self.control_state()
+        return self._control_state()
 
     def health(self) -> Health:
         return self.limiter.health()
@@ -185,10 +192,6 @@ class WatchedApp:
 
     def leases(self) -> int:
         return sum(len(layer) for layer in layers_of(self.limiter.outermost) if isinstance(layer, HoldsUnits))
-
-
-def _uncontrolled() -> None:
-    """The control state of an app without control."""
 
 
 def _traffic(app: Flask, settings: Settings, watched: WatchedApp) -> Traffic:
@@ -229,7 +232,7 @@ def _reject_without_traffic(settings: Settings) -> None:
             )
 
 
-def tell_of_bans(app: Flask, settings: Settings, decision: Decision, scope: str, applied: AppliedLimits) -> None:
+def report_bans(app: Flask, settings: Settings, decision: Decision, scope: str, applied: AppliedLimits) -> None:
     """Report the bans that began with ``decision``, which was made at ``scope``."""
     for ban in decision.bans:
         if ban.begun and not ban.hit.shadow:

@@ -25,15 +25,17 @@ from .verdict import AccessCheck, Verdicts
 class AppGate(AppState):
     """Decides every request of one app.
 
-    A request is checked once, in one command: by the decorator of its view, or else after all ``before_request``
+    A request is checked once, in one check: by the decorator of its view, or else after all ``before_request``
     functions, which may find out who the user is. If the request ends before that, because a function answers or
     raises, the limits that are not the view's own are checked then.
     """
 
     on_rejected: Reaction | None
+    follow_changes: Callable[[], None]
+    """As for :class:`.Startup`."""
 
     def __post_init__(self) -> None:
-        self.startup: Startup = Startup(self)
+        self.startup: Startup = Startup(self, follow_changes=self.follow_changes)
         self._records = Records(self.app)
         refusals = Refusals(self.app, on_rejected=self.on_rejected)
         self._lists = AccessCheck(self, refusals)

@@ -175,8 +175,8 @@ class _Negotiated(HTTPException):
             return _page(self, self.description)
         if chosen == "text/plain":
             return f"{self.description}\n"
-        told = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
-        return json.dumps(told, ensure_ascii=False) + "\n"
+        problem = {"type": "about:blank", "title": self.name, "status": self.code, "detail": self.description}
+        return json.dumps(problem, ensure_ascii=False) + "\n"
 
     def get_headers(self, environ: Any = None, scope: dict[str, Any] | None = None) -> list[tuple[str, str]]:
         fields = dict(super().get_headers(environ, scope))
@@ -261,17 +261,17 @@ def _problem(detail: str | None, violations: tuple[_Violation, ...]) -> dict[str
         "status": 429,
         "detail": detail,
         "violated-policies": [name for name, *_ in violations],
-        "violations": [_told_of(violation) for violation in violations],
+        "violations": [_members_of(violation) for violation in violations],
     }
 
 
-def _told_of(violation: _Violation) -> dict[str, Any]:
+def _members_of(violation: _Violation) -> dict[str, Any]:
     name, count, window, wait, banned = violation
     if banned:
         return {"policy": name, "banned": True, "retry-after": wait}
-    told: dict[str, Any] = {"policy": name, "limit": count}
-    told |= {"unit": CONCURRENT_REQUESTS} if window is None else {"window": window}
-    return told if wait is None else told | {"retry-after": wait}
+    members: dict[str, Any] = {"policy": name, "limit": count}
+    members |= {"unit": CONCURRENT_REQUESTS} if window is None else {"window": window}
+    return members if wait is None else members | {"retry-after": wait}
 
 
 @lru_cache(maxsize=256)  # a client that keeps calling gets the same text for a second

@@ -11,7 +11,7 @@ from ..engine import ConfigurationError, Decision, Hit, StorageError
 from ..engine.text import SafeLogger
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
-from .audience import tell_of
+from .audience import report
 from .state import AppState, Record, Records
 
 
@@ -60,7 +60,7 @@ class Settlement:
         if settled.settled != before.settled:
             scope = getattr(decision.hits, "scope", None) or OTHERS
             outcome: Outcome = "settled" if units else "refunded"
-            tell_of(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
+            report(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
         return settled
 
     def at_response(self, response: Response, record: Record) -> None:

@@ -21,10 +21,10 @@ from .state import AppState
 class Startup:
     """Starts one app: checks its limits once, and begins to follow changes once in each process."""
 
-    def __init__(self, in_force: AppState) -> None:
+    def __init__(self, in_force: AppState, *, follow_changes: Callable[[], None]) -> None:
+        """``follow_changes`` applies the changes made so far, and from now on those that follow."""
         self._in_force = in_force
-        self.follow_changes: Callable[[], None] = _nothing
-        """Applies the changes made so far, and from now on those that follow."""
+        self._follow_changes = follow_changes
         self.checked: bool = False
         """Whether the limits were checked, so requests are served."""
         self.finished: bool = False
@@ -64,7 +64,7 @@ class Startup:
             with self._lock:
                 if not self.finished:
                     self.finished = True
-                    self.follow_changes()
+                    self._follow_changes()
                     self._in_force.audience.begin()
 
     def validate(self) -> None:
@@ -126,10 +126,6 @@ def _settings_of_flask_limiter(app: Flask) -> list[str]:
     return [
         f"{left[0]} is a setting of Flask-Limiter, which MultiLimit does not read; its settings begin with MULTILIMIT_"
     ]
-
-
-def _nothing() -> None:
-    """There are no changes to follow without control."""
 
 
 def warn_where_no_threads_run(app: Flask, settings: Settings) -> None:

@@ -15,7 +15,7 @@ from ..plan.endpoint import Plan
 from ..plan.hits import ENDED_REQUEST, AppliedLimits
 from ..plan.sources import UNMATCHED_SCOPE
 from ..signals import limit_event, limits_checked, notify, request_denied, request_rejected, shadow_rejected
-from .audience import check_and_tell, send_signals, tell_of, tell_of_bans
+from .audience import check_and_report, report, report_bans, send_signals
 from .refusal import AccessDenied, RateLimitExceeded, Refusals
 from .settle import Settlement, require_response
 from .state import NO_PLAN, AppState, Record, Records
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Verdicts:
-    """Decides the checks of one app. Each check is one command."""
+    """Decides the checks of one app."""
 
     def __init__(
         self, in_force: AppState, records: Records, refusals: Refusals, lists: AccessCheck, settlement: Settlement
@@ -110,7 +110,7 @@ class Verdicts:
         on = self._in_force
         try:
             if on.audience.present or limit_event.receivers:
-                decision = check_and_tell(on.limiter, scope, applied, on.audience)
+                decision = check_and_report(on.limiter, scope, applied, on.audience)
             else:
                 decision = on.limiter.check(hits)
                 if applied.may_wait:
@@ -125,7 +125,7 @@ class Verdicts:
         if limits_checked.receivers or shadow_rejected.receivers or request_rejected.receivers:
             send_signals(on.app, decision, scope, applied)
         if applied.has_bans and not decision.allowed:
-            tell_of_bans(on.app, on.settings, decision, scope, applied)
+            report_bans(on.app, on.settings, decision, scope, applied)
         return decision
 
 
@@ -165,13 +165,13 @@ class AccessCheck:
         if listed.action == "deny":
             self._deny(listed)
         if record.plan.limiters or record.plan is NO_PLAN:  # otherwise everyone passes, listed or not
-            tell_of("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
+            report("allow_listed", self._in_force.audience, endpoint=self._endpoint(), decided_by="list")
         return "allowed"
 
     def _deny(self, listed: Listed) -> NoReturn:
         outcome: Outcome = "banned" if listed.banned else "denied"
         who = self._named(listed.who)
-        tell_of(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
+        report(outcome, self._in_force.audience, endpoint=self._endpoint(), decided_by="list", who=who)
         notify(request_denied, self._in_force.app, listed=listed, endpoint=current_request().endpoint)
         raise self._refusals.denied(listed, self._in_force.settings)
 

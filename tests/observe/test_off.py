@@ -69,7 +69,7 @@ def test_traffic_is_a_handful_of_calls() -> None:
     assert not less
     assert more == Counter(
         {
-            "serve/audience.py:check_and_tell": 1,
+            "serve/audience.py:check_and_report": 1,
             "observe/traffic/counting.py:count_admitted": 1,
         }
     )
