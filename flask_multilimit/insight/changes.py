@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,20 +57,7 @@ class ChangesInForce(Described):
     shared: bool
     problem: str
     """Why the newest changes cannot be applied."""
-    override: int
-    ban: int
-    deny: int
-    allow: int
-
-
-@dataclass(frozen=True, slots=True)
-class EntryCounts(Described):
-    """The number of entries of each kind."""
-
-    override: int
-    ban: int
-    deny: int
-    allow: int
+    counts: Mapping[Kind, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +78,8 @@ class Entries(Described):
     q: str
     entries: tuple[Entry, ...]
     """The latest first."""
-    counts: EntryCounts
+    counts: Mapping[Kind, int]
+    """The number of entries of each kind."""
     declared: tuple[DeclaredEntry, ...]
     problem: str
     """Why the entries are not the newest."""
@@ -141,7 +129,7 @@ def changes_in_force(gate: AppGate) -> ChangesInForce:
     applier = applier_of(gate.app)
     kinds = Counter(each.kind for each in document_in_force(gate).entries)
     problem = str(applier.control.problem or "")
-    return ChangesInForce(applier.enabled, applier.control.shared, problem, *(kinds[kind] for kind in KINDS))
+    return ChangesInForce(applier.enabled, applier.control.shared, problem, {each: kinds[each] for each in KINDS})
 
 
 def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: int | None = None) -> Entries:
@@ -161,7 +149,7 @@ def entries(gate: AppGate, *, kind: str = "", q: str = "", page: int = 1, rows: 
         kind=kind,
         q=q,
         entries=tuple(entry_of(each, idle=each.id in idle) for each in shown),
-        counts=EntryCounts(*(kinds[each] for each in KINDS)),
+        counts={each: kinds[each] for each in KINDS},
         declared=declared_entries(gate),
         problem=problem,
         paging=paging,

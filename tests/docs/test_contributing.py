@@ -29,4 +29,12 @@ def test_a_recipe_is_short(recipe: str) -> None:
 
 
 def test_there_is_a_recipe_for_each_of_the_usual_additions() -> None:
-    assert {"a storage", "an algorithm", "a header dialect", "a metric", "an alert", "a ban list"} <= set(RECIPES)
+    assert {
+        "a storage",
+        "an algorithm",
+        "a header dialect",
+        "a metric",
+        "an alert",
+        "a ban list",
+        "a control entry",
+    } <= set(RECIPES)

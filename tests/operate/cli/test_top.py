@@ -65,7 +65,7 @@ BUSY = Now(
     subjects=(refused("ip", "203.0.113.7", 100), refused("user", "a" * 60, 50)),
     bans_in_force=(),
     storage=STORAGE,
-    changes=ChangesInForce(True, True, "", 0, 0, 0, 0),
+    changes=ChangesInForce(True, True, "", {}),
 )
 
 
