@@ -562,6 +562,14 @@ def a_default_limit_with_the_text_of_another(lib: Library) -> str:
     return times(2, app) + " | " + times(1, app, method="POST")
 
 
+def functions_that_are_called_by_some_requests(lib: Library) -> str:
+    app, limiter = lib.shop(default_limits=["2/minute"])
+    for overrides in (True, False):
+        send = limiter.limit("9/minute", override_defaults=overrides)(_view(int(overrides)))
+        app.get(f"/{overrides}", endpoint=f"{overrides}")(lambda send=send: send() if "send" in request.args else "ok")
+    return " | ".join(times(1, app, f"/{each}?send") + " " + times(3, app, f"/{each}") for each in (True, False))
+
+
 def functions_with_different_limits_in_one_view(lib: Library) -> str:
     app, limiter = lib.shop()
 
