@@ -35,6 +35,7 @@ from .plan.hits import ASKER, Applied, hits_of
 from .plan.plans import Plans
 from .plan.sources import Sources
 from .plan.standings import about_given, require_known_rules, standings_at, standings_given
+from .serve.access import AccessLists, Action, listed_from
 from .serve.applier import APPLIER, ControlApplier, applier_of
 from .serve.audience import audience_of
 from .serve.gate import AppGate, gate_in_force, gate_of
@@ -43,7 +44,6 @@ from .signals import notify, storage_failed, storage_recovered
 
 if TYPE_CHECKING:
     from .control.control import Control
-    from .serve.access import AccessLists, Action
 
 T = TypeVar("T")
 U = TypeVar("U", bound=UserLoader)
@@ -184,8 +184,6 @@ class MultiLimit:
         ]
         if not any(texts for texts, _, _ in given):
             return None
-        from .serve.access import AccessLists, listed_from  # noqa: PLC0415 - few apps have lists
-
         return AccessLists(chain.from_iterable(listed_from(*each, status=settings.deny_status) for each in given))
 
     def user_loader(self, function: U) -> U:

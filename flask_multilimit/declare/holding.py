@@ -9,15 +9,13 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from flask import Request
 
 from ..engine import Decision
+from ..engine.slots import KEEPER
 from .subjects import request_if_any
-
-if TYPE_CHECKING:
-    from ..engine.slots import Keeper
 
 
 class Holder:
@@ -40,13 +38,7 @@ class Holder:
         self.ended = True
         decisions, self.decisions = self.decisions, []
         if decisions:
-            _keeper().release_all(decisions)
-
-
-def _keeper() -> Keeper:
-    from ..engine.slots import KEEPER  # noqa: PLC0415 - few limits hold slots
-
-    return KEEPER
+            KEEPER.release_all(decisions)
 
 
 _call: ContextVar[tuple[Holder, Request | None] | None] = ContextVar("multilimit_held", default=None)
@@ -150,7 +142,7 @@ def _with_slots(result: Any, holder: Holder) -> Any:
 def _end_later(holder: Holder) -> None:
     """End ``holder`` in another thread, because garbage may be collected at any point of any code."""
     if not holder.ended:
-        _keeper().later(holder.end)
+        KEEPER.later(holder.end)
 
 
 async def _awaited(coroutine: CoroutineType[Any, Any, Any], holder: Holder) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from math import inf, isfinite
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 from .algorithms.base import COUNTED
@@ -19,6 +19,7 @@ from .forks import notify_child
 from .hits import PEEKED, Hit, Hits, several_hits
 from .reply import head
 from .rules import LONGEST
+from .slots import KEEPER, that_keeps_slots
 from .storage import (
     Health,
     Layers,
@@ -29,9 +30,6 @@ from .storage import (
     storage_from,
     with_leases,
 )
-
-if TYPE_CHECKING:
-    from .slots import Keeper
 
 MOST_SETTLEMENTS = 10_000
 """The most checks whose settlements a limiter remembers. Beyond that, it forgets the oldest."""
@@ -82,8 +80,6 @@ class Limiter:
         self._settled = _Settlements()
         self._holding: Storage | None = None
         self._keeps_slots: Any = None
-        self._keeper: Any = None
-        """Holds the slots of this process; ``None`` until there is one."""
         self._apply_overrides: Callable[[Hits], Hits | None] | None = None
 
     def follow(self, apply_overrides: Callable[[Hits], Hits | None]) -> None:
@@ -226,7 +222,7 @@ class Limiter:
         if changed := [charge for charge in charges if charge.units != charge.hit.cost]:
             self._storage.settle(decision.id, changed)
             if slots := {charge.hit.key for charge in changed if charge.hit.rule.holds_slots}:
-                self._find_keeper().forget(decision, slots)
+                KEEPER.forget(decision, slots)
         return decision.after_settlement(after)
 
     def refund(self, decision: Decision, hits: Iterable[Hit] | None = None) -> Decision:
@@ -248,12 +244,9 @@ class Limiter:
         :meth:`release`. Otherwise they expire after their ``timeout``. Raises :class:`ConfigurationError` if the
         storage keeps no slots."""
         if self._holding is not self._storage:  # looked up once: it takes longer than all the rest
-            from .slots import that_keeps_slots  # noqa: PLC0415 - few limits hold slots
-
             self._keeps_slots, self._holding = that_keeps_slots(self._storage), self._storage
-            self._find_keeper()
         try:
-            self._keeper.hold(self._keeps_slots, decision)
+            KEEPER.hold(self._keeps_slots, decision)
         except (AttributeError, TypeError, ValueError):
             require_decision(decision)  # only on an error: slots are held and released all the time
             raise
@@ -262,20 +255,13 @@ class Limiter:
         """Give back the slots that ``decision`` has taken by :class:`.Concurrent` rules, in at most one round trip.
         Charges of other rules stay. Slots that cannot be given back now are tried again in the background, and expire
         after their ``timeout``."""
-        keeper = self._find_keeper() if self._keeper is None else self._keeper
         try:
-            held = keeper.release(decision)
+            held = KEEPER.release(decision)
         except AttributeError:
             require_decision(decision)
             raise
         if not held:
-            keeper.release_unheld(self._storage, decision)
-
-    def _find_keeper(self) -> Keeper:
-        from .slots import KEEPER  # noqa: PLC0415 - few limits hold slots
-
-        self._keeper = KEEPER
-        return KEEPER
+            KEEPER.release_unheld(self._storage, decision)
 
     def reset(self, hits: Iterable[Hit | str]) -> None:
         """Reset the quotas of ``hits``, or of keys in the storage, at once and for everyone who shares them."""
@@ -288,8 +274,7 @@ class Limiter:
         """Give back units of leases, end the thread that probes a failed storage, and close the connections that were
         opened here, but not those of a client object. Slots that are still held expire."""
         self._storage.close()
-        if self._keeper is not None:
-            self._keeper.forget_all(self._storage)
+        KEEPER.forget_all(self._storage)
 
 
 def _key_of(hit: Hit | str) -> str:
@@ -332,13 +317,13 @@ class _Block:
             raise ConfigurationError("limiter.slot(hits) is for one block: call slot() again for the next") from None
         self._decision = decision = limiter.check(hits)
         if limiter._holding is limiter._storage:  # as usual: what hold() does, in a call less
-            limiter._keeper.hold(limiter._keeps_slots, decision)
+            KEEPER.hold(limiter._keeps_slots, decision)
         else:
             limiter.hold(decision)
         return decision
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.limiter._keeper.release(self._decision)  # only what this process holds: after a fork, the parent does
+        KEEPER.release(self._decision)  # only what this process holds: after a fork, the parent does
 
 
 def unasked(hits: tuple[Hit, ...]) -> Decision:

@@ -18,13 +18,13 @@ from ..engine.text import SafeLogger
 from ..observe.events import ControlState
 from ..plan.plans import Plans
 from ..signals import control_changed, control_failed, notify
+from .access import AccessLists, Listed, listing_resolver
 from .gate import AppGate, gate_of
 
 if TYPE_CHECKING:
     from ..control.control import Control
     from ..control.entries import Listing, Override
     from ..plan.overrides import Overrides
-    from .access import AccessLists, Listed
 
 APPLIER = "multilimit.applier"
 """The key of an app's applier in ``app.extensions``."""
@@ -121,8 +121,6 @@ class ControlApplier:
     def _access(self, listings: Sequence[Listing]) -> AccessLists | None:
         if not self._lists and not listings:
             return None
-        from .access import AccessLists, listing_resolver  # noqa: PLC0415 - few apps have lists
-
         resolve = listing_resolver(self._now, self._gate.settings.deny_status)
         return AccessLists(self._lists, listings, resolve=resolve)
 

@@ -8,6 +8,7 @@ from flask import Response, has_request_context
 
 from ..declare.holding import Holder, holder_of_call
 from ..engine import ConfigurationError, Decision, Hit, StorageError
+from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
 from ..observe.events import OTHERS, Outcome
 from ..plan.hits import Applied, AppliedLimits
@@ -49,8 +50,6 @@ class Settlement:
         return holder_of_request
 
     def _let_expire(self, decision: Decision) -> None:
-        from ..engine.slots import KEEPER  # noqa: PLC0415 - few limits hold slots
-
         KEEPER.let_expire(decision)
 
     def settle(self, decision: Decision, units: int, hits: Iterable[Hit] | None = None) -> Decision:

@@ -12,6 +12,7 @@ from ..config import Settings
 from ..declare.subjects import LimitType
 from ..engine import ConfigurationError, ConfigurationWarning, Limiter
 from ..engine.forks import notify_child
+from ..engine.slots import that_keeps_slots
 from ..engine.storage.addresses import redacted
 from ..engine.text import SafeLogger
 from ..engine.threads import threads_run
@@ -84,8 +85,6 @@ class Startup:
         on = self._in_force
         for plan in on.plans.planned.values():
             if any(rule.holds_slots for limiter in plan.limiters for _, rule in limiter.rules):
-                from ..engine.slots import that_keeps_slots  # noqa: PLC0415 - few limits hold slots
-
                 try:
                     that_keeps_slots(on.limiter.outermost)
                 except ConfigurationError as error:
