@@ -15,9 +15,13 @@ from ..engine.rules import UNITS
 _UNITS: dict[float, str] = {seconds: unit for unit, seconds in UNITS.items()}
 
 
+LATEST = 253_402_300_799.0
+"""The end of the year 9999."""
+
+
 def duration(seconds: float | None) -> str:
-    """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for infinity."""
-    if seconds is None or math.isinf(seconds):
+    """``1.5 s``, ``12 min``, ``3.2 h``; ``never`` for a time after the last year of calendars."""
+    if seconds is None or seconds > LATEST:
         return "never"
     if seconds >= 3600:
         seconds = 60 * math.ceil(seconds / 60)  # a moment after two hours were set, this still shows two hours
@@ -29,10 +33,6 @@ def duration(seconds: float | None) -> str:
 
 def _short(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0") if number < 100 else f"{number:.0f}"
-
-
-LATEST = 253_402_300_799.0
-"""The end of the year 9999."""
 
 
 def instant(at: float) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from flask import Flask
 from flask_wtf.csrf import CSRFProtect  # type: ignore[import-untyped]
 
 from flask_multilimit import MultiLimit
+from flask_multilimit.control.store import Change
 from flask_multilimit.dashboard import Dashboard
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage import MemoryStorage
@@ -412,3 +414,20 @@ def test_changes_say_that_the_storage_is_away() -> None:
     assert answer.status_code == 503
     assert "it is asleep" in answer.text
     assert "The storage does not answer." in page
+
+
+@pytest.mark.parametrize(
+    ("since", "until"), [(1e308, None), (1e12, 1e308), (-1e308, 1e300), (253_402_300_800.0, 253_402_300_801.0)]
+)
+def test_an_entry_beyond_the_last_year_of_calendars_is_shown(app: Flask, since: float, until: float | None) -> None:
+    listed = {"id": "0123abcd", "kind": "deny", "who": "192.0.2.1", "since": since, "until": until}
+    rule = {"id": "0123abce", "kind": "override", "endpoint": "show", "rule": "ip-60s", "rules": "9/minute"}
+    entries = [listed, {**rule, "since": since, "until": until}]
+    store = applier_of(app).follower.store
+    change = Change(at=since, author="", reason="", what="set", entry="deny 192.0.2.1", id="0123abcd", replaces="")
+    store.write(store.read("").stamp, json.dumps({"format": 1, "entries": entries}), change)
+    ada = browser_of("ada", app)
+
+    for page in ("", "limits", "lists", "history", "subject?who=192.0.2.1", "api/lists", "api/history", "api/limits"):
+        assert ada.get(ROOT + page).status_code == 200, page
+    assert "deny 0123abcd" in app.test_cli_runner().invoke(args=["multilimit", "why", "192.0.2.1"]).output

@@ -167,3 +167,29 @@ def test_only_so_many_requests_and_clients_count_and_the_page_says_so(
     assert "only the first 20 requests count" in of_requests
     assert "10 requests of 10 clients" in of_clients
     assert "only the first 10 requests count" in of_clients
+
+
+def zstd_with_a_window_of(log: int) -> bytes:
+    """A log that a decoder could read only with a window of so much memory."""
+    zstandard = pytest.importorskip("zstandard")
+    parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=True)
+    packed = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return bytes(packed.compress(LOG * 1000) + packed.flush())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x28\xb5\x2f\xfd\xff\xff\xff",
+        b"\x1f\x8b\x08\0\0\0\0\0\0\0abc",
+        LOG.replace(b"/2026:", b"/9999:"),
+        LOG.replace(b"/2026:", b"/0001:"),
+    ],
+    ids=["broken zstd", "broken gzip", "year 9999", "year 1"],
+)
+def test_no_log_is_an_error_of_the_server(ada: FlaskClient, content: bytes) -> None:
+    assert upload(ada, content).status_code in {200, 400}
+
+
+def test_a_log_that_needs_too_much_memory_to_unpack_is_no_error_of_the_server(ada: FlaskClient) -> None:
+    assert upload(ada, zstd_with_a_window_of(30)).status_code == 400

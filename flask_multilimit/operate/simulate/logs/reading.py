@@ -287,7 +287,9 @@ def _blocks_of_lines(raw: IO[bytes], file: LogFile, most_bytes: int | None) -> I
 def _read(raw: IO[bytes], file: LogFile) -> bytes:
     try:
         return raw.read(BLOCK)
-    except _DAMAGED as error:
+    except Exception as error:
+        if not isinstance(error, _DAMAGED) and type(error).__name__ != "ZstdError":  # either module has its own
+            raise
         file.broken = str(error) or type(error).__name__
         return b""
 
