@@ -120,7 +120,7 @@ def type_from(type_: object) -> tuple[Any, str | None]:
     found = tuple(_type_from_text(part.strip()) if _is_text(part) else part for part in parts)
     own = [part for part in parts if _is_text(part) and part.strip().lower() not in TYPES]
     name = own[0].strip().rpartition(":")[2].rpartition(".")[2].lower() if len(own) == 1 else ""
-    single = len(found) == 1 and not isinstance(type_, (tuple, list))
+    single = len(found) == 1 and (not isinstance(type_, (tuple, list)) or _is_text(parts[0]))
     return found[0] if single else found, name if re.fullmatch(NAME_PATTERN, name) else None
 
 

@@ -406,11 +406,11 @@ def test_rules_by_request_that_let_nothing_pass_ban_nobody(app: Flask, either: A
 def test_two_bans_of_one_view(app: Flask, either: Any) -> None:
     MultiLimit(app, storage=either)
     view_ = rate_limiter(type=LimitType.IP, rules="2/minute", ban=BAN)(view())
-    view_ = rate_limiter(type=(LimitType.IP, LimitType.DEFAULT), rules="1/minute", ban=Ban(after=1, time=60))(view_)
+    view_ = rate_limiter(type=lambda: "x", name="own", rules="1/minute", ban=Ban(after=1, time=60))(view_)
     app.add_url_rule("/", "view", view_)
 
     assert statuses(app, "/", "/") == [200, 429]
-    assert ask(app).headers["RateLimit-Policy"] == '"ip-default-60s";q=1;w=60, "ip-default-ban";q=0, "ip-60s";q=2;w=60'
+    assert ask(app).headers["RateLimit-Policy"] == '"own-60s";q=1;w=60, "own-ban";q=0, "ip-60s";q=2;w=60'
 
 
 def test_limiters_of_one_scope_and_one_view_that_have_the_same_ban_have_one(app: Flask, either: Any) -> None:

@@ -40,7 +40,7 @@ def app(app: Flask, redis_client: redis.Redis, clock: Clock) -> Flask:
     options: dict[str, Any] = {
         "plain": {},
         "cost": {"cost": lambda: 2},
-        "free": {"cost": 0},
+        "free": {"cost": lambda: 0},
         "exempt": {"exempt_when": lambda: True},
         "dynamic": {"rules": lambda: "50/minute"},
         "kept": {"charge_when": lambda _: True},
