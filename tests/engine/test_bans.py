@@ -14,11 +14,11 @@ from flask_multilimit.engine import Ban, ConfigurationError, Hits, Limiter, Rule
 from flask_multilimit.engine.algorithms import ALGORITHMS, BAN
 
 
-def test_defaults_are_three_refusals_in_ten_minutes_an_hour_and_twice_as_long_each_time_up_to_a_day() -> None:
+def test_the_default_ban_is_an_hour_after_three_refusals_in_ten_minutes() -> None:
     assert Ban() == Ban(after=3, within=600, time=3600, factor=2, most=86_400)
 
 
-def test_durations_may_be_timedeltas() -> None:
+def test_the_durations_of_a_ban_may_be_timedeltas() -> None:
     ban = Ban(within=timedelta(minutes=10), time=timedelta(hours=1), most=timedelta(days=1))
 
     assert ban == Ban()
@@ -48,17 +48,17 @@ def test_durations_may_be_timedeltas() -> None:
         ({"factor": True}, "factor must be a number from 1"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_value(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_of_a_ban_is_an_error_that_shows_its_value(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^Ban\(.*\): {message}"):
         Ban(**options)
 
 
-def test_everything_that_is_wrong_is_named() -> None:
+def test_an_error_about_a_ban_names_every_wrong_argument() -> None:
     with pytest.raises(ConfigurationError, match=r"after must be .*; factor must be"):
         Ban(after=0, factor=0)
 
 
-def test_it_cannot_be_changed_and_equal_ones_are_one() -> None:
+def test_a_ban_is_immutable_and_compared_by_value() -> None:
     with pytest.raises(FrozenInstanceError):
         Ban().after = 5  # type: ignore[misc]
 
@@ -66,12 +66,12 @@ def test_it_cannot_be_changed_and_equal_ones_are_one() -> None:
     assert pickle.loads(pickle.dumps(Ban(after=5))) == copy.deepcopy(Ban(after=5)) == Ban(after=5)
 
 
-def test_it_is_told_in_words() -> None:
+def test_a_ban_is_shown_in_words() -> None:
     assert str(Ban()) == "ban of 3600 s after 3 refusals in 600 s, 2 times as long each time, at most 86400 s"
     assert str(Ban(time=60, factor=1)) == "ban of 60 s after 3 refusals in 600 s"
 
 
-def test_no_rule_is_a_ban() -> None:
+def test_a_ban_is_no_rule_and_no_algorithm_of_rules() -> None:
     assert BAN not in ALGORITHMS
     with pytest.raises(ConfigurationError, match="algorithm must be one of"):
         Rule(algorithm=BAN)
@@ -79,7 +79,7 @@ def test_no_rule_is_a_ban() -> None:
         hits_for([Ban()], scope="s")  # type: ignore[list-item]
 
 
-def test_hits_of_a_ban_can_be_packed_away() -> None:
+def test_hits_with_a_ban_survive_pickling() -> None:
     hits = hits_for("1/minute", scope="s", ban=Ban())
 
     again = pickle.loads(pickle.dumps(hits))
@@ -89,7 +89,7 @@ def test_hits_of_a_ban_can_be_packed_away() -> None:
     assert Limiter().check(again).allowed
 
 
-def test_its_key_is_beside_those_of_its_rules_in_the_same_slot() -> None:
+def test_the_key_of_a_ban_is_in_the_slot_of_its_rules() -> None:
     rule, ban = hits_for("1/minute", scope="s", subject="ada", type="user", ban=Ban(within=90))
 
     assert rule.key == "rate_limit:{s}:user:ada:sliding_window:60000"
@@ -97,11 +97,11 @@ def test_its_key_is_beside_those_of_its_rules_in_the_same_slot() -> None:
     assert ban.name == "user-ban"
 
 
-def test_hits_without_a_ban_have_none() -> None:
+def test_hits_without_a_ban_have_no_bans() -> None:
     assert hits_for("1/minute; 5/hour", scope="s").bans == ()
 
 
-def test_a_decision_without_bans_tells_of_none() -> None:
+def test_a_decision_without_a_ban_has_no_bans() -> None:
     decision = Limiter().check(hits_for("1/minute", scope="s"))
 
     assert (decision.ban, decision.bans) == (None, ())

@@ -29,7 +29,7 @@ def test_hits_for_refuses_a_wrong_kind_of_value(option: str, wrong: Any, message
 
 
 @pytest.mark.parametrize("wrong", [None, 1, "false"])
-def test_a_hit_whose_shadow_is_no_boolean_would_never_refuse(wrong: Any) -> None:
+def test_the_shadow_of_a_hit_is_true_or_false(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"shadow=.*give True or False"):
         Hit("key", Rule(60, 5), shadow=wrong)
 

@@ -95,14 +95,14 @@ def test_a_key_has_one_pair_of_braces_with_something_in_it(scope: str, subject: 
 
 
 @given(any_text, any_text, any_tag)
-def test_the_hash_tag_is_what_was_asked_for(scope: str, subject: str, tag: HashTag) -> None:
+def test_the_hash_tag_is_the_chosen_part_of_the_key(scope: str, subject: str, tag: HashTag) -> None:
     key = hits_for("1/second", scope=scope, subject=subject, hash_tag=tag)[0].key
 
     assert hash_tag_of(key) == (escape_scope(scope) if tag == "scope" else escape_subject(subject) or "*")
 
 
 @given(any_text, any_text.filter(bool), any_tag)
-def test_a_place_tells_the_scope_and_never_the_subject(scope: str, subject: str, tag: HashTag) -> None:
+def test_a_key_in_a_log_line_shows_the_scope_and_never_the_subject(scope: str, subject: str, tag: HashTag) -> None:
     marked = f"somebody{subject}"
     place = without_subject(hits_for("1/second", scope=scope, subject=marked, hash_tag=tag)[0].key)
 

@@ -28,7 +28,7 @@ HUGE = 10**5000
 # Good input
 
 
-def test_a_rule_left_out_is_a_hundred_a_minute_by_the_sliding_window() -> None:
+def test_the_default_rule_is_a_hundred_a_minute_by_the_sliding_window() -> None:
     assert (Rule().time, Rule().count, Rule().algorithm, Rule().name) == (60, 100, "sliding_window", None)
 
 
@@ -94,30 +94,32 @@ BAD_NUMBERS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "time",
-    [
-        *BAD_NUMBERS,
-        *(0.0009, 0.0005, 0.0015, 1e-9, 5e-324, 1000.0005, 34_559_999.9995),
-        *(LONGEST + 0.001, LONGEST + 1, 10**9),
-        *(timedelta(0), timedelta(seconds=-1), timedelta(microseconds=1), timedelta(microseconds=1500)),
-        *(timedelta(days=401), timedelta.max),
-    ],
-    ids=brief,
-)
-def test_a_time_that_is_none_is_an_error(time: Any) -> None:
-    with pytest.raises(ConfigurationError, match="time"):
-        Rule(time=time)
+BAD_TIMES = [
+    *(0.0009, 0.0005, 0.0015, 1e-9, 5e-324, 1000.0005, 34_559_999.9995),
+    *(LONGEST + 0.001, LONGEST + 1, 10**9),
+    *(timedelta(0), timedelta(seconds=-1), timedelta(microseconds=1), timedelta(microseconds=1500)),
+    *(timedelta(days=401), timedelta.max),
+]
+GIVEN = [each for each in BAD_NUMBERS if each is not None]
+BAD_ARGUMENTS: dict[str, tuple[str, list[Any]]] = {
+    "time": ("sliding_window", [*BAD_NUMBERS, *BAD_TIMES]),
+    "count": ("sliding_window", [*BAD_NUMBERS, 1.0, 1.5, 100.0, MOST + 1, "100/minute"]),
+    "burst": ("token_bucket", [*GIVEN, 1.0, MOST + 1]),
+    "max_delay": ("leaky_bucket", [*GIVEN, 0.0005, LONGEST + 1]),
+    "lease": ("sliding_window", [*GIVEN, 1, 1.5, 101]),
+}
 
 
-@pytest.mark.parametrize("count", [*BAD_NUMBERS, 1.0, 1.5, 100.0, MOST + 1, "100/minute"], ids=brief)
-def test_a_count_that_is_none_is_an_error(count: Any) -> None:
-    with pytest.raises(ConfigurationError, match="count"):
-        Rule(count=count)
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_a_number_out_of_range_is_an_error_that_names_the_argument(name: str) -> None:
+    algorithm, wrong = BAD_ARGUMENTS[name]
+    for value in wrong:
+        with pytest.raises(ConfigurationError, match=name):
+            Rule(**{"algorithm": algorithm, name: value})
 
 
 @pytest.mark.parametrize("algorithm", ["", "SLIDING_WINDOW", "sliding window", "nonsense", None, 1, True, ["gcra"], {}])
-def test_an_algorithm_that_is_none_is_an_error_that_lists_those_there_are(algorithm: Any) -> None:
+def test_an_unknown_algorithm_is_an_error_that_lists_all_algorithms(algorithm: Any) -> None:
     with pytest.raises(ConfigurationError, match="algorithm") as caught:
         Rule(algorithm=algorithm)
 
@@ -128,7 +130,7 @@ def test_an_algorithm_that_is_none_is_an_error_that_lists_those_there_are(algori
     ("wrong", "meant"),
     [("slidingwindow", "sliding_window"), ("sliding-window", "sliding_window"), ("sliding", "sliding")],
 )
-def test_an_algorithm_misspelt_is_an_error_that_suggests_the_nearest(wrong: str, meant: str) -> None:
+def test_a_misspelt_algorithm_is_an_error_that_suggests_the_nearest(wrong: str, meant: str) -> None:
     with pytest.raises(ConfigurationError, match=f"did you mean '{meant}"):
         Rule(algorithm=wrong)
 
@@ -180,11 +182,6 @@ def test_each_rule_shows_the_arguments_that_it_takes() -> None:
     assert list(inspect.signature(Concurrent).parameters) == ["count", "timeout", "name"]
 
 
-def test_a_lease_of_too_many_digits_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigurationError, match="lease"):
-        Rule(lease=HUGE)
-
-
 def test_equal_rules_are_one_in_a_set() -> None:
     used = Rule(60, 5)
     assert used.quota.count == 5
@@ -213,7 +210,7 @@ def test_a_rule_survives_copying_and_pickling() -> None:
     ("rule", "text", "window"),
     [(Rule(60, 5), "5 per 60s", "60s"), (Rule(1.5, 5), "5 per 1500ms", "1500ms"), (Rule(0.001, 1), "1 per 1ms", "1ms")],
 )
-def test_a_rule_as_text(rule: Rule, text: str, window: str) -> None:
+def test_a_rule_is_shown_as_text(rule: Rule, text: str, window: str) -> None:
     assert str(rule) == text
     assert rule.window == window
 
@@ -244,7 +241,7 @@ def test_a_rule_as_text(rule: Rule, text: str, window: str) -> None:
         ("007/minute", 60, 7),
     ],
 )
-def test_a_rule_written_as_text(text: str, time: int, count: int) -> None:
+def test_a_rule_can_be_written_as_text(text: str, time: int, count: int) -> None:
     assert Rule.parse(text) == Rule(time=time, count=count)
 
 
@@ -261,7 +258,7 @@ BAD_TEXTS = [
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS, ids=brief)
-def test_a_text_that_is_no_rule_is_an_error_never_no_limit(text: str) -> None:
+def test_text_that_is_no_rule_is_an_error_and_never_means_no_limit(text: str) -> None:
     with pytest.raises(ConfigurationError, match="rule") as caught:
         rules_from(text)
 
@@ -312,7 +309,7 @@ def test_one_rule_needs_no_list() -> None:
 
 
 @pytest.mark.parametrize("none", [[], (), set(), iter([])])
-def test_no_rules_are_an_error_since_nothing_would_be_limited(none: Any) -> None:
+def test_an_empty_list_of_rules_is_an_error_because_nothing_would_be_limited(none: Any) -> None:
     with pytest.raises(ConfigurationError, match="none given"):
         rules_from(none)
 
@@ -320,7 +317,7 @@ def test_no_rules_are_an_error_since_nothing_would_be_limited(none: Any) -> None
 @pytest.mark.parametrize(
     "wrong", [None, 7, True, math.nan, b"5/minute", [None], [7], [[Rule()]], [Rule], Rule, {"time": 60}, [b"5/minute"]]
 )
-def test_what_is_no_rule_is_an_error(wrong: Any) -> None:
+def test_an_object_that_is_no_rule_is_an_error(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="rule"):
         rules_from(wrong)
     with pytest.raises(ConfigurationError, match="rule"):
@@ -332,21 +329,9 @@ def test_what_is_no_rule_is_an_error(wrong: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", RATES)
 @pytest.mark.parametrize(("name", "value"), [("burst", 3), ("max_delay", 2)])
-def test_a_parameter_is_taken_by_its_algorithms_and_else_an_error(algorithm: str, name: str, value: int) -> None:
+def test_a_parameter_is_an_error_for_algorithms_that_do_not_take_it(algorithm: str, name: str, value: int) -> None:
     if name in ALGORITHMS[algorithm].PARAMETERS:
         assert getattr(Rule(60, 5, algorithm=algorithm, **{name: value}), name) == value  # type: ignore[arg-type]
         return
     with pytest.raises(ConfigurationError, match=f"{name} .*{algorithm}"):
         Rule(60, 5, algorithm=algorithm, **{name: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("burst", [each for each in BAD_NUMBERS if each is not None] + [1.0, MOST + 1], ids=brief)
-def test_a_burst_that_is_none_is_an_error(burst: Any) -> None:
-    with pytest.raises(ConfigurationError, match="burst"):
-        Rule(60, 5, algorithm="token_bucket", burst=burst)
-
-
-@pytest.mark.parametrize("delay", [each for each in BAD_NUMBERS if each is not None] + [0.0005, LONGEST + 1], ids=brief)
-def test_a_max_delay_that_is_none_is_an_error(delay: Any) -> None:
-    with pytest.raises(ConfigurationError, match="max_delay"):
-        Rule(60, 5, algorithm="leaky_bucket", max_delay=delay)

@@ -23,7 +23,7 @@ def two_rules(subject: str = "ann") -> Hits:
     return Hits((*tight, *wide))
 
 
-def test_they_are_checked_all_or_nothing_and_told_of(app: Flask) -> None:
+def test_hits_of_an_extension_are_checked_all_or_nothing(app: Flask) -> None:
     multilimit, hits = MultiLimit(app), two_rules()
 
     @app.get("/")
@@ -38,7 +38,7 @@ def test_they_are_checked_all_or_nothing_and_told_of(app: Flask) -> None:
     assert '"plan-3600s";r=4' in answers[2].headers["RateLimit"]
 
 
-def test_signals_tell_of_them(app: Flask) -> None:
+def test_signals_report_hits_of_an_extension(app: Flask) -> None:
     multilimit, told = MultiLimit(app), list[dict[str, Any]]()
 
     def receive(_: Flask, **arguments: Any) -> None:
@@ -50,7 +50,7 @@ def test_signals_tell_of_them(app: Flask) -> None:
     assert [(each["endpoint"], each["subjects"]) for each in told] == [("mail", {"plan": "ann"})]
 
 
-def test_some_of_them_can_be_refunded(app: Flask) -> None:
+def test_some_hits_of_a_check_can_be_refunded(app: Flask) -> None:
     multilimit, hits = MultiLimit(app), two_rules()
     with app.test_request_context():
         decision = multilimit.check_hits(hits, scope="mail", subjects={})
@@ -62,7 +62,7 @@ def test_some_of_them_can_be_refunded(app: Flask) -> None:
         assert multilimit.check_hits(hits, scope="mail", subjects={}).allowed
 
 
-def test_they_pass_uncounted_while_limits_are_switched_off(app: Flask) -> None:
+def test_hits_pass_uncounted_while_limits_are_switched_off(app: Flask) -> None:
     app.config["MULTILIMIT_ENABLED"] = False
     multilimit, hits = MultiLimit(app), two_rules()
     with app.test_request_context():

@@ -41,7 +41,7 @@ def app_without_storage(multilimit: MultiLimit) -> tuple[Flask, set[threading.Th
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_an_app_that_nobody_keeps_takes_its_thread_along() -> None:
+def test_the_threads_of_an_app_end_when_it_is_garbage() -> None:
     app, threads = app_without_storage(MultiLimit())
     assert len(threads) == 1
     kept = ref(app)
@@ -67,7 +67,7 @@ def test_close_ends_the_threads_of_all_apps() -> None:
     assert not probing() & threads
 
 
-def test_close_ends_all_that_runs_in_the_background() -> None:
+def test_close_ends_everything_in_the_background() -> None:
     before = set(threading.enumerate())
     multilimit = MultiLimit()
     app, _ = app_without_storage(multilimit)
@@ -114,7 +114,7 @@ def test_close_gives_units_of_leases_back(server: Server) -> None:
     other.close()
 
 
-def test_a_limiter_that_nobody_keeps_takes_its_thread_along() -> None:
+def test_the_threads_of_a_limiter_end_when_it_is_garbage() -> None:
     before = probing()
     limiter = Limiter(NOBODY)
     assert limiter.check(hits_for("5/minute", scope="mail")).allowed
@@ -127,7 +127,7 @@ def test_a_limiter_that_nobody_keeps_takes_its_thread_along() -> None:
     until(lambda: not probing() & threads, seconds=10)
 
 
-def test_a_closed_app_in_memory_goes_on(clock: Clock) -> None:
+def test_an_app_in_memory_still_limits_after_close(clock: Clock) -> None:
     app = Flask("shop")
     multilimit = MultiLimit(app, storage=RecordingStorage(clock), default_limits="1/minute")
     app.add_url_rule("/", "view", view())

@@ -30,7 +30,7 @@ def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
 
 
 class TestCheck:
-    def test_answers_and_leaves_the_rest_to_the_view(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_returns_a_decision_and_refuses_nothing_itself(self, app: Flask, multilimit: MultiLimit) -> None:
         def look() -> Any:
             decision = multilimit.check("2/minute; 5/hour", scope="mail")
             return {"allowed": decision.allowed, "left": decision.remaining, "wait": decision.retry_after}
@@ -43,7 +43,7 @@ class TestCheck:
             {"allowed": False, "left": 0, "wait": 60},
         ]
 
-    def test_is_one_check_that_header_fields_and_signals_tell_of(
+    def test_is_one_check_that_header_fields_and_signals_report(
         self, app: Flask, multilimit: MultiLimit, storage: RecordingStorage
     ) -> None:
         told: list[str] = []
@@ -58,7 +58,7 @@ class TestCheck:
 
         assert (len(storage.checks), told, policy(response)) == (1, ["mail"], ["default-60s"])
 
-    def test_tells_its_refusal_in_a_429_of_the_view(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_its_refusal_is_in_the_header_fields_of_a_429_of_the_view(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/", "view", lambda: ("", 200 if multilimit.check("1/minute", scope="mail").allowed else 429))
 
         assert [ask(app).headers.get("Retry-After") for _ in range(2)] == [None, "60"]
@@ -81,7 +81,7 @@ class TestCheck:
             "True",
         ]
 
-    def test_counts_who_is_named(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_counts_the_given_subject(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule(
             "/<to>",
             "view",
@@ -92,7 +92,7 @@ class TestCheck:
 
         assert [ask(app, path).text for path in ("/ann", "/ann", "/bob")] == ["True", "False", "True"]
 
-    def test_shares_the_quota_of_the_endpoint_whose_name_it_bears(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_shares_the_quota_of_the_endpoint_that_is_its_scope(self, app: Flask, multilimit: MultiLimit) -> None:
         app.add_url_rule("/limited", "limited", rate_limiter(rules="2/minute")(view()))
         app.add_url_rule("/", "view", lambda: str(multilimit.check("2/minute", scope="limited").allowed))
 
@@ -184,7 +184,7 @@ class TestWithoutRequest:
         clock.advance(60)
         assert runner.invoke(args=["rebuild"]).output == "rebuilt\n"
 
-    def test_a_task_is_limited_by_whom_it_serves(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_a_task_is_limited_by_its_subject(self, app: Flask, multilimit: MultiLimit) -> None:
         def task(user: str) -> bool:
             with app.app_context():
                 return multilimit.check("1/minute", scope="task", type=LimitType.USER, subject=user).allowed
@@ -209,12 +209,12 @@ class TestWithoutRequest:
 
         assert not decision.allowed
 
-    def test_the_latest_decision_is_at_hand(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_current_decision_is_the_latest_decision(self, app: Flask, multilimit: MultiLimit) -> None:
         with app.app_context():
             decision: Decision = multilimit.check("2/minute", scope="a")
             assert current_decision.id == decision.id
 
-    def test_a_lasting_context_does_not_grow(self, app: Flask, multilimit: MultiLimit) -> None:
+    def test_a_long_app_context_keeps_only_the_latest_decision(self, app: Flask, multilimit: MultiLimit) -> None:
         from flask import g
 
         with app.app_context():
@@ -269,7 +269,7 @@ class TestMistakes:
             pass
         assert storage.checks == []
 
-    def test_an_app_without_the_extension_is_told(self) -> None:
+    def test_an_app_without_the_extension_is_an_error(self) -> None:
         multilimit = MultiLimit()
         with Flask("bare").app_context(), pytest.raises(ConfigurationError, match="'bare' has no MultiLimit"):
             multilimit.check("1/minute", scope="a")

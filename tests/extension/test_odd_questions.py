@@ -104,7 +104,7 @@ def test_a_call_with_a_wrong_kind_of_value_is_an_error(
 
 @pytest.mark.parametrize("option", ["allow", "deny", "observers"])
 @pytest.mark.parametrize("given", [None, 5, "10.0.0.0/8", ""])
-def test_what_takes_several_is_told_about_one(option: str, given: Any) -> None:
+def test_one_value_where_several_belong_is_an_error(option: str, given: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{option}=.*: give a list"):
         MultiLimit(**{option: given})
 
@@ -136,7 +136,7 @@ def test_peek_where_no_route_matches_looks_at_the_limits_of_such_requests(
 
 
 @pytest.mark.parametrize("target", [print, len, dict.get])
-def test_what_cannot_be_marked_cannot_be_exempt(target: Any) -> None:
+def test_an_object_that_takes_no_mark_cannot_be_exempt(target: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"exempt\(.*takes no attributes; wrap it in a function"):
         exempt(target)
 

@@ -100,7 +100,7 @@ def test_everything_is_reset(app: Flask) -> None:
     assert statuses(app) == [200, 200]
 
 
-def test_somebody_has_to_be_named(app: Flask) -> None:
+def test_a_reset_everywhere_without_a_subject_is_an_error(app: Flask) -> None:
     with app.app_context(), pytest.raises(ConfigurationError, match="say whose quotas"):
         multilimit_of(app).reset(reach="everywhere")
 

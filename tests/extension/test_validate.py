@@ -29,7 +29,7 @@ def multilimit(app: Flask, storage: RecordingStorage) -> MultiLimit:
     return MultiLimit(app, storage=storage)
 
 
-def test_what_is_right_is_right(app: Flask, storage: RecordingStorage) -> None:
+def test_an_app_without_mistakes_is_valid(app: Flask, storage: RecordingStorage) -> None:
     multilimit = MultiLimit(app, storage=storage)
     app.get("/", endpoint="view")(rate_limiter(rules="5/minute")(view()))
 
@@ -40,7 +40,7 @@ def test_what_is_right_is_right(app: Flask, storage: RecordingStorage) -> None:
     assert storage.checks == []
 
 
-def test_what_is_wrong_with_an_endpoint_is_an_error(app: Flask, storage: RecordingStorage) -> None:
+def test_a_mistake_at_an_endpoint_is_an_error(app: Flask, storage: RecordingStorage) -> None:
     multilimit = MultiLimit(app, storage=storage)
     app.get("/", endpoint="view")(rate_limiter(type=LimitType.USER, rules="5/minute")(view()))
 
@@ -60,7 +60,7 @@ class TestUnknownNames:
 
         assert STALE in str(caught.value)
 
-    def test_or_warnings(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_are_warnings_if_the_setting_says_so(self, app: Flask, storage: RecordingStorage) -> None:
         app.config.update(MULTILIMIT_EXEMPT=["gone.*"], MULTILIMIT_UNKNOWN_NAMES="warn")
         multilimit = MultiLimit(app, storage=storage)
 

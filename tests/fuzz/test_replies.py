@@ -107,7 +107,7 @@ def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: b
 
 @tries(0.5)
 @given(replies)
-def test_users_see_limits_only(liar: Liar, reply: bytes) -> None:
+def test_a_broken_reply_shows_users_nothing_but_limits(liar: Liar, reply: bytes) -> None:
     liar.reply = reply
     app = Flask("fuzzed")
     app.config.update(MULTILIMIT_STORAGE_URI=f"unix://{liar.server_address!s}", MULTILIMIT_STORAGE_TIMEOUT=TIMEOUT)

@@ -278,7 +278,7 @@ def test_nonsense_is_an_error_that_shows_it(world: World, name: str, nonsense: A
 
 
 @pytest.mark.parametrize("given", [5, "mail", b"", {}, [5], [plan()]], ids=repr)
-def test_what_are_no_hits_is_an_error_wherever_hits_are_taken(given: Any) -> None:
+def test_objects_that_are_no_hits_are_an_error_wherever_hits_are_taken(given: Any) -> None:
     limiter = Limiter()
     decision = limiter.check(plan())
 
@@ -296,7 +296,7 @@ def test_a_generator_of_hits_that_was_used_up_is_an_error() -> None:
         limiter.check(hits)
 
 
-def test_an_error_in_a_generator_of_hits_is_its_own() -> None:
+def test_an_error_in_a_generator_of_hits_is_not_replaced() -> None:
     nothing: Any = None
 
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'ours'"):
@@ -311,7 +311,7 @@ def test_a_share_that_no_report_could_exceed_is_an_error(world: World, share: An
         assert_admits(report, refuse_at_most=share)
 
 
-def test_requests_must_be_those_of_logs(world: World) -> None:
+def test_requests_that_are_not_from_logs_are_an_error(world: World) -> None:
     requests: Any = [next(iter(read_logs(world.log))), "GET /"]
 
     assert isinstance(requests[0], LoggedRequest)

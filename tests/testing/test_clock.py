@@ -25,7 +25,7 @@ def statuses(client: FlaskClient, path: str, times: int) -> list[int]:
     return [client.get(path).status_code for _ in range(times)]
 
 
-def test_time_passes_when_told_and_not_before(client: FlaskClient, multilimit_clock: Clock) -> None:
+def test_time_passes_only_when_the_clock_is_advanced(client: FlaskClient, multilimit_clock: Clock) -> None:
     assert statuses(client, "/ip", 4) == [200, 200, 200, 429]
     multilimit_clock.advance(59.999999)
     assert statuses(client, "/ip", 1) == [429]
@@ -33,7 +33,7 @@ def test_time_passes_when_told_and_not_before(client: FlaskClient, multilimit_cl
     assert statuses(client, "/ip", 3) == [200, 200, 429]
 
 
-def test_an_hour_is_soon_over(client: FlaskClient, multilimit_clock: Clock) -> None:
+def test_an_hour_passes_without_sleeping(client: FlaskClient, multilimit_clock: Clock) -> None:
     for _ in range(5):
         assert statuses(client, "/ip", 1) == [200]
         multilimit_clock.advance(timedelta(minutes=1))
@@ -49,7 +49,7 @@ def test_the_promised_wait_is_exact(client: FlaskClient, multilimit_clock: Clock
     assert statuses(client, "/bucket", 2) == [200, 429]
 
 
-def test_what_was_charged_before_still_counts(app: Flask, client: FlaskClient) -> None:
+def test_charges_from_before_the_freeze_still_count(app: Flask, client: FlaskClient) -> None:
     assert statuses(client, "/ip", 3) == [200, 200, 200]
     with freeze(app) as clock:
         assert statuses(client, "/ip", 1) == [429]
@@ -57,7 +57,7 @@ def test_what_was_charged_before_still_counts(app: Flask, client: FlaskClient) -
         assert statuses(client, "/ip", 1) == [200]
 
 
-def test_afterwards_time_goes_on_and_nothing_charged_in_between_is_left(app: Flask, client: FlaskClient) -> None:
+def test_after_the_freeze_its_charges_are_reset(app: Flask, client: FlaskClient) -> None:
     with freeze(app) as clock:
         clock.advance(timedelta(days=3))
         exhaust(client, "by_ip")
@@ -74,7 +74,7 @@ def test_a_limiter_that_waits_moves_the_clock(client: FlaskClient, multilimit_cl
 
 
 @pytest.mark.parametrize("rule", [Rule(60, 2), Rule(60, 4, lease=2)])
-def test_the_layers_that_users_run_go_by_the_clock(server: Server, rule: Rule) -> None:
+def test_the_layers_of_production_go_by_the_clock(server: Server, rule: Rule) -> None:
     app = Flask("layered")
     app.config["MULTILIMIT_KEY_PREFIX"] = f"layered-{rule.lease}:"
     MultiLimit(app, storage=server.client())
@@ -106,7 +106,7 @@ def test_the_clock_serves_an_engine_without_flask(server: Server) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "60", True, None])
-def test_the_clock_does_not_go_back_nor_astray(seconds: object) -> None:
+def test_the_clock_takes_only_seconds_forward(seconds: object) -> None:
     with pytest.raises(ValueError, match=r"give seconds, 0 or more, or a timedelta"):
         Clock().advance(seconds)  # type: ignore[arg-type]
 
@@ -129,7 +129,7 @@ def test_an_app_without_limits_is_an_error() -> None:
         pass
 
 
-def test_what_is_no_app_is_an_error() -> None:
+def test_freezing_something_else_than_an_app_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="give the Flask app"), freeze(MultiLimit()):  # type: ignore[arg-type]
         pass
 
@@ -157,7 +157,7 @@ PLAIN = """
 import sys
 import pytest
 
-def test_the_plugin_is_there_and_has_imported_nothing(request):
+def test_the_pytest_plugin_is_installed_and_imports_nothing(request):
     assert request.config.pluginmanager.has_plugin("multilimit")
     assert not {"flask", "redis", "pydantic", "flask_multilimit"} & set(sys.modules)
 
@@ -165,7 +165,7 @@ def test_the_plugin_is_there_and_has_imported_nothing(request):
 def other():
     return 1
 
-def test_the_clock_without_an_app(multilimit_clock):
+def test_the_fixture_without_an_app_says_what_is_missing(multilimit_clock):
     pass
 """
 

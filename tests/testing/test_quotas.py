@@ -45,14 +45,14 @@ def test_a_limiter_with_a_ban_is_used_up_too_and_nobody_is_banned(app: Flask) ->
     assert app.test_client().get("/ban").status_code == 200
 
 
-def test_another_address_is_not_concerned(app: Flask, client: FlaskClient) -> None:
+def test_exhaust_leaves_other_addresses_alone(app: Flask, client: FlaskClient) -> None:
     exhaust(app, "by_ip", "ip:203.0.113.7")
 
     assert client.get("/ip").status_code == 200
     assert client.get("/ip", environ_base={"REMOTE_ADDR": "203.0.113.7"}).status_code == 429
 
 
-def test_the_address_is_that_of_the_client(app: Flask) -> None:
+def test_exhaust_takes_the_address_of_the_test_client(app: Flask) -> None:
     client = app.test_client()
     client.environ_base["REMOTE_ADDR"] = "2001:db8::7"
 
@@ -62,14 +62,14 @@ def test_the_address_is_that_of_the_client(app: Flask) -> None:
     assert app.test_client().get("/ip").status_code == 200
 
 
-def test_a_user(client: FlaskClient) -> None:
+def test_exhaust_by_user(client: FlaskClient) -> None:
     exhaust(client, "by_user", "user:ann")
 
     assert client.post("/user", headers={"X-User": "ann"}).status_code == 429
     assert client.post("/user", headers={"X-User": "bob"}).status_code == 200
 
 
-def test_without_a_subject_also_of_who_is_not_logged_in(client: FlaskClient) -> None:
+def test_exhaust_without_a_subject_includes_the_client_without_a_login(client: FlaskClient) -> None:
     refusal = exhaust(client, "by_user")
 
     assert [status.name for status in refusal.violated] == ["user-86400s"]
@@ -77,20 +77,20 @@ def test_without_a_subject_also_of_who_is_not_logged_in(client: FlaskClient) -> 
     assert client.post("/user", headers={"X-User": "ann"}).status_code == 200
 
 
-def test_everyone(client: FlaskClient) -> None:
+def test_exhaust_for_everyone(client: FlaskClient) -> None:
     exhaust(client, "by_user", "everyone")
 
     assert client.post("/user", headers={"X-User": "ann"}).status_code == 429
 
 
-def test_a_type_of_ones_own_with_rules_of_the_request(client: FlaskClient) -> None:
+def test_exhaust_by_a_type_of_ones_own(client: FlaskClient) -> None:
     exhaust(client, "by_key", "api_key:abc")
 
     assert client.get("/key", headers={"X-Key": "abc"}).status_code == 429
     assert client.get("/key", headers={"X-Key": "xyz"}).status_code == 200
 
 
-def test_types_that_are_one_subject_together(client: FlaskClient) -> None:
+def test_exhaust_by_several_types_that_are_one_subject(client: FlaskClient) -> None:
     exhaust(client, "pair", ["user:ann", "ip:127.0.0.1"])
 
     assert client.get("/pair", headers={"X-User": "ann"}).status_code == 429
@@ -98,7 +98,7 @@ def test_types_that_are_one_subject_together(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["bucket", "cost"])
-def test_whatever_the_algorithm_and_the_cost(client: FlaskClient, endpoint: str) -> None:
+def test_exhaust_works_with_any_algorithm_and_cost(client: FlaskClient, endpoint: str) -> None:
     exhaust(client, endpoint)
 
     assert client.get(f"/{endpoint}").status_code == 429
@@ -111,13 +111,13 @@ def test_a_shadow_can_be_used_up_too(client: FlaskClient) -> None:
     assert client.get("/shadow").status_code == 200
 
 
-def test_used_up_already_is_used_up(client: FlaskClient) -> None:
+def test_exhausting_twice_changes_nothing(client: FlaskClient) -> None:
     first, second = exhaust(client, "by_ip"), exhaust(client, "by_ip")
 
     assert [status.remaining for status in first.statuses] == [status.remaining for status in second.statuses]
 
 
-def test_reset_of_all(app: Flask, client: FlaskClient) -> None:
+def test_reset_of_the_whole_app(app: Flask, client: FlaskClient) -> None:
     exhaust(client, "by_ip")
     exhaust(client, "bucket")
 
@@ -137,7 +137,7 @@ def test_reset_of_one_subject(client: FlaskClient) -> None:
     assert client.post("/user", headers={"X-User": "bob"}).status_code == 429
 
 
-def test_switched_off_and_on() -> None:
+def test_limits_can_be_switched_on_and_off_in_a_block() -> None:
     app = make_app(MULTILIMIT_ENABLED=False)
     client = app.test_client()
 
@@ -163,7 +163,7 @@ def test_switched_off_and_on() -> None:
         ("huge", None, 'more than 1000000 units are left at "huge"'),
     ],
 )
-def test_what_cannot_be_used_up_says_why(endpoint: str, subject: str | None, message: str) -> None:
+def test_an_endpoint_that_cannot_be_exhausted_is_an_error(endpoint: str, subject: str | None, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         exhaust(make_app(), endpoint, subject)
 
