@@ -100,7 +100,7 @@ def test_a_page_names_only_the_busiest() -> None:
 
 @pytest.mark.parametrize("name", [EVIL, "\udcff", "\x1b[2J\u202e"])
 def test_a_name_in_a_log_is_text_in_the_page(tmp_path: Path, name: str) -> None:
-    page = file_of([answer(**{name: 30})])
+    page = file_of([answer(**{name: 30})])  # type: ignore[arg-type]
 
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     (data,) = data_of(page)
