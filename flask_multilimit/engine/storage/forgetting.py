@@ -69,14 +69,18 @@ class Forgetting:
         self._windows: dict[int, _Windows] = {}
         self._amount = 0
 
-    def add(self, key: str, window: int, due: int) -> None:
-        """A new key, whose quota is whole again at ``due`` if nothing else is charged."""
-        windows = self._windows.get(window.bit_length())
+    def add(self, key: str, window: int, due: int) -> bool:
+        """A new key, whose quota is whole again at ``due`` if nothing else is charged. Return whether there are too
+        many."""
+        magnitude = window.bit_length()
+        windows = self._windows.get(magnitude)
         if windows is None:
-            windows = self._windows[window.bit_length()] = _Windows()
+            windows = self._windows[magnitude] = _Windows()
         heappush(windows.whole, (due, key))
+        if due < self.first_due:  # noqa: PLR1730 - `min` would take longer than the rest
+            self.first_due = due
         self._amount += 1
-        self.first_due = min(self.first_due, due)
+        return self._amount > self.most
 
     def sweep(self, asked: Asked, now: int, most: int) -> list[str]:
         """Keys whose quota is whole again, found with ``most`` looks. They are no longer known here."""

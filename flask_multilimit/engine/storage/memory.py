@@ -108,7 +108,7 @@ class MemoryStorage:
             now = self._now()
             settle(self._states, check_id, charges, now)
             for hit, _, units in charges:
-                if units > hit.cost:  # its key may be new
+                if units > hit.cost and hit.key in self._states:  # the key may be new
                     self._written_by(hit.rule, hit.key, now + hit.rule.quota.window, now)
                     self._latest = max(self._latest, now)
 
@@ -205,15 +205,15 @@ class MemoryStorage:
                 self._written_by(hit.rule, hit.key, reply[NOW] + reset_after, reply[NOW])
 
     def _written_by(self, rule: Rule, key: str, due: int, now: int) -> None:
-        is_new = key not in self._rules
-        self._rules[key] = rule
-        if is_new:
-            self._forgetting.add(key, rule.quota.window, due + rule.longest_quota.window - rule.quota.window)
-            if len(self._rules) > self._forgetting.most:
-                self._forget(self._forgetting.surplus(self, now))
-                if monotonic() >= self._quiet_until:
-                    self._quiet_until = monotonic() + QUIET_SECONDS
-                    self._crowded().wake()  # a handler of the log may ask this storage, whose lock is held here
+        is_known, self._rules[key] = key in self._rules, rule
+        if is_known:
+            return
+        window = rule.quota.window
+        if self._forgetting.add(key, window, due + rule.longest_quota.window - window):
+            self._forget(self._forgetting.surplus(self, now))
+            if monotonic() >= self._quiet_until:
+                self._quiet_until = monotonic() + QUIET_SECONDS
+                self._crowded().wake()  # a handler of the log may ask this storage, whose lock is held here
 
     def _warn_of_crowd(self) -> None:
         self._logger.warning(
