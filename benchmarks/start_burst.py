@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from before_after import server_at
+from before_after import server_at  # type: ignore[import-not-found]  # beside this script
 
 HERE = Path(__file__).parents[1]
 FIRST = 40

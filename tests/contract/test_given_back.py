@@ -355,4 +355,4 @@ def test_nobody_can_write_to_a_decision(bench: Bench) -> None:
     decision = bench.limiter.check(hits())
 
     with pytest.raises(AttributeError):
-        decision.decided_by = "allow"  # type: ignore[misc]
+        decision.decided_by = "allow"

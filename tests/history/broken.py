@@ -101,7 +101,7 @@ def scripts_of_this_process(*, are_compiled: bool, defect: Defect | None = None)
     """From here on storages of this process send compiled scripts for each plain check, or only generic ones; if given,
     with a ``defect``."""
     with pytest.MonkeyPatch.context() as patch:
-        compile_shape = compiled
+        compile_shape: Callable[[Shape], Compiled] = compiled
         if defect is not None and defect.driver == "compiled":
             compile_shape = _broken_compiler(defect)
         elif defect is not None:

@@ -79,7 +79,7 @@ def banned_by_others(*watched: Hit) -> tuple[Hit, ...]:
     """After two refusals of what lies in other slots, for a minute."""
     ban = Ban(after=2, within=60, time=60, factor=1)
     *_, hit = hits_for("1/minute", scope="elsewhere", subject="ann", ban=ban)
-    return (*watched, replace(hit, watches=tuple(each.key for each in watched)))  # type: ignore[call-arg]  # of a ban
+    return (*watched, replace(hit, watches=tuple(each.key for each in watched)))
 
 
 def told(decision: Decision) -> list[tuple[bool, bool, bool, int]]:
