@@ -27,6 +27,8 @@ SECRET = "hunter2"
         *("redis://localhost:99999", "redis://[::1]:99999"),
         *("redis://localhost?db=one", "redis://localhost?socket_timeout=soon", "redis://localhost/one"),
         *("redis://localhost?nonsense=1", "redis://localhost?protocol=7", "redis://localhost:1,localhost:2"),
+        *("redis+cluster://", "redis+cluster://:6379", "redis+cluster://a,,b", "redis+cluster://a?db=2", "cluster://a"),
+        *("redis+cluster://a/1", "redis+cluster://a:6379/0/0", "redis+cluster://a?no=1", "redis+cluster://a:1,b:99999"),
         "unix://run/redis.sock",
     ],
 )
@@ -46,6 +48,7 @@ def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None
         *(f"redis:/:{SECRET}@localhost", f":{SECRET}@localhost:6379", f"memory://:{SECRET}@localhost"),
         *(f"redis://localhost?password={SECRET}&db=one", f"redis://localhost?password=a&{SECRET}=b"),
         *(f"redis://localhost?db=one&password={SECRET}", f"redis://:x@localhost:port#{SECRET}"),
+        *(f"redis+cluster://me:{SECRET}@a:port", f"redis+cluster://:{SECRET}@a,b/7?x=1"),
         # without a host, a password is where a port should be
         *(f"{scheme}://me:{SECRET}" for scheme in [*SCHEMES, "reddis", "http"]),
         *(

@@ -74,7 +74,7 @@ class TimedSocket:
         self.plain = socket
         self._deadline = deadline
         self._in_time = (deadline.seconds or 0) * PUNCTUAL
-        self._hurried = False
+        self._is_shortened = False
         self._polling = False
         self._late = 0
         self._announcements = Announcements()
@@ -93,7 +93,7 @@ class TimedSocket:
         return received
 
     def _receive(self, receive: Callable[..., Any], *arguments: Any) -> Any:
-        self._hurry()
+        self._set_timeout()
         try:
             return receive(*arguments)
         except _NOT_YET:
@@ -107,7 +107,7 @@ class TimedSocket:
             self._announcements.read(received)
 
     def sendall(self, *arguments: Any) -> None:
-        self._hurry()
+        self._set_timeout()
         try:
             self.plain.sendall(*arguments)
         except _NOT_YET:
@@ -115,7 +115,7 @@ class TimedSocket:
 
     def _last_look(self, receive: Callable[..., Any], *arguments: Any) -> Any:
         """Read what has arrived by now: a busy process, or one with many greenlets, may itself be late."""
-        self._hurried = True
+        self._is_shortened = True
         try:
             self.plain.settimeout(0)
             return receive(*arguments)
@@ -129,7 +129,7 @@ class TimedSocket:
         self._polling = seconds == 0
         self.plain.settimeout(seconds)
 
-    def _hurry(self) -> None:
+    def _set_timeout(self) -> None:
         left = self._deadline.remaining()
         if self._polling:
             return
@@ -138,10 +138,10 @@ class TimedSocket:
             raise TimeoutError("timed out")
         if left < self._in_time:
             self.plain.settimeout(max(left, _AN_INSTANT))
-            self._hurried = True
-        elif self._hurried:
+            self._is_shortened = True
+        elif self._is_shortened:
             self.plain.settimeout(self._deadline.seconds)
-            self._hurried = False
+            self._is_shortened = False
 
 
 class Timed:

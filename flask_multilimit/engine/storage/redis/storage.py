@@ -48,7 +48,7 @@ from .uri import (
 from .wire import command_of, wire_of
 
 _DRIVER: dict[str, Any] = {}
-"""Options that tell redis-py its own version. Otherwise it looks that up on disk for each connection, in milliseconds.
+"""Options that give redis-py its own version. Otherwise it looks that up on disk for each connection, in milliseconds.
 """
 try:
     from redis.driver_info import DriverInfo
@@ -177,7 +177,7 @@ class RedisStorage:
             ((check_id, hit),) = slots
             command = check_id.join(_release_parts(hit.rule.algorithm, hit.key, hit.cost))
             try:
-                self._wire.tell(command, monotonic(), lost)
+                self._wire.send(command, monotonic(), lost)
             except (RedisError, OSError) as error:
                 raise self._failure(error) from error
 

@@ -63,7 +63,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _FRESH_SECONDS = 0.5
 """Seconds after its last use during which a connection is trusted to be open, for repeatable commands."""
 _MOST_UNREAD = 128
-"""The most replies to :meth:`Wire.tell` that one connection leaves unread."""
+"""The most replies to :meth:`Wire.send` that one connection leaves unread."""
 _DONE_AND_A_LIST = b":1\r\n*"
 """The answer to a release, and the beginning of a reply."""
 _MORE = object()
@@ -71,7 +71,7 @@ _MORE = object()
 
 
 Explain = Callable[[Exception], StorageError]
-"""Makes the error that says why a command of :meth:`Wire.tell` may not have been executed. It is made here, and not by
+"""Makes the error that says why a command of :meth:`Wire.send` may not have been executed. It is made here, and not by
 the ``lost`` of each command, because nearly all commands are executed."""
 
 
@@ -80,7 +80,7 @@ class _Line(Protocol):
 
     connection: Any
     waits: bool
-    """Whether :meth:`tell` waits for the reply."""
+    """Whether :meth:`send` waits for the reply."""
     used: float
     """When the last question on it began."""
 
@@ -93,17 +93,17 @@ class _Line(Protocol):
     def ask_all(self, commands: Sequence[bytes], started: float, /) -> list[Any]:
         """The replies to ``commands``, sent together. Raises the first that is an error."""
 
-    def tell(self, command: bytes, started: float, lost: Lost, /) -> None:
+    def send(self, command: bytes, started: float, lost: Lost, /) -> None:
         """Send ``command``, whose reply is a number. The reply is read before the next one, or by :meth:`settle`."""
 
     @property
     def unread(self) -> int:
-        """The number of replies to :meth:`tell` that are still to be read."""
+        """The number of replies to :meth:`send` that are still to be read."""
 
     def settle(self, started: float | None, /) -> None:
-        """Read the replies to :meth:`tell`: those that have arrived, or with ``started``, all."""
+        """Read the replies to :meth:`send`: those that have arrived, or with ``started``, all."""
 
-    def forsake(self, error: Exception, /) -> None:
+    def give_up(self, error: Exception, /) -> None:
         """Give the connection up because of ``error``: nobody will read from it any more."""
 
 
@@ -116,7 +116,7 @@ class Wire:
         self._explain = explain
         self._idle: list[_Line] = []
         self.waits: bool = False
-        """Whether :meth:`tell` waits for the reply, on connections like the latest one."""
+        """Whether :meth:`send` waits for the reply, on connections like the latest one."""
         notify_child(self)
         # A storage that is dropped without being closed must not keep the pool's connections.
         weakref.finalize(self, _give_back_unseen, pool, self._idle).atexit = False
@@ -170,7 +170,7 @@ class Wire:
         self._idle.append(line)
         return replies
 
-    def tell(self, command: bytes, started: float, lost: Lost) -> None:
+    def send(self, command: bytes, started: float, lost: Lost) -> None:
         """Send ``command`` without waiting for its reply. The next question on this connection reads it, or
         :meth:`confirm`. Raises redis-py's errors if it cannot be sent."""
         try:
@@ -180,7 +180,7 @@ class Wire:
         if started - line.used > _FRESH_SECONDS and line.has_news():
             line, started = self._take_another(line, started)
         try:
-            line.tell(command, started, lost)
+            line.send(command, started, lost)
         except BaseException as error:
             self._drop(line)
             if isinstance(error, OSError):
@@ -189,7 +189,7 @@ class Wire:
         self._idle.append(line)
 
     def confirm(self) -> None:
-        """Read the replies to :meth:`tell` on idle connections."""
+        """Read the replies to :meth:`send` on idle connections."""
         for line in [line for line in self._idle if line.unread]:
             try:
                 self._idle.remove(line)
@@ -287,7 +287,7 @@ def _give_back_one(pool: Any, idle: list[_Line]) -> bool:
 
 
 def _is_fit(line: _Line) -> bool:
-    """Whether there is nothing to read but replies to :meth:`Wire.tell`."""
+    """Whether there is nothing to read but replies to :meth:`Wire.send`."""
     try:
         line.settle(None)
         while line.has_news():
@@ -302,7 +302,7 @@ def _is_fit(line: _Line) -> bool:
 def _hang_up(pool: Any, line: _Line) -> None:
     line.connection.disconnect()
     pool.release(line.connection)
-    line.forsake(RedisConnectionError("the connection was given up before the answer came"))
+    line.give_up(RedisConnectionError("the connection was given up before the answer came"))
 
 
 def wire_of(client: Any, deadline: Deadline) -> Wire | None:
@@ -350,14 +350,14 @@ class _RedisLine:
         self._deadline = deadline
         self._explain = explain
 
-    def tell(self, command: bytes, started: float, lost: Lost) -> None:
+    def send(self, command: bytes, started: float, lost: Lost) -> None:
         reply = self.ask(command, started)
         _settle(reply, lost, self._explain)
 
     def settle(self, started: float | None) -> None:
         """Do nothing: there is nothing to read."""
 
-    def forsake(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         """Do nothing: no reply is missing."""
 
     def ask(self, command: bytes, started: float) -> Any:
@@ -406,9 +406,9 @@ class _SocketLine:
         self._explain = explain
         self._socket = plain
         self._seconds = seconds
-        self._leisure = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
+        self._spare = math.inf if seconds is None else seconds * (1 - PUNCTUAL)
         self._usual: float | None = connection.socket_timeout  # not what its greeting has left of it
-        self._hurried = False
+        self._is_shortened = False
         self._send, self._receive = plain.sendall, plain.recv
         reader = hiredis.Reader(protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_MORE)
         self._feed, self._gets = reader.feed, reader.gets
@@ -430,8 +430,8 @@ class _SocketLine:
 
     def ask(self, command: bytes, started: float) -> Any:
         self.used = started
-        if monotonic() - started > self._leisure or self._hurried:
-            self._hurry(started)
+        if monotonic() - started > self._spare or self._is_shortened:
+            self._set_timeout(started)
         if started > self._look_at:
             self._look_at, self._polls = started + _SECONDS_BETWEEN_LOOKS, _timer_ticks()
         self._send(command)
@@ -455,7 +455,7 @@ class _SocketLine:
         return self._rest(started)
 
     def ask_all(self, commands: Sequence[bytes], started: float) -> list[Any]:
-        self._hurry(started)
+        self._set_timeout(started)
         self._send(b"".join(commands))
         replies = []
         self._settle_all(started)
@@ -469,9 +469,9 @@ class _SocketLine:
             started = monotonic()
         return replies
 
-    def tell(self, command: bytes, started: float, lost: Lost) -> None:
-        if self._hurried:  # by the last question; sending alone takes no time
-            self._hurry(started)
+    def send(self, command: bytes, started: float, lost: Lost) -> None:
+        if self._is_shortened:  # by the last question; sending alone takes no time
+            self._set_timeout(started)
         if len(self._unread) >= _MOST_UNREAD:
             self._settle_all(started)
         self._send(command)
@@ -489,12 +489,12 @@ class _SocketLine:
             while self._unread and (reply := self._gets()) is not _MORE:
                 self._settle_one(reply)
 
-    def forsake(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         while self._unread:
             self._unread.popleft()(self._explain(error))
 
     def _settle_all(self, started: float) -> None:
-        """Read the replies to :meth:`tell`, of which nothing has arrived yet."""
+        """Read the replies to :meth:`send`, of which nothing has arrived yet."""
         while self._unread:
             self._settle_one(self._rest(started) if (reply := self._gets()) is _MORE else reply)
 
@@ -502,7 +502,7 @@ class _SocketLine:
         _settle(reply, self._unread.popleft(), self._explain)
 
     def _reply_after_unread(self, started: float, received: bytes) -> Any:
-        """The reply that follows those to :meth:`tell`, if ``received`` is what has arrived so far."""
+        """The reply that follows those to :meth:`send`, if ``received`` is what has arrived so far."""
         self._take(received)
         while True:
             reply = self._gets()
@@ -515,7 +515,7 @@ class _SocketLine:
     def _rest(self, started: float) -> Any:
         """A reply that arrives in pieces."""
         while True:
-            self._hurry(started)
+            self._set_timeout(started)
             if not self._poll(self._milliseconds):
                 raise TimeoutError("timed out")
             self._read_more()
@@ -533,11 +533,11 @@ class _SocketLine:
         self._announcements.read(received)
         self._feed(received)
 
-    def _hurry(self, started: float) -> None:
+    def _set_timeout(self, started: float) -> None:
         """Set the timeout of the socket to the time left, or back to the usual one."""
         gone = monotonic() - started
-        self._hurried = gone > self._leisure
-        self._wait_at_most(self._seconds - gone if self._seconds is not None and self._hurried else self._usual)
+        self._is_shortened = gone > self._spare
+        self._wait_at_most(self._seconds - gone if self._seconds is not None and self._is_shortened else self._usual)
 
     def _wait_at_most(self, seconds: float | None) -> None:
         """Set the timeout of the socket. Raises :class:`TimeoutError` if there is no time left."""

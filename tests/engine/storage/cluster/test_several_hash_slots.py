@@ -22,7 +22,6 @@ from flask_multilimit.engine import (
     MemoryStorage,
     StorageError,
     hits_for,
-    storage_from_uri,
 )
 from flask_multilimit.engine.decision import Charge, Decision
 from flask_multilimit.engine.slots import slots_of, that_keeps_slots
@@ -515,29 +514,6 @@ def test_another_hash_tag_is_an_error(wrong: Any) -> None:
 
 
 # Addresses
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        *("redis+cluster://", "redis+cluster://:6379", "redis+cluster://a,,b", "redis+cluster://a:port"),
-        *("redis+cluster://a/1", "redis+cluster://a:6379/0/0", "redis+cluster://a?db=2", "redis+cluster://a?no=1"),
-        *("redis+cluster://a:6379,b:99999", "redis+cluster://a:6379#x", "cluster://a"),
-    ],
-)
-def test_a_malformed_address_is_an_error_at_once_that_shows_it(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match="storage URI") as caught:
-        storage_from_uri(uri)
-
-    assert uri.partition("?")[0].partition("+cluster")[0] in str(caught.value)
-
-
-@pytest.mark.parametrize("uri", ["redis+cluster://me:hunter2@a:port", "redis+cluster://:hunter2@a,b/7?x=1"])
-def test_a_malformed_address_does_not_show_its_password(uri: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        storage_from_uri(uri)
-
-    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

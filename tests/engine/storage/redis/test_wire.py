@@ -250,8 +250,8 @@ class Losses(list[StorageError]):
     """Why commands that were told may not have been done."""
 
 
-def tell(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
-    wire.tell(command_of(*arguments), time.monotonic(), (Losses() if lost is None else lost).append)
+def send(wire: Wire, *arguments: bytes, lost: Losses | None = None) -> None:
+    wire.send(command_of(*arguments), time.monotonic(), (Losses() if lost is None else lost).append)
 
 
 def until_answered(wire: Wire) -> None:
@@ -265,7 +265,7 @@ def until_answered(wire: Wire) -> None:
 def test_a_command_sent_without_waiting_is_executed_and_leaves_the_next_reply_alone(wire: Wire) -> None:
     lost = Losses()
     for _ in range(3):
-        tell(wire, b"INCR", b"told", lost=lost)
+        send(wire, b"INCR", b"told", lost=lost)
 
     assert [ask(wire, b"ECHO", b"mine", looking=False), ask(wire, b"GET", b"told")] == [b"mine", b"3"]
     assert lost == []
@@ -290,7 +290,7 @@ def test_an_unread_answer_that_arrives_with_the_next_reply_is_skipped(wire: Wire
     ask(wire, b"RPUSH", b"list", b"mine")
     lost = Losses()
     for _ in range(3):
-        tell(wire, b"ZADD", b"told", b"1", uuid4().bytes, lost=lost)
+        send(wire, b"ZADD", b"told", b"1", uuid4().bytes, lost=lost)
         read_all_at_once(wire, len(b":1\r\n*1\r\n$4\r\nmine\r\n"))
 
         assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
@@ -300,21 +300,21 @@ def test_an_unread_answer_that_arrives_with_the_next_reply_is_skipped(wire: Wire
 
 def test_unread_answers_of_any_kind_are_not_taken_for_the_next_reply(wire: Wire) -> None:
     ask(wire, b"RPUSH", b"list", b"mine")
-    tell(wire, b"ZADD", b"told", b"1", b"x")
-    tell(wire, b"ZRANGE", b"told", b"0", b"-1")
+    send(wire, b"ZADD", b"told", b"1", b"x")
+    send(wire, b"ZRANGE", b"told", b"0", b"-1")
     read_all_at_once(wire, len(b":1\r\n*1\r\n$1\r\nx\r\n*1\r\n$4\r\nmine\r\n"))
 
     assert ask(wire, b"LRANGE", b"list", b"0", b"-1", looking=False) == [b"mine"]
 
 
 def test_a_long_reply_after_unread_answers_is_read_whole(wire: Wire) -> None:
-    tell(wire, b"INCR", b"told")
+    send(wire, b"INCR", b"told")
 
     assert ask(wire, b"ECHO", bytes(100_000), looking=False) == bytes(100_000)
 
 
 def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
-    tell(wire, b"INCR", b"told")
+    send(wire, b"INCR", b"told")
 
     assert wire.ask_all([command_of(b"ECHO", b"a"), command_of(b"GET", b"told")], time.monotonic()) == [b"a", b"1"]
 
@@ -322,7 +322,7 @@ def test_several_replies_after_unread_answers_are_read(wire: Wire) -> None:
 def test_an_unread_answer_is_not_taken_for_a_closed_connection(wire: Wire) -> None:
     ask(wire, b"PING")
     (line,) = wire._idle
-    tell(wire, b"INCR", b"told")
+    send(wire, b"INCR", b"told")
     until_answered(wire)
 
     assert ask(wire, b"ECHO", b"mine") == b"mine"
@@ -333,7 +333,7 @@ def test_an_unread_answer_is_not_taken_for_a_closed_connection(wire: Wire) -> No
 def test_an_error_among_unread_answers_is_reported_and_leaves_the_next_reply_alone(wire: Wire) -> None:
     lost = Losses()
     ask(wire, b"SET", b"text", b"x")
-    tell(wire, b"ZREM", b"text", b"x", lost=lost)
+    send(wire, b"ZREM", b"text", b"x", lost=lost)
 
     assert ask(wire, b"ECHO", b"mine", looking=False) == b"mine"
     (error,) = lost
@@ -343,7 +343,7 @@ def test_an_error_among_unread_answers_is_reported_and_leaves_the_next_reply_alo
 def test_confirming_reads_all_unread_answers(wire: Wire) -> None:
     lost = Losses()
     ask(wire, b"SET", b"text", b"x")
-    tell(wire, b"ZREM", b"text", b"x", lost=lost)
+    send(wire, b"ZREM", b"text", b"x", lost=lost)
 
     wire.confirm()
 
@@ -358,7 +358,7 @@ def test_a_lost_connection_reports_each_unread_command_once(
     wire: Wire, redis_client: redis.Redis, finds_out: str
 ) -> None:
     lost = Losses()
-    tell(wire, b"BLPOP", b"nothing", b"30", lost=lost)
+    send(wire, b"BLPOP", b"nothing", b"30", lost=lost)
     redis_client.client_kill_filter(_type="normal", skipme=True)
 
     if finds_out == "by the next question":
@@ -375,7 +375,7 @@ def test_an_unread_answer_that_comes_after_a_time_out_is_never_read(server: Serv
     lost = Losses()
     wire = wire_of(server.client(socket_timeout=0.1), Deadline(None))
     assert wire is not None
-    tell(wire, b"BLPOP", b"nothing", b"0.3", lost=lost)
+    send(wire, b"BLPOP", b"nothing", b"0.3", lost=lost)
     with pytest.raises(redis.TimeoutError):
         ask(wire, b"ECHO", b"not mine", looking=False)
 
@@ -389,11 +389,11 @@ def test_a_connection_leaves_a_bounded_number_of_answers_unread(wire: Wire, serv
     with server.client() as other:
         other.client_pause(60_000, all=False)
         for _ in range(100):
-            tell(wire, b"INCR", b"told", lost=lost)
+            send(wire, b"INCR", b"told", lost=lost)
         unread_while_paused = [line.unread for line in wire._idle]
         other.client_unpause()
     for _ in range(1000):
-        tell(wire, b"INCR", b"told", lost=lost)
+        send(wire, b"INCR", b"told", lost=lost)
         unread += [line.unread for line in wire._idle]
 
     assert unread_while_paused == [100]
@@ -404,7 +404,7 @@ def test_a_connection_leaves_a_bounded_number_of_answers_unread(wire: Wire, serv
 
 def test_answers_that_arrive_between_two_looks_are_read(wire: Wire) -> None:
     lost = Losses()
-    tell(wire, b"INCR", b"told", lost=lost)
+    send(wire, b"INCR", b"told", lost=lost)
     (line,) = wire._idle
     settle, looks = line.settle, []
 
@@ -425,12 +425,12 @@ def test_a_socket_that_is_not_plain_waits_for_each_answer(
 ) -> None:
     monkeypatch.setattr("flask_multilimit.engine.storage.redis.wire.HIREDIS_AVAILABLE", False)
     lost = Losses()
-    tell(wire, b"INCR", b"told", lost=lost)
+    send(wire, b"INCR", b"told", lost=lost)
     wire.confirm()
 
     assert wire.waits
     assert redis_client.get("told") == b"1"
     with pytest.raises(redis.ResponseError):
-        tell(wire, b"ZREM", b"told", b"x", lost=lost)
+        send(wire, b"ZREM", b"told", b"x", lost=lost)
     assert ask(wire, b"ECHO", b"mine") == b"mine"
     assert lost == []
