@@ -42,7 +42,7 @@ def test_a_document_is_read_as_it_was_written(override: dict[str, Any]) -> None:
 
 
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_whatever_is_no_document_is_an_error_that_says_so(text: str | bytes) -> None:
+def test_text_that_is_no_document_is_an_error_that_says_why(text: str | bytes) -> None:
     with pytest.raises(ConfigurationError, match="control document"):
         document_from(text)
 
@@ -201,7 +201,7 @@ class TestInTheStorage:
         with pytest.raises(ConfigurationError, match="more than 1000 overrides"):
             document_from(json.dumps({"format": 1, "entries": [*entries, one_more]}))
 
-    def test_many_that_end_one_after_the_other_keep_no_process_busy(
+    def test_entries_that_end_one_after_the_other_keep_no_process_busy(
         self, shop: Shop, redis_client: redis.Redis
     ) -> None:
         shop.statuses(1)

@@ -66,7 +66,7 @@ def test_a_ban_of_another_scope_watches_the_rules_that_an_override_gives(shop: S
     assert [[ban.begun for ban in each.bans] for each in found] == [[False], [True]]
 
 
-def test_so_do_hits_that_an_extension_has_checked(shop: Shop) -> None:
+def test_overrides_apply_to_hits_that_an_extension_has_checked(shop: Shop) -> None:
     shop.control.override("mail", rule="user-60s", rules="4/minute", lasting=True, force=True)
 
     with shop.app.test_request_context():

@@ -31,7 +31,7 @@ def test_denied(shop: Shop) -> None:
     assert shop.statuses(1, "/open", user="you") == [200]
 
 
-def test_denied_with_the_other_status(shop: Shop) -> None:
+def test_a_denied_client_gets_the_status_of_its_entry(shop: Shop) -> None:
     shop.control.deny("198.51.100.7", status=429, lasting=True)
 
     answer = shop.ask("/open")

@@ -72,7 +72,7 @@ class TestUsers:
 
         assert asked == {"boss": [200, 200], "mallory": [403, 403], "you": [200, 429]}
 
-    def test_who_is_allowed_is_so_from_a_denied_address(self, app: Flask) -> None:
+    def test_an_allowed_user_passes_from_a_denied_address(self, app: Flask) -> None:
         asked = [by(app, "203.0.113.9", headers={"X-User": user}) for user in ("boss", "you")]
 
         assert asked == [200, 403]

@@ -110,6 +110,14 @@ def test_a_limited_function_outside_of_a_request_gets_it_in_place_of_an_earlier_
         assert service() == MAX_COUNT
 
 
+def test_a_limited_function_outside_of_a_request_gets_it_where_nothing_is_enabled(app: Flask) -> None:
+    app.config["MULTILIMIT_ENABLED"] = False
+    MultiLimit(app)
+
+    with app.app_context():
+        assert rate_limiter(rules="5/minute")(lambda: current_decision.remaining)() == MAX_COUNT
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_outside_of_a_request_it_is_an_error_before_a_limited_function_is_called(app: Flask, enabled: bool) -> None:
     app.config["MULTILIMIT_ENABLED"] = enabled

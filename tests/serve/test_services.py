@@ -161,7 +161,7 @@ class TestServiceDefinedInTheFactoryOfTheApp:
 
         assert storage.keys_asked[0] == storage.keys_asked[1]
 
-    def test_given_as_an_argument_is_no_decorated_function_either(
+    def test_a_limited_function_given_as_an_argument_is_charged_when_it_is_called(
         self, limited_app: Flask, client: FlaskClient, storage: RecordingStorage
     ) -> None:
         def add_routes(service: Callable[[], str]) -> None:
@@ -406,7 +406,9 @@ def test_made_up_methods_leave_nothing_behind(limited_app: Flask, client: FlaskC
     assert len(gate_of(limited_app).plans._endpoints) == plans
 
 
-def test_nor_do_they_on_a_route_that_takes_them_all(limited_app: Flask, client: FlaskClient) -> None:
+def test_made_up_methods_of_a_route_that_takes_all_leave_no_plans_behind(
+    limited_app: Flask, client: FlaskClient
+) -> None:
     limited_app.url_map.add(routing.Rule("/any", endpoint="any"))
 
     @limited_app.endpoint("any")

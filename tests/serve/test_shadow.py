@@ -123,7 +123,7 @@ def test_is_shown_in_header_fields_only_on_request(app: Flask, either: Any) -> N
     assert ask(other, "/alone").headers["RateLimit"] == '"default-60s";r=0;t=60'
 
 
-def test_of_every_level(app: Flask, either: Any, sent: list[tuple[str, list[str]]]) -> None:
+def test_shadows_of_every_level_refuse_nobody(app: Flask, either: Any, sent: list[tuple[str, list[str]]]) -> None:
     shadow = {"rules": "1/minute", "shadow": True}
     app.config |= {"MULTILIMIT_LIMITS": {"view": {**shadow, "rules": "1/hour"}}, "MULTILIMIT_SHADOW_HEADERS": True}
     MultiLimit(app, storage=either, application_limits=shadow, unmatched_limits=shadow)

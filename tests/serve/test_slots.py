@@ -234,7 +234,7 @@ def test_of_a_request_whose_teardown_raises(app: Flask, testing: bool, error: ty
     assert in_use(app, "index") == 0
 
 
-def test_of_a_body_that_is_none(app: Flask) -> None:
+def test_a_response_whose_body_cannot_be_sent_keeps_no_slot(app: Flask) -> None:
     body: Any = 42
     app.add_url_rule("/", "index", two_at_once(lambda: Response(body, direct_passthrough=True)))
 
@@ -776,7 +776,7 @@ def test_charge_when_with_slots_by_request_is_logged_and_the_fallback_applies(
     assert caplog.text.count("charge_when has no effect on a Concurrent rule") == 1
 
 
-def test_a_storage_that_keeps_no_slots_is_told_at_the_first_request_to_whatever(tmp_path: Path) -> None:
+def test_a_concurrent_rule_on_a_storage_without_slots_is_an_error_at_the_first_request(tmp_path: Path) -> None:
     app = Flask(__name__)
     app.testing = True
     MultiLimit(app, storage=own_storage()["SqliteStorage"](tmp_path / "quotas.db"))

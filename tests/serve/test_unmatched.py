@@ -77,7 +77,7 @@ class TestUnmatchedRequests:
 
         assert statuses(app, path, path, path) == [401, 401, 429]
 
-    def test_to_a_websocket_without_a_handshake_count_as_well(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_to_a_websocket_without_a_handshake_count(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, unmatched_limits="1/minute")
         app.url_map.add(Route("/socket", endpoint="socket", websocket=True))
 

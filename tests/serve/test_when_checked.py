@@ -127,7 +127,7 @@ def test_a_response_that_is_not_sent_is_closed(app: Flask, storage: RecordingSto
 
 
 class TestBeforeRequest:
-    def test_an_answer_of_such_a_function_counts_too(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_its_answer_counts_the_limits_beside_the_view(self, app: Flask, storage: RecordingStorage) -> None:
         MultiLimit(app, storage=storage, application_limits="2/hour")
         app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()))
         app.before_request(lambda: redirect("/login"))
@@ -135,7 +135,9 @@ class TestBeforeRequest:
         assert statuses(app, "/", "/", "/", "/nowhere") == [302, 302, 429, 302]
         assert storage.windows == [[3600]] * 3
 
-    def test_and_so_does_what_it_raises(self, app: Flask, storage: RecordingStorage) -> None:
+    def test_what_such_a_function_raises_counts_the_limits_beside_the_view(
+        self, app: Flask, storage: RecordingStorage
+    ) -> None:
         MultiLimit(app, storage=storage, application_limits="2/hour")
         app.get("/", endpoint="view")(rate_limiter(rules="9/second")(view()))
         app.before_request(lambda: abort(403))
@@ -222,7 +224,7 @@ class TestWhoIsNotFoundOut:
             "rate_limit:{view}:ip:127.0.0.1:sliding_window:3600000",
         ]
 
-    def test_and_so_does_one_that_ends_in_a_decorator(self, app: Flask) -> None:
+    def test_a_request_that_ends_in_a_decorator_counts_the_limits_beside_the_view(self, app: Flask) -> None:
         app.get("/", endpoint="view")(login_required(rate_limiter(rules="9/second", with_defaults=True)(view())))
 
         assert statuses(app, "/", "/", "/") == [401, 401, 429]
@@ -249,7 +251,7 @@ class TestWhoIsNotFoundOut:
         ],
         ids=["type", "part of a type", "exempt_when", "cost", "priority"],
     )
-    def test_the_same_holds_for_other_callables(
+    def test_a_callable_that_needs_the_unknown_user_costs_no_other_limit(
         self, app: Flask, storage: RecordingStorage, unknown: dict[str, Any]
     ) -> None:
         blueprint = rate_limiter(rules="5 per 7 seconds", **unknown)(Blueprint("pages", __name__))
