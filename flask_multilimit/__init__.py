@@ -12,6 +12,7 @@ from .declare.subjects import LimitType
 from .engine import Ban, Concurrent, ConfigurationError, ConfigurationWarning, Decision, MultiLimitError, Rule
 from .extension import MultiLimit
 from .serve.refusal import AccessDenied, RateLimitExceeded, StorageUnavailable, problem
+from .serve.settle import settle
 from .serve.state import current_decision
 
 DEFAULT = LimitType.DEFAULT
@@ -42,4 +43,5 @@ __all__ = [
     "exempt",
     "problem",
     "rate_limiter",
+    "settle",
 ]

@@ -10,7 +10,7 @@ from ..engine.algorithms import BAN
 from .limiter import Declaration
 from .subjects import LimitType
 
-_ONE_COUNT = ("type", "cost", "exempt_when", "charge_when", "reserve", "ban", "on_storage_error")
+_ONE_COUNT = ("type", "cost", "exempt_when", "charge_when", "settle", "reserve", "ban", "on_storage_error")
 """The options that decide what is charged, and what a refusal does: limiters that count in one key agree in them."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -45,6 +45,7 @@ from .written import (
     IMPORT_PATH,
     IMPORT_PATTERN,
     OFF,
+    SETTLE_FORMS,
     STATUS_CLASS,
     ExemptNetworks,
     check_type_text,
@@ -68,8 +69,8 @@ T = TypeVar("T")
 def _form(value: Any) -> str | None:
     if isinstance(value, str):
         return "<text>"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return "<number>"
+    if isinstance(value, int):
+        return "<bool>" if isinstance(value, bool) else "<number>"
     if isinstance(value, (Mapping, BaseModel)):
         return "<table>"
     return "<list>" if isinstance(value, (list, tuple)) else None
@@ -290,6 +291,14 @@ class WrittenLimiter(Written):
         | None
     ) = Field(None, examples=[[401, 403], "4xx"])
     """Statuses of responses that count: for any other, the charge is refunded. Or module:function."""
+    settle: (
+        Annotated[
+            Annotated[Literal[True], Tag("<bool>")] | Annotated[Text, Tag("<text>")],
+            _forms(SETTLE_FORMS),
+        ]
+        | None
+    ) = Field(None, examples=["header:X-Tokens", "module:function", True])
+    """What the request really cost: a header of the response, module:function, or true if the view says it."""
     shadow: bool = False
     """Evaluate and count, but never refuse."""
     on_storage_error: OnStorageError | None = None

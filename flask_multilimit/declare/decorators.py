@@ -23,6 +23,7 @@ from .limiter import (
     GiveRules,
     Message,
     Reaction,
+    Settle,
 )
 from .reserve import Reserve
 from .subjects import LimitType, SubjectType
@@ -87,6 +88,7 @@ def rate_limiter(
     cost: Cost = 1,
     exempt_when: Callable[[], bool] | None = None,
     charge_when: Callable[[Any], bool] | int | str | Iterable[int | str] | None = None,
+    settle: Settle | str | None = None,
     shadow: bool = False,
     on_storage_error: OnStorageError | None = None,
     wait: float = 0,
@@ -125,6 +127,9 @@ def rate_limiter(
     :param charge_when: statuses of responses, such as ``[401, 403]`` or ``"4xx"``, or a callable that is called with
         the response; for other statuses, or if it returns false, the charge made before the view ran is refunded
         exactly. So no more than ``count`` requests can be in progress, and only those that you choose count.
+    :param settle: what the request really cost, which replaces ``cost``, the estimate: a callable of the response that
+        returns units, or ``None`` if the estimate stands; ``"header:X-Tokens"`` for a field of the response, which
+        clients do not see; or ``True`` if the view says it with :func:`settle`. A stream is settled when it is closed.
     :param shadow: evaluate, count and signal, but never refuse: to try a limit in production.
     :param on_storage_error: what to do when the storage does not answer: ``local``, ``allow``, ``deny`` or
         ``raise``; default ``MULTILIMIT_ON_STORAGE_ERROR``.

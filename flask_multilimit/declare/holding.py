@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -21,10 +21,12 @@ from .subjects import request_if_any
 class Holder:
     """Holds slots until some work ends: a call, a block, or a request."""
 
-    __slots__ = ("decisions", "ended")
+    __slots__ = ("at_end", "decisions", "ended")
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
+        self.at_end: list[Callable[[], object]] = []
+        """What is called when the work ends, once."""
         self.ended: bool = False
         """Nobody holds the slots that a thread or a task of this work takes after that."""
 
@@ -34,11 +36,14 @@ class Holder:
         return not self.ended
 
     def end(self) -> None:
-        """Release the slots."""
+        """Release the slots, and do what waits for the end."""
         self.ended = True
         decisions, self.decisions = self.decisions, []
+        waiting, self.at_end = self.at_end, []
         if decisions:
             KEEPER.release_all(decisions)
+        for act in waiting:
+            act()
 
 
 _call: ContextVar[tuple[Holder, Request | None] | None] = ContextVar("multilimit_held", default=None)

@@ -22,7 +22,7 @@ from ..engine.rules import Rules, rules_from
 from .reserve import Reserve, reject_buckets
 from .subjects import RESERVED_NAMES, LimitType, SubjectType, type_name_of
 from .unwrap import name_of
-from .written import ChargeWhenStatus, type_from
+from .written import SETTLE_FORMS, ChargeWhenStatus, settle_from, type_from
 
 if sys.version_info >= (3, 14):  # evaluating annotations may fail: some are names that only type checkers know
     from annotationlib import Format
@@ -40,6 +40,8 @@ GiveRules = Callable[[], RulesNow] | Callable[[Any], RulesNow]
 """Returns the rules for the current request, or, if it takes an argument, those of a subject: see
 :func:`takes_subject`."""
 Cost = int | Callable[[], int]
+Settle = Callable[[Any], int | None] | Literal[True]
+"""What a request really cost, by its response; or true if the view says it."""
 Reaction = Callable[[Decision], Any]
 """Called with the decision of a refusal; may return a response to send instead of the 429 page."""
 
@@ -63,6 +65,7 @@ class Declaration:
     cost: Cost = 1
     exempt_when: Callable[[], bool] | None = None
     charge_when: Callable[[Any], bool] | None = None
+    settle: Settle | None = None
     shadow: bool = False
     on_storage_error: OnStorageError | None = None
     wait: float = 0
@@ -90,6 +93,8 @@ class Declaration:
                 given["fallback"] = rules_from(given["fallback"])
             if "charge_when" in given and not callable(given["charge_when"]):
                 given["charge_when"] = ChargeWhenStatus(given["charge_when"])
+            if "settle" in given:
+                given["settle"] = settle_from(given["settle"])
             if "methods" in given:
                 given["methods"] = _methods(given["methods"])
             declaration = cls(where=where, scope_is_given="scope" in given, **given)
@@ -130,6 +135,11 @@ class Declaration:
                     "charge_when has no effect on a Concurrent rule, whose slots are always given back; put the rule "
                     "on a limiter of its own"
                 )
+            if self.settle is not None and rule.lease is not None:
+                raise ConfigurationError(
+                    f"settle: {rule} has a lease, whose units are charged in advance, before it is known what they are "
+                    "for; leave out lease"
+                )
             if self.reserve is not None:
                 reject_buckets(rule)
 
@@ -144,9 +154,14 @@ class Declaration:
         return self.key, self.scope, self.hash_tag, self.methods_in_key
 
     @property
+    def is_settled(self) -> bool:
+        """Whether what it charges depends on the response."""
+        return self.charge_when is not None or self.settle is not None
+
+    @property
     def always_applies(self) -> bool:
         """Whether every call is charged, and by the same amount."""
-        conditions = (self.exempt_when, self.charge_when, self.methods, self.reserve)
+        conditions = (self.exempt_when, self.charge_when, self.settle, self.methods, self.reserve)
         return isinstance(self.type, LimitType) and not callable(self.cost) and not any(conditions) and not self.shadow
 
     def serves(self, method: str, *, by_flask: bool = False) -> bool:
@@ -242,6 +257,7 @@ def _validate(declaration: Declaration) -> None:
         check_callable("exempt_when", declaration.exempt_when)
     if declaration.charge_when is not None:
         check_callable("charge_when", declaration.charge_when, "the response")
+    _check_settle(declaration)
     _check_reserve(declaration)
     if declaration.ban is not None:
         _check_ban(declaration)
@@ -272,6 +288,20 @@ def _check_rules(declaration: Declaration) -> None:
         declaration.check_rules(declaration.fallback or ())
     except ConfigurationError as error:
         raise ConfigurationError(f"fallback: {error}") from error
+
+
+def _check_settle(declaration: Declaration) -> None:
+    settle = declaration.settle
+    if settle is None:
+        return
+    if settle is not True:
+        if not callable(settle):
+            raise ConfigurationError(f"settle={brief(settle)}: {SETTLE_FORMS}, or a callable with the response")
+        check_callable("settle", settle, "the response")
+    if declaration.charge_when is not None:
+        raise ConfigurationError("settle and charge_when: settle says it all; return 0 where nothing is charged")
+    if declaration.cost == 0:
+        raise ConfigurationError("cost=0 and settle: the cost is the estimate that is charged first; give 1 or more")
 
 
 def _check_reserve(declaration: Declaration) -> None:

@@ -20,6 +20,7 @@ from .subjects import LimitType, SingleType
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 IMPORT_PATTERN = f"^{IMPORT_PATH.pattern}$"
 STATUS_CLASS = "[1-5]xx"
+SETTLE_FORMS = 'give "header:X-Tokens", "module:function", or true if the view says it'
 TYPES = {name.lower(): type_ for name, type_ in LimitType.__members__.items()}
 """Types by the names that they have in data. Any other text with a colon is an import path."""
 
@@ -69,6 +70,30 @@ class ChargeWhenStatus(_Callable):
     def __call__(self, response: Any) -> bool:
         status: int = response.status_code
         return status in self._codes or status // 100 in self._classes
+
+
+class SettleByHeader(_Callable):
+    """``settle`` by a field of the response, which says what the request really cost. Clients do not see the field."""
+
+    def __init__(self, header: str) -> None:
+        super().__init__(f"header:{header}")
+        self.header = header
+
+    def __call__(self, response: Any) -> int | str | None:
+        units: str | None = response.headers.get(self.header)
+        del response.headers[self.header]
+        return int(units) if units is not None and units.isascii() and units.isdecimal() else units
+
+
+def settle_from(given: object) -> object:
+    """What a limiter does about ``settle``, which may be text."""
+    if not isinstance(given, str):
+        return given
+    if is_header(given):
+        return SettleByHeader(given.partition(":")[2])
+    if is_import_path(given):
+        return imported(given)
+    raise ConfigurationError(f"settle={brief(given)}: {SETTLE_FORMS}, or a callable with the response")
 
 
 def _is_status(given: object) -> bool:

@@ -209,11 +209,15 @@ class Limiter:
         """
         require_decision(decision)
         check_units(units)
-        wanted = {hit.key for hit in (decision.hits if hits is None else several_hits(hits))}
+        hits = decision.hits if hits is None else several_hits(hits)
+        return self.settle_each(decision, {hit.key: units for hit in hits})
+
+    def settle_each(self, decision: Decision, units: Mapping[str, int]) -> Decision:
+        """As :meth:`settle`, with the units of each key."""
         charges = [
-            charge._replace(units=min(units, charge.hit.rule.implementation.MAX_COST))
+            charge._replace(units=min(units[charge.hit.key], charge.hit.rule.implementation.MAX_COST))
             for charge in decision.charges
-            if charge.hit.key in wanted and not (units and charge.hit.rule.holds_slots)
+            if charge.hit.key in units and not (units[charge.hit.key] and charge.hit.rule.holds_slots)
         ]
         for charge in charges:
             _check_lease(charge)

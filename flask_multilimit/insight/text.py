@@ -77,7 +77,7 @@ def parameters_of(rule: Rule) -> str:
 
 def options_of(declared: Declaration, methods: tuple[str, ...] | None) -> list[str]:
     """The options of a limiter besides its type and rules, which applies to ``methods`` (``None``: all)."""
-    conditions = [name for name in ("exempt_when", "charge_when", "on_rejected") if getattr(declared, name)]
+    conditions = [name for name in ("exempt_when", "charge_when", "settle", "on_rejected") if getattr(declared, name)]
     options = [
         (f"only {', '.join(methods or ())}", methods is not None),
         (f"scope {declared.scope}", declared.scope is not None),

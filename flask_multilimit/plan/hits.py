@@ -70,7 +70,7 @@ class AppliedLimits(tuple[Applied, ...]):
     key with another, the strictest one applies."""
 
     hits: tuple[Hit, ...]
-    reserved: tuple[Applied, ...]
+    settled: tuple[Applied, ...]
     """Limiters whose charge depends on the response."""
     may_wait: bool
     """Whether any of them may let a request sleep."""
@@ -93,8 +93,8 @@ class AppliedLimits(tuple[Applied, ...]):
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
-        made.reserved = tuple(each for each in applied if each.declaration.charge_when is not None)
-        made.may_give_back = made.holds_slots or bool(made.reserved)
+        made.settled = tuple(each for each in applied if each.declaration.is_settled)
+        made.may_give_back = made.holds_slots or bool(made.settled)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
         return made
@@ -115,7 +115,7 @@ class AppliedLimits(tuple[Applied, ...]):
         asked_here = (Applied(_ELSEWHERE, Subject(*subject), hits) for subject in subjects.items())
         made = super().__new__(cls, asked_here)
         hits.scope = scope
-        made.hits, made.reserved, made.may_wait, made.has_answers = hits, (), False, False
+        made.hits, made.settled, made.may_wait, made.has_answers = hits, (), False, False
         made.may_give_back = made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         hits.cache[cls] = (scope, dict(subjects), made)

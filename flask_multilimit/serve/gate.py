@@ -85,7 +85,7 @@ class AppGate(AppState):
             response = process(*arguments)
             record = self._records.current()
             if record is not None and record.decisions:
-                if record.reserved:
+                if record.settled:
                     self.settlement.at_response(response, record)
                 describe(response, record.decisions, self.settings)
             return response

@@ -1,13 +1,22 @@
-"""Gives back what checks have charged: slots when work ends, charges that do not apply to the response, and refunds."""
+"""Settles what checks have charged: by the response, or by what the view says; and gives slots back when work ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from inspect import isgenerator
+from typing import cast
 
 from flask import Response, has_request_context
 
+from ..declare.advice import app_in_force
 from ..declare.holding import Holder, holder_of_call
+from ..declare.limiter import Declaration
+from ..declare.subjects import request_if_any
+from ..declare.written import SettleByHeader
 from ..engine import ConfigurationError, Decision, Hit, StorageError
+from ..engine.algorithms.base import COUNTED
+from ..engine.errors import brief
 from ..engine.slots import KEEPER
 from ..engine.text import SafeLogger
 from ..observe.events import OTHERS, Outcome
@@ -17,7 +26,7 @@ from .state import AppState, Record, Records
 
 
 class Settlement:
-    """Gives back charges of one app."""
+    """Settles charges of one app."""
 
     def __init__(self, in_force: AppState, records: Records) -> None:
         self._in_force = in_force
@@ -26,8 +35,8 @@ class Settlement:
 
     def keep(self, decision: Decision, applied: AppliedLimits, record: Record) -> None:
         """Note what an allowed ``decision`` may have to give back."""
-        if applied.reserved:
-            record.reserved = (*record.reserved, (decision, applied.reserved))
+        if applied.settled:
+            record.settled = (*record.settled, (decision, applied.settled))
         if applied.holds_slots:
             self._hold(decision)
 
@@ -56,31 +65,132 @@ class Settlement:
         """As :meth:`Limiter.settle`. The result replaces ``decision`` in the record of this request."""
         settled = self._in_force.limiter.settle(decision, units, hits)
         before = self._records.replace(settled) or decision
-        if settled.settled != before.settled:
-            scope = getattr(decision.hits, "scope", None) or OTHERS
-            outcome: Outcome = "settled" if units else "refunded"
-            report(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
+        self._report(before, settled)
         return settled
 
     def at_response(self, response: Response, record: Record) -> None:
-        """Refund the charges that do not apply to ``response``."""
-        for decision, hits in record.unwanted_charges(response):
-            self._give_back(decision, hits)
+        """Settle the charges that depend on ``response``; those of a stream when it is closed."""
+        declarations = _settled_by(record)
+        later = [] if _is_complete(response) else [each for each in declarations if _is_known_at_the_end(each)]
+        self._settle_now(response, record, [each for each in declarations if each not in later])
+        if later and (holder := (self._holder_of_request or self._find_holder_of_request())()) is not None:
+            holder.at_end.append(partial(self._settle_now, response, record, later))
 
-    def _give_back(self, decision: Decision, hits: Iterable[Hit]) -> None:
+    def _settle_now(self, response: Response, record: Record, declarations: Sequence[Declaration]) -> None:
+        for decision, limiters in record.settled:
+            units = dict[str, int]()
+            for declaration, _, hits, _ in limiters:
+                if declaration in declarations:
+                    real = self._units_of(declaration, response, record)
+                    if real is not None:
+                        units.update((hit.key, real) for hit in hits if not hit.rule.holds_slots)
+            if units:
+                self._settle_each(decision, units, record)
+
+    def _settle_each(self, decision: Decision, units: dict[str, int], record: Record) -> None:
+        latest = next((each for each in record.decisions if each.check_id == decision.check_id), decision)
         try:
-            self.settle(decision, 0, hits)
+            settled = self._in_force.limiter.settle_each(latest, units)
         except StorageError as error:
-            # The response is sent anyway; the charge counts until it leaves its window.
-            SafeLogger(self._in_force.app.logger).error(
-                "Rate limits: could not refund what the check %s charged: %s", decision.id, error
-            )
+            # The response is sent anyway; the estimate counts until it leaves its window.
+            self._log("could not settle what the check %s charged: %s", decision.id, error)
+            return
+        record.decisions[:] = [settled if each is latest else each for each in record.decisions]
+        self._report(latest, settled)
+
+    def _units_of(self, declaration: Declaration, response: Response, record: Record) -> int | None:
+        """What the request really cost; ``None`` if the estimate stands."""
+        if declaration.charge_when is not None:
+            return None if _charges(declaration, response) else 0
+        if declaration.settle is True:
+            return record.said.get(_name_of(declaration))
+        try:
+            units = cast("Callable[[Response], object]", declaration.settle)(response)
+            return None if units is None else units_from(units)
+        except Exception as error:
+            self._log('settle of the limiter on "%s" failed, so the estimate stands: %r', declaration.where, error)
+            return None
+
+    def _report(self, before: Decision, settled: Decision) -> None:
+        units = [left for key, left in settled.settled.items() if key not in before.settled]
+        if units:
+            scope = getattr(settled.hits, "scope", None) or OTHERS
+            outcome: Outcome = "settled" if any(units) else "refunded"
+            report(outcome, self._in_force.audience, endpoint=scope, decided_by=settled.decided_by, decision=settled)
+
+    def _log(self, message: str, *arguments: object) -> None:
+        SafeLogger(self._in_force.app.logger).error("Rate limits: " + message, *arguments)
 
 
-def require_response(reserved: Sequence[Applied]) -> None:
+def settle(units: int, *, name: str | None = None) -> None:
+    """Say what this request really costs, for its limiter with ``settle=True``: ``settle(model.tokens)``.
+
+    The last word before the response is closed counts; without one, the estimate stands. In a stream, the request must
+    still be there: wrap its generator in ``stream_with_context``. Where no limiter settles now (switched off, exempt,
+    on an allow list), nothing happens.
+
+    :param units: a whole number, 0 or more; more than 10**9 are 10**9.
+    :param name: which limiter, by its ``name`` or its type, if several settle by what the view says.
+    :raises ConfigurationError: for other units, without a ``name`` that is needed, or with one that no limiter has.
+    :raises RuntimeError: outside of a request.
+    """
+    real = units_from(units)
+    if request_if_any() is None:
+        raise RuntimeError("settle: outside of a request; wrap the generator of a stream in stream_with_context")
+    record = Records(app_in_force()).current()
+    names = [] if record is None else [_name_of(each) for each in _settled_by(record) if each.settle is True]
+    if record is None or not names:
+        return
+    if name is None and len(set(names)) > 1:
+        raise ConfigurationError(f"settle({real}): several limiters settle here; give name=, one of {', '.join(names)}")
+    if name is not None and name not in names:
+        raise ConfigurationError(
+            f"settle({real}, name={brief(name)}): the limiters that settle here: {', '.join(names)}"
+        )
+    record.said[names[0] if name is None else name] = real
+
+
+def units_from(given: object) -> int:
+    """The units that ``given`` says. Raises :class:`ConfigurationError` unless it is a whole number, 0 or more."""
+    if type(given) is not int or given < 0:
+        raise ConfigurationError(f"settle: units={brief(given)}: give a whole number, 0 or more")
+    return min(given, COUNTED)
+
+
+def require_response(settled: Sequence[Applied]) -> None:
     """Raise :class:`ConfigurationError` if there will be no response, on which the charges depend."""
     if not has_request_context():
+        option = "settle" if settled[0].declaration.settle is not None else "charge_when"
         raise ConfigurationError(
-            f'limiter on "{reserved[0].declaration.where}": charge_when needs the response of a request, and this '
-            "call is outside of one"
+            f'limiter on "{settled[0].declaration.where}": {option} needs the response of a request, and this call is '
+            "outside of one"
         )
+
+
+def _settled_by(record: Record) -> list[Declaration]:
+    """The limiters that settle what this request was charged."""
+    return [limiter.declaration for _, limiters in record.settled for limiter in limiters]
+
+
+def _is_complete(response: Response) -> bool:
+    """Whether all of the response is there. The page of an error is, although Werkzeug calls it a stream."""
+    return response.is_sequence or ("Content-Length" in response.headers and not isgenerator(response.response))
+
+
+def _is_known_at_the_end(declaration: Declaration) -> bool:
+    """Whether what a stream really costs is known when it is closed, and not by its status or a header field."""
+    return declaration.settle is not None and not isinstance(declaration.settle, SettleByHeader)
+
+
+def _name_of(declaration: Declaration) -> str:
+    return declaration.name or declaration.type_name
+
+
+def _charges(declaration: Declaration, response: Response) -> bool:
+    charges = cast("Callable[[Response], object]", declaration.charge_when)(response)
+    if isinstance(charges, (int, float)) and not isinstance(charges, bool):
+        raise ConfigurationError(
+            f'limiter on "{declaration.where}": charge_when returned {brief(charges)}, and it decides whether a '
+            "request is charged, not how much: that is settle=; return True or False"
+        )
+    return bool(charges)

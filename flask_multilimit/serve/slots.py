@@ -44,7 +44,8 @@ class RequestHolder(Holder):
         self.body_is_out = self.ended = False
 
     def __del__(self) -> None:
-        if self.decisions:  # threads that share a context ended at the same instant, and Flask tore nothing down
+        # Threads that share a context ended at the same instant, and Flask tore nothing down.
+        if self.decisions or self.at_end:
             KEEPER.later(self.end)
 
 

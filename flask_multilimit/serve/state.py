@@ -17,18 +17,15 @@ if TYPE_CHECKING:
     from .access import AccessLists
 
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Literal, cast
+from collections.abc import Sequence
+from typing import Literal
 
-from flask import Request, Response, g
+from flask import Request, g
 from werkzeug.local import LocalProxy
 
 from ..declare.advice import app_in_force, gate_of_app
-from ..declare.limiter import Declaration
 from ..declare.subjects import current_request, request_if_any
-from ..engine import ConfigurationError, Decision, Hit
-from ..engine.errors import brief
+from ..engine import Decision
 from ..engine.limiter import unasked
 from ..plan.endpoint import Plan
 from ..plan.hits import Applied
@@ -60,7 +57,7 @@ NO_PLAN = Plan("", None, ())
 class Record:
     """What is known about one request."""
 
-    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "reserved")
+    __slots__ = ("access", "admitted", "checked", "decisions", "plan", "said", "settled")
 
     def __init__(self, plan: Plan) -> None:
         self.plan: Plan = plan
@@ -71,16 +68,11 @@ class Record:
         """Whether the request passed that check."""
         self.decisions: list[Decision] = []
         """In the order of the checks."""
-        self.reserved: tuple[tuple[Decision, Sequence[Applied]], ...] = ()
+        self.settled: tuple[tuple[Decision, Sequence[Applied]], ...] = ()
         """Charges that depend on the response."""
+        self.said: dict[str, int] = {}
+        """What the view has said that these really cost, by the name of the limiter."""
         self.access: Access = "unknown"
-
-    def unwanted_charges(self, response: Response) -> Iterator[tuple[Decision, Iterable[Hit]]]:
-        """The charges that do not apply to ``response``."""
-        for decision, reserved in self.reserved:
-            unwanted = [each.hits for each in reserved if not _charges(each.declaration, response)]
-            if unwanted:
-                yield decision, chain.from_iterable(unwanted)
 
 
 class Records:
@@ -135,16 +127,6 @@ class Records:
                 record.decisions[place] = decision
                 return each
         return None
-
-
-def _charges(declaration: Declaration, response: Response) -> bool:
-    charges = cast("Callable[[Response], object]", declaration.charge_when)(response)
-    if isinstance(charges, (int, float)) and not isinstance(charges, bool):
-        raise ConfigurationError(
-            f'limiter on "{declaration.where}": charge_when returned {brief(charges)}, and it decides whether a '
-            "request is charged, not how much; return True or False"
-        )
-    return bool(charges)
 
 
 def _name_for(app: Flask) -> str:

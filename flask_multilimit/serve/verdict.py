@@ -105,8 +105,8 @@ class Verdicts:
         hits = applied.hits
         if not hits:
             return None
-        if applied.reserved:
-            require_response(applied.reserved)
+        if applied.settled:
+            require_response(applied.settled)
         on = self._in_force
         try:
             if on.audience.present or limit_event.receivers:

@@ -294,7 +294,7 @@ def test_a_server_that_dies_meanwhile_leaves_the_charge_and_the_response(
 
     assert statuses(app, "/", "/") == [200, 429]
     (record,) = caplog.records
-    assert "Rate limits: could not refund" in record.getMessage()
+    assert "Rate limits: could not settle" in record.getMessage()
 
 
 def test_a_service_is_charged_by_the_response_of_the_request_that_calls_it(app: Flask, either: Any) -> None:

@@ -25,7 +25,7 @@ PUBLIC = {
     "flask_multilimit": """
         DEFAULT GLOBAL IP USER AccessDenied Ban Concurrent ConfigurationError ConfigurationWarning Decision
         LimitType MultiLimit MultiLimitError RateLimitExceeded RateLimiter Reserve Rule StorageUnavailable
-        current_decision exempt problem rate_limiter
+        current_decision exempt problem rate_limiter settle
     """,
     "flask_multilimit.control": """
         Control ControlConflict Difference InvalidData Listing Mistake NeedsForce Override Preview Who

@@ -193,11 +193,11 @@ class Replay:
 
     def _given_back(self, limits: AppliedLimits, decision: Decision, request: LoggedRequest) -> Decision:
         """The decision after the charges that depend on the response were refunded."""
-        for each in limits.reserved:
+        for each in limits.settled:
             stands = self._charging.stands(each.declaration, request.status)
             if stands is None:
-                where = each.declaration.where
-                self._notes[f"charge_when of {where}: the status alone does not tell; charged"] += 1
+                option = "settle" if each.declaration.settle is not None else "charge_when"
+                self._notes[f"{option} of {each.declaration.where}: the status alone does not tell; charged"] += 1
             elif not stands:
                 decision = self._limiter.refund(decision, each.hits)
                 self._refunds += 1

@@ -177,7 +177,7 @@ class ReplayPlan:
 
     def _made_shape(self, limits: AppliedLimits) -> Shape:
         rules = tuple((_where(limits, hit.key), hit.name, str(hit.rule)) for hit in limits.hits)
-        is_plain = not (limits.may_wait or limits.reserved) and not any(
+        is_plain = not (limits.may_wait or limits.settled) and not any(
             hit.shadow or hit.rule.max_delay or hit.rule.holds_slots for hit in limits.hits
         )
         bans = tuple(place for place, _, _ in bans_among(limits.hits))

@@ -1,0 +1,309 @@
+"""What a request really cost: said by the response, by the view, or when a stream is closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask, Response, abort, jsonify, stream_with_context
+
+from flask_multilimit import Concurrent, ConfigurationError, MultiLimit, Rule, current_decision, rate_limiter, settle
+from flask_multilimit.engine import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from werkzeug.test import TestResponse
+
+TOKENS = Rule(3600, 1000, algorithm="fixed_window")
+
+
+@pytest.fixture
+def app() -> Flask:
+    app = Flask("chat")
+    app.config["TESTING"] = True
+    MultiLimit(app)
+    return app
+
+
+def serve(app: Flask, view: Callable[[], Any], **options: Any) -> Callable[..., TestResponse]:
+    """Let the app answer / by ``view``, with a limiter of 1000 units in an hour that takes 100 before it is settled."""
+    options = {"rules": TOKENS, "cost": 100, **options}
+    app.add_url_rule("/", "view", rate_limiter(**options)(view))
+    client = app.test_client()
+    return lambda **more: client.get("/", **more)
+
+
+def left(app: Flask) -> int:
+    with app.app_context():
+        return int(app.extensions["multilimit"].peek("view").remaining)
+
+
+@pytest.mark.parametrize("units", [0, 40, 100, 340, 1500])
+def test_a_response_is_charged_what_it_says_and_its_header_fields_show_what_is_left(app: Flask, units: int) -> None:
+    get = serve(app, lambda: jsonify(tokens=units), settle=lambda response: response.json["tokens"])
+
+    response = get()
+
+    assert f"r={max(1000 - units, 0)};" in response.headers["RateLimit"]
+    assert left(app) == max(1000 - units, 0)
+
+
+def test_units_beyond_the_count_refuse_later_requests(app: Flask) -> None:
+    get = serve(app, lambda: "ok", settle=lambda _: 1500)
+
+    assert [get().status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_view_says_what_it_cost_and_its_last_word_counts(app: Flask) -> None:
+    def view() -> str:
+        settle(7)
+        settle(250)
+        return "ok"
+
+    get = serve(app, view, settle=True)
+
+    assert "r=750;" in get().headers["RateLimit"]
+    assert left(app) == 750
+
+
+def test_a_view_that_says_nothing_is_charged_the_estimate(app: Flask) -> None:
+    get = serve(app, lambda: "ok", settle=True)
+
+    assert "r=900;" in get().headers["RateLimit"]
+
+
+def test_a_field_of_the_response_says_what_it_cost_and_no_client_sees_it(app: Flask) -> None:
+    get = serve(app, lambda: Response("ok", headers={"X-Tokens": "340"}), settle="header:X-Tokens")
+
+    response = get()
+
+    assert "X-Tokens" not in response.headers
+    assert left(app) == 660
+
+
+def test_an_error_page_is_settled_like_any_response(app: Flask) -> None:
+    def view() -> str:
+        settle(3)
+        abort(404)
+
+    assert "r=997;" in serve(app, view, settle=True)().headers["RateLimit"]
+
+
+def streaming(said: list[int]) -> Callable[[], Response]:
+    def view() -> Response:
+        def generate() -> Iterator[str]:
+            for units in said:
+                settle(units)
+                yield "x"
+
+        return Response(stream_with_context(generate()))
+
+    return view
+
+
+def test_a_stream_is_settled_when_it_has_been_sent(app: Flask) -> None:
+    get = serve(app, streaming([10, 20, 640]), settle=True)
+
+    with get(buffered=False) as response:
+        assert "r=900;" in response.headers["RateLimit"]
+        assert response.data == b"xxx"
+
+    assert left(app) == 360
+
+
+def test_a_client_that_hangs_up_pays_for_what_was_said_until_then(app: Flask) -> None:
+    get = serve(app, streaming([10, 20, 640]), settle=True)
+
+    with get(buffered=False) as response:
+        parts = iter(response.response)
+        next(parts)
+        next(parts)
+
+    assert left(app) == 980
+
+
+def test_a_callable_is_called_when_a_stream_is_closed(app: Flask) -> None:
+    sent = list[str]()
+
+    def view() -> Response:
+        def generate() -> Iterator[str]:
+            for part in "abc":
+                sent.append(part)
+                yield part
+
+        return Response(generate())
+
+    get = serve(app, view, settle=lambda _: len(sent))
+    with get(buffered=False) as response:
+        assert left(app) == 900
+        assert response.data == b"abc"
+
+    assert left(app) == 997
+
+
+def test_a_generator_without_its_request_is_told_to_keep_it() -> None:
+    with pytest.raises(RuntimeError, match="stream_with_context"):
+        settle(3)
+
+
+@pytest.mark.parametrize("nonsense", [-1, True, "12", 1.5, float("nan"), [3]])
+def test_a_callable_that_returns_nonsense_leaves_the_estimate_and_one_line(
+    app: Flask, nonsense: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(app, lambda: "ok", settle=lambda _: nonsense)()
+
+    assert left(app) == 900
+    (line,) = caplog.messages
+    assert "so the estimate stands" in line
+
+
+def test_a_callable_that_raises_leaves_the_estimate_and_one_line(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    response = serve(app, lambda: "ok", settle=lambda _: 1 // 0)()
+
+    assert (response.status_code, left(app), len(caplog.records)) == (200, 900, 1)
+
+
+def test_a_callable_that_returns_none_leaves_the_estimate(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+    serve(app, lambda: "ok", settle=lambda _: None)()
+
+    assert (left(app), caplog.records) == (900, [])
+
+
+@pytest.mark.parametrize("nonsense", [-1, True, "12", 1.5, None])
+def test_a_view_that_says_nonsense_hears_of_it(app: Flask, nonsense: Any) -> None:
+    def view() -> str:
+        with pytest.raises(ConfigurationError, match="whole number"):
+            settle(nonsense)
+        return "ok"
+
+    serve(app, view, settle=True)()
+
+    assert left(app) == 900
+
+
+def test_a_word_of_astronomic_size_is_bounded(app: Flask) -> None:
+    def view() -> str:
+        settle(10**30)
+        return "ok"
+
+    get = serve(app, view, settle=True)
+
+    assert [get().status_code for _ in range(2)] == [200, 429]
+
+
+def test_several_limiters_that_settle_are_told_by_name(app: Flask) -> None:
+    @app.get("/")
+    @rate_limiter(rules=Rule(60, 1000), scope="tokens", cost=10, settle=True, name="tokens")
+    @rate_limiter(rules=Rule(60, 500), scope="queries", cost=10, settle=True, name="queries")
+    @rate_limiter(rules=Rule(60, 50), name="requests")
+    def view() -> str:
+        with pytest.raises(ConfigurationError, match="name=, one of tokens, queries"):
+            settle(3)
+        with pytest.raises(ConfigurationError, match="tokens, queries"):
+            settle(3, name="requests")
+        settle(300, name="tokens")
+        settle(4, name="queries")
+        return "ok"
+
+    fields = app.test_client().get("/").headers["RateLimit"]
+
+    assert [int(part.split("r=")[1].split(";")[0]) for part in fields.split(",")] == [700, 496, 49]
+
+
+def test_where_nothing_limits_now_a_word_changes_nothing(app: Flask) -> None:
+    app.config["MULTILIMIT_ENABLED"] = False
+
+    def view() -> str:
+        settle(12)
+        return str(len(current_decision.statuses))
+
+    other = Flask("off")
+    other.config["MULTILIMIT_ENABLED"] = False
+    MultiLimit(other)
+
+    assert serve(other, view, settle=True)().text == "0"
+
+
+def test_slots_of_the_same_limiter_are_given_back_as_ever(app: Flask) -> None:
+    def view() -> str:
+        settle(0)
+        return str(current_decision.statuses[1].remaining)
+
+    get = serve(app, view, rules=[Rule(60, 1000), Concurrent(200)], settle=True)
+
+    assert [get().text for _ in range(3)] == ["100", "100", "100"]
+
+
+def test_a_shadow_is_settled_too(app: Flask) -> None:
+    serve(app, lambda: "ok", settle=lambda _: 30, shadow=True)()
+
+    assert left(app) == 970
+
+
+def test_a_storage_that_does_not_answer_leaves_the_estimate(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    get = serve(app, lambda: "ok", settle=lambda _: 30)
+    get()
+
+    def fail(*_: Any) -> None:
+        raise StorageError("away")
+
+    with app.app_context():
+        storage = app.extensions["multilimit"].limiter.storage
+    monkeypatch.setattr(storage, "settle", fail)
+    response = get()
+    monkeypatch.undo()
+
+    assert response.status_code == 200
+    assert left(app) == 870
+    assert "could not settle" in caplog.text
+
+
+def test_one_command_settles_all_rules_of_all_limiters(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.get("/all")
+    @rate_limiter(rules=[Rule(60, 1000), Rule(3600, 9000)], cost=10, settle=lambda _: 3, name="tokens")
+    @rate_limiter(rules=Rule(60, 500), scope="failures", charge_when=[401], name="failures")
+    def view() -> str:
+        return "ok"
+
+    app.test_client().get("/all")
+    with app.app_context():
+        storage = app.extensions["multilimit"].limiter.storage
+    settled, real = list[Any](), storage.settle
+
+    def note(*given: Any) -> None:
+        settled.append(given)
+        real(*given)
+
+    monkeypatch.setattr(storage, "settle", note)
+    app.test_client().get("/all")
+
+    ((_, charges),) = settled
+    assert [charge.units for charge in charges] == [3, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settle": lambda _: 1, "charge_when": [401]}, "settle and charge_when"),
+        ({"settle": True, "cost": 0}, "the cost is the estimate"),
+        ({"settle": lambda _: 1, "rules": Rule(60, 100, lease=5), "cost": 1}, "leave out lease"),
+        ({"settle": 5}, "settle=5: give"),
+        ({"settle": False}, "settle=False: give"),
+        ({"settle": "tokens"}, "settle='tokens': give"),
+        ({"settle": lambda: 1}, "which it does not take"),
+        ({"settle": True, "rules": Rule(60, 50_000), "cost": 20_000}, "cost=20000"),
+    ],
+)
+def test_a_mistake_about_settling_is_found_at_the_start(app: Flask, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        serve(app, lambda: "ok", **options)()
+
+
+def test_a_function_that_is_no_view_needs_a_response(app: Flask) -> None:
+    service = rate_limiter(rules="5/minute", settle=True)(lambda: "ok")
+
+    with app.app_context(), pytest.raises(ConfigurationError, match="settle needs the response of a request"):
+        service()  # type: ignore[no-untyped-call]
