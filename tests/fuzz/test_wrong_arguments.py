@@ -167,7 +167,10 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     "preview_undo": lambda world: (world.multilimit.control.preview_undo, {"id": ""}),
     "put": lambda world: (
         world.multilimit.control.put,
-        {"entry": world.multilimit.control.preview({"kind": "deny", "who": "::1"}, for_=60).entry, "force": False},
+        {
+            "change": world.multilimit.control.preview({"kind": "deny", "who": "::1"}, for_=60),
+            "force": False,
+        },
     ),
     # The engine
     "Hit": lambda _: (
@@ -241,7 +244,14 @@ CALLS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]] =
     ),
     "simulate": lambda world: (
         simulate,
-        {"app": world.app, "requests": read_logs(world.log), "costs": {}, "rules": {}, "priorities": {}, "tell": None}
+        {
+            "app": world.app,
+            "requests": read_logs(world.log),
+            "costs": {},
+            "rules": {},
+            "priorities": {},
+            "on_decision": None,
+        }
         | OF_LOGS,
     ),
     "suggest": lambda world: (
