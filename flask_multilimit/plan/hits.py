@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class AppliedLimits(tuple[Applied, ...]):
         made.has_bans = any(isinstance(hit, BanHit) for hit in hits)
         made.holds_slots = any(hit.rule.holds_slots for hit in hits)
         made.may_wait = any(each.declaration.wait for each in applied)
-        made.settled = tuple(each for each in applied if each.declaration.is_settled)
+        made.settled = tuple(_settled_alone(applied)) if any(each.declaration.is_settled for each in applied) else ()
         made.may_give_back = made.holds_slots or bool(made.settled)
         answers = [(each.declaration.message, each.declaration.on_rejected) for each in applied]
         made.has_answers = any(message is not None or react is not None for message, react in answers)
@@ -142,6 +142,19 @@ class AppliedLimits(tuple[Applied, ...]):
         """The limiter that refuses for the longest time."""
         longest = max(decision.violated, key=lambda status: status.retry_after)
         return next(each.declaration for each in self if longest.hit in each.hits)
+
+
+def _settled_alone(applied: Sequence[Applied]) -> Iterator[Applied]:
+    """The limiters that are settled, with the hits that they may settle: none that counts for a limiter which is not
+    settled alike, as rules by request may."""
+    ways: dict[str, list[tuple[object, object]]] = {}
+    for each in applied:
+        for hit in each.hits:
+            ways.setdefault(hit.key, []).append((each.declaration.charge_when, each.declaration.settle))
+    for each in applied:
+        own = (each.declaration.charge_when, each.declaration.settle)
+        if each.declaration.is_settled:
+            yield each._replace(hits=tuple(hit for hit in each.hits if all(way == own for way in ways[hit.key])))
 
 
 def hits_of(applied: Iterable[Applied]) -> tuple[Hit, ...]:

@@ -87,6 +87,17 @@ def test_two_limiters_that_count_the_same_statuses_are_one(app: Flask, storage: 
     assert storage.other_calls == ["settle"] * 3
 
 
+@pytest.mark.parametrize("by_request", ["1/minute", "9/minute"])
+def test_rules_by_request_give_back_nothing_that_another_limiter_counts(
+    app: Flask, storage: RecordingStorage, by_request: str
+) -> None:
+    MultiLimit(app, storage=storage)
+    failures = rate_limiter(type=IP, rules=lambda: by_request, charge_when="4xx")
+    app.add_url_rule("/", "view", failures(rate_limiter(**STRICT)(view())))
+
+    assert statuses(app, "/", "/", "/")[-1] == 429
+
+
 class TestOverrides:
     """By name, each of both is changed by itself; then the stricter decides again, with the history that is there."""
 
