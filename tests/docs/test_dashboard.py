@@ -48,7 +48,7 @@ def test_http_basic_lets_in_who_knows_the_password(run: Run, credentials: tuple[
     assert ("WWW-Authenticate" in answer.headers) == (status == 401)
 
 
-def test_who_may_not_change_sees_no_forms(run: Run) -> None:
+def test_a_visitor_who_may_not_change_sees_no_forms(run: Run) -> None:
     app: Flask = run(PAGE, "may-change")["app"]
 
     page = app.test_client().get("/limits/lists").text

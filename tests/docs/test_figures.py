@@ -67,7 +67,7 @@ def test_a_part_that_is_measured_anew_leaves_the_others_as_they_were(benchmarks:
     assert benchmarks("results").differing(now.machine, {**earlier.machine, "cores": 4}) == ["cores"]
 
 
-def test_who_is_better_is_said(benchmarks: Any) -> None:
+def test_the_figures_say_which_library_is_faster(benchmarks: Any) -> None:
     table = next(table for table in benchmarks("tables").TABLES if table.name == "memory")
     figure, ours = benchmarks("results").Figure, benchmarks("contenders").OURS
     figures = [

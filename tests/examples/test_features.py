@@ -171,7 +171,7 @@ class TestPasswordGuessers:
             assert [self.login(get, "correct-horse").status for _ in range(20)] == [200] * 20
         assert example.banned == []
 
-    def test_who_goes_on_guessing_is_banned_and_who_knows_the_password_waits_too(self, example: Any) -> None:
+    def test_a_guesser_is_banned_and_the_owner_of_the_password_waits_too(self, example: Any) -> None:
         with served(example.app) as get:
             replies = [self.login(get, f"guess {n}") for n in range(9)]
             right = self.login(get, "correct-horse")

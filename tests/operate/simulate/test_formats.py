@@ -133,7 +133,7 @@ def test_how_long_a_request_took_and_when_it_began(text: str, line: str, began: 
 
 
 @pytest.mark.parametrize("text", ["-", "", "1e3", "-1", "nan"])
-def test_what_is_no_duration_tells_none(text: str) -> None:
+def test_text_that_is_no_duration_is_none(text: str) -> None:
     request = read(
         f'1.2.3.4 2026-11-22T03:19:27+00:00 "GET / H" {text}', '$remote_addr $time_iso8601 "$request" $request_time'
     )
@@ -314,7 +314,7 @@ def test_instants_however_they_are_written(text: str, at: int) -> None:
         *("22/Nov/2026:03:19:99 +0000", "22/Nov/2026:03:19:27 +9900", "1e400", "9" * 30, "NaN"),
     ],
 )
-def test_what_is_no_instant_is_an_error(text: str) -> None:
+def test_text_that_is_no_instant_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         Times()(text)
 

@@ -1,6 +1,6 @@
 """Logs that real servers have written: nginx, Apache, Caddy and gunicorn, each asked the same.
 
-Traefik and IIS are in neither Debian nor PyPI: their formats are held to lines of their documentation alone.
+Traefik is in neither Debian nor PyPI: its format is held to lines of its documentation alone.
 """
 
 from __future__ import annotations

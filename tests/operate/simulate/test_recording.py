@@ -187,7 +187,7 @@ def test_a_thread_writes_without_being_asked(app: Flask, recorder: Recorder, mon
     assert len(entries(recorder)) == 1
 
 
-def test_what_is_too_much_is_dropped_and_counted(
+def test_requests_beyond_the_queue_are_dropped_and_counted(
     app: Flask, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "MOST_WAITING", 2)

@@ -237,7 +237,7 @@ def test_a_shadow_is_counted_and_refuses_nobody() -> None:
     assert (report.rules[0].shadow, report.rules[0].refused) == (True, 2)
 
 
-def test_who_may_wait_is_delayed_and_not_refused() -> None:
+def test_a_request_that_may_wait_is_delayed_and_not_refused() -> None:
     app = app_with(rate_limiter(rules="1 per 10 seconds", wait=6))
 
     report = replayed(app, at(0), at(5), at(6), at(100))
@@ -261,7 +261,7 @@ def test_a_cost_that_no_rule_admits_locks_out_for_ever() -> None:
     assert report.longest_lockout == math.inf
 
 
-def test_what_cannot_be_replayed_is_said_with_how_many_it_concerns() -> None:
+def test_a_report_says_what_is_replayed_differently_and_for_how_many_requests() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="1/minute"),
         rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),
@@ -311,7 +311,7 @@ def test_a_slot_outlasts_its_timeout_as_long_as_the_request_goes_on() -> None:
     assert (report.admitted, report.refused) == (3, 1), "of the second nothing is known, so it takes no slot"
 
 
-def test_who_waits_for_a_slot_gets_the_next_one() -> None:
+def test_a_request_that_waits_for_a_slot_gets_the_next_one() -> None:
     app = app_with(rate_limiter(rules=Concurrent(1), wait=5))
 
     report = replayed(app, at(0, took=4), at(1, took=1), at(2, took=1), at(2.5, took=9), at(20, took=1))
@@ -419,7 +419,7 @@ def test_a_subject_with_rules_of_its_own_goes_by_them() -> None:
     assert {rule.text: rule.refused for rule in report.rules} == {"1 per 60s": 4, "3 per 60s": 2}
 
 
-def test_what_cannot_be_replayed_can_be_given() -> None:
+def test_values_in_place_of_callables_can_be_given() -> None:
     app = app_with(
         rate_limiter(type=lambda: "x", name="api_key", rules="3/minute"),
         rate_limiter(type=IP, rules=lambda: "1/minute", name="plan"),

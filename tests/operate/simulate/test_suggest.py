@@ -191,7 +191,7 @@ def test_halves_are_apart_in_time_and_lose_nothing(subjects: list[list[int]]) ->
     ("windows", "share", "message"),
     [([60], Fraction(1), "less than 1"), ([60, 60], Fraction(0), "each window once"), ([], Fraction(0), "each window")],
 )
-def test_what_makes_no_sense_is_an_error(windows: list[float], share: Fraction, message: str) -> None:
+def test_windows_and_shares_that_make_no_sense_are_errors(windows: list[float], share: Fraction, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         suggest(arrivals_of([0]), type="ip", windows=windows, share=share)
 
@@ -217,7 +217,7 @@ def test_a_gap_is_wide_and_has_few_subjects_above_it(peaks: list[int], gap: Gap 
     assert gap_in(sorted(peaks)) == gap
 
 
-def test_what_is_proposed_is_below_the_gap() -> None:
+def test_the_proposed_count_is_below_the_gap() -> None:
     found = suggest(arrivals_of(*[[0] * 85] * 19, [0] * 2445), type="ip", windows=[60, 3600], share=Fraction(1, 1000))
 
     assert [rule.count for rule in found.proposed] == [85, 85]
