@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from fractions import Fraction
 from itertools import product
+from typing import TYPE_CHECKING
 
 import pytest
+from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flask_multilimit import ConfigurationError, Rule
+from flask_multilimit import ConfigurationError, MultiLimit, Rule
 from flask_multilimit.operate.simulate.suggest import (
     Arrivals,
     Gap,
@@ -26,6 +29,11 @@ from flask_multilimit.operate.simulate.suggest import (
     toml,
 )
 from support.oracle import Charge, Window
+
+if TYPE_CHECKING:
+    import redis
+
+    from support.servers import Server
 
 SECOND = 1_000_000
 
@@ -230,3 +238,16 @@ def test_the_command_to_try_a_limit_is_quoted_for_a_shell() -> None:
     assert command("ip", [Rule(time=10, count=5)], None) == (
         "flask multilimit set '*' --limit '5 per 10 seconds' --type ip --shadow --for 1d"
     )
+
+
+def test_the_command_to_try_a_limit_adds_one_that_refuses_nobody(server: Server, redis_client: redis.Redis) -> None:  # noqa: ARG001
+    app = Flask("shop")
+    MultiLimit(app, storage=server.url)
+    app.add_url_rule("/search", "search", lambda: "ok")
+    _, *words = shlex.split(command("ip", [Rule(time=60, count=1)], "search"))
+
+    said = app.test_cli_runner().invoke(args=[*words, "--yes"])
+    client = app.test_client()
+
+    assert "1 per 60s (shadow)" in said.output
+    assert [client.get("/search").status_code for _ in range(3)] == [200] * 3
