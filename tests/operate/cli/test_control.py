@@ -49,7 +49,7 @@ def test_a_change_says_which_one_it_replaces(on_server: Command) -> None:
     second = on_server("set", "update", "ip-20s", "60 per 20 seconds", "--lasting", "--dry-run")
     told = on_server("deny", "203.0.113.7", "--lasting", "--dry-run", "--json").json
 
-    assert f"\n  in place of rule ip-20s at update: 50 per 20 seconds ({first['entry']['id']})\n" in second.out
+    assert f"\n  in place of rule ip-20s at update: 50 per 20 seconds ({first['entry']['id']}, by " in second.out
     assert first["replaces"] is told["replaces"] is None
 
 
