@@ -58,7 +58,7 @@ def entries(count: int) -> Iterator[dict[str, Any]]:
         yield {"id": f"{number:08x}", "since": 1.0, "kind": kind, "who": who, "reason": "benchmark"}
 
 
-CHANGE: Change = {"at": 0, "author": "", "reason": "", "what": "set", "entry": "", "id": ""}
+CHANGE: Change = {"at": 0, "author": "", "reason": "", "what": "set", "entry": "", "id": "", "replaces": ""}
 
 
 def document_of(count: int) -> str:

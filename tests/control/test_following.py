@@ -58,7 +58,7 @@ def test_a_ban_of_another_scope_watches_the_rules_that_an_override_gives(shop: S
     shop.control.override("mail", limiter="user", rules=rules, lasting=True, force=True)
     watched = mail(rules="1/day")
     *_, ban = hits_for("1/minute", scope="all", subject="42", ban=Ban(after=1, within=60, time=60))
-    hits = Hits((*watched, replace(ban, watches=(watched[0].key,))))  # type: ignore[call-arg]  # of a ban
+    hits = Hits((*watched, replace(ban, watches=(watched[0].key,))))
 
     with shop.app.app_context():
         found = [shop.multilimit.limiter.check(hits) for _ in range(2)]

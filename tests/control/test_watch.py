@@ -20,7 +20,7 @@ from flask_multilimit.control.store import RIGHTS_TO_CHANGE, RIGHTS_TO_FOLLOW
 from flask_multilimit.engine import StorageError
 from flask_multilimit.engine.storage.redis.failures import RIGHTS
 from flask_multilimit.serve.applier import applier_of
-from flask_multilimit.serve.validator import Trial
+from flask_multilimit.serve.validator import ChangeValidator
 from support.asking import commands
 from support.folders import DOCS
 from support.processes import Program
@@ -162,7 +162,7 @@ class TestWriters:
 
     def test_of_the_same_at_once_the_second_is_told(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         control = shop.control
-        validate = Trial.validate
+        validate = ChangeValidator.validate
         raced: list[bool] = []
 
         def race(*arguments: Any) -> None:
@@ -171,7 +171,7 @@ class TestWriters:
                 shop.control.deny("10.0.0.1", lasting=True, author="first")
             validate(*arguments)
 
-        monkeypatch.setattr(Trial, "validate", race)
+        monkeypatch.setattr(ChangeValidator, "validate", race)
         with pytest.raises(ControlConflict, match="changed by someone else"):
             control.allow("10.0.0.1", lasting=True, author="second")
 

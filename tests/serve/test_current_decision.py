@@ -51,7 +51,7 @@ def unlimited(request: pytest.FixtureRequest, app: Flask, storage: RecordingStor
 
     @app.get("/service")
     def serve() -> Any:
-        service()
+        service()  # type: ignore[no-untyped-call]
         return shown(current_decision)
 
     if request.param == "switched off by an override":
@@ -105,9 +105,9 @@ def test_a_limited_function_outside_of_a_request_gets_it_in_place_of_an_earlier_
     service = rate_limiter(rules="5/minute", exempt_when=lambda: free)(lambda: current_decision.remaining)
 
     with app.app_context():
-        assert service() == 4
+        assert service() == 4  # type: ignore[no-untyped-call]
         free = True
-        assert service() == MAX_COUNT
+        assert service() == MAX_COUNT  # type: ignore[no-untyped-call]
 
 
 def test_a_limited_function_outside_of_a_request_gets_it_where_nothing_is_enabled(app: Flask) -> None:

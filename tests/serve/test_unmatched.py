@@ -130,7 +130,7 @@ class TestOptions:
             app.config["MULTILIMIT_LIMITS"] = {"pages.login": "2/minute"}
         elif place == "blueprint":
             limit(pages)
-        by_place = {f"{place}_limits": "2/minute"} if place in {"application", "default"} else {}
+        by_place: dict[str, Any] = {f"{place}_limits": "2/minute"} if place in {"application", "default"} else {}
         MultiLimit(app, storage=storage, **by_place)
         shown = {"decorator": limited, "function": lambda: f"{limited()}!"}.get(place, view())
         pages.add_url_rule("/", "login", shown, methods=methods)
@@ -140,7 +140,7 @@ class TestOptions:
 
     def test_of_a_class_based_view_count(self, app: Flask, storage: RecordingStorage) -> None:
         class Login(MethodView):
-            decorators = (rate_limiter(rules="9/hour"),)
+            decorators = [rate_limiter(rules="9/hour")]  # noqa: RUF012 - as Flask declares it
 
             @rate_limiter(rules="2/minute")
             def options(self) -> str:
