@@ -59,8 +59,8 @@ class Beat:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.wakes_at: float = NEVER
-        """When the task runs next; :data:`NEVER` while it runs and while there is no thread. Whoever leaves something
-        to do may skip a :meth:`wake` that is not sooner."""
+        """When the task runs next; :data:`NEVER` while it runs and while there is no thread. A caller that
+        leaves something to do may skip a :meth:`wake` that is not sooner."""
         self._task = task
         self._name = name
         self._logger = SafeLogger(logger)
@@ -134,7 +134,7 @@ class Beat:
             return None
         left = self.wakes_at - self._clock()
         if left <= 0:
-            self.wakes_at = NEVER  # whoever comes meanwhile waits for the lock, and says when
+            self.wakes_at = NEVER  # a caller that comes meanwhile waits for the lock, and says when
         return left
 
     def _end(self, turn: object) -> None:

@@ -1,4 +1,4 @@
-"""Which bans hold, whoever began them; and what an operator can do: lift them, and reset quotas."""
+"""Which bans hold, by hand or automatic; and what an operator can do: lift them, and reset quotas."""
 
 from __future__ import annotations
 

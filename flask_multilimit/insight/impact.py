@@ -44,7 +44,7 @@ class Impact(Described):
     """Why it must be confirmed; empty if it need not."""
     evidence: tuple[Evidence, ...]
     seen: str
-    """Identifies what the preview showed: whoever confirms it gives it back."""
+    """Identifies what the preview showed; who confirms it sends it back."""
 
 
 def impact(gate: AppGate, preview: Preview, *, warning: str = "") -> Impact:

@@ -21,8 +21,8 @@ from ...engine.hits import Hits
 from ...serve.gate import gate_in_force
 
 REJECTED_VISITS = "10/minute"
-"""The limit of rejected visits without credentials from one address. Beyond it, the status is 429; whoever
-``authorize`` accepts is let in all the same."""
+"""The limit of rejected visits without credentials from one address. Beyond it, the status is 429; a
+visitor whom ``authorize`` accepts is let in all the same."""
 GUESSES = "10/minute"
 """The limit of rejected visits with credentials. Beyond it, ``authorize`` is not called."""
 CHANGES = "60/minute"
