@@ -134,7 +134,7 @@ class StoreInStorage:
         try:
             stamp, text, seconds, microseconds = reply
             now = int(seconds) + int(microseconds) / 1_000_000
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the control document has the wrong shape: {reply!r:.80}") from None
         return Found(_text(stamp), None if _text(stamp) == known else _text(text), now)
 
@@ -148,7 +148,7 @@ class StoreInStorage:
         reply = self._run("history", [self.history_key], [str(most)])
         try:
             return [_change(id_, fields) for id_, fields in reply]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise StorageError(f"the reply about the history has the wrong shape: {reply!r:.80}") from None
 
     def _run(self, name: str, keys: Sequence[str], arguments: Sequence[str]) -> Any:

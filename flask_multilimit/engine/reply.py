@@ -65,8 +65,10 @@ def completed(answer: object, hits: int, frame: list[int] | None) -> Reply | Non
     if frame is None or type(answer) is not list or len(answer) * FIELDS_PER_HIT != len(frame):
         return cast("Reply", answer) if is_well_formed(answer, hits) else None
     try:
-        sum(answer)
+        total = sum(answer)
     except TypeError:
+        return None
+    if type(total) is not int:  # a server that lies may send a double, which can be infinite
         return None
     reply = frame.copy()
     reply[::FIELDS_PER_HIT] = answer

@@ -107,6 +107,7 @@ def test_any_reply_is_a_decision_or_a_storage_error_in_time(liar: Liar, reply: b
 
 @tries(0.5)
 @given(replies)
+@example(b"*4\r\n:0\r\n:0\r\n:0\r\n,inf\r\n")
 def test_a_broken_reply_shows_users_nothing_but_limits(liar: Liar, reply: bytes) -> None:
     liar.reply = reply
     app = Flask("fuzzed")

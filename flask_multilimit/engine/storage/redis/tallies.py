@@ -26,7 +26,7 @@ def tallies_of(reply: Any, keys: int) -> Tallies:
         amounts = [_amounts(each) for each in reply[2:]]
         if len(amounts) == keys:
             return Tallies(seconds_of(reply), amounts)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         pass
     raise StorageError(f"the reply about {keys} tallies has the wrong shape: {reply!r:.80}")
 
@@ -35,7 +35,7 @@ def seconds_of(reply: Any) -> float:
     """The time of the server's clock, with which both replies begin. Raises :class:`StorageError`."""
     try:
         return float(reply[0] + reply[1] / 1_000_000)
-    except (TypeError, IndexError):
+    except (TypeError, IndexError, OverflowError):
         raise StorageError(f"the reply to a tally has the wrong shape: {reply!r:.80}") from None
 
 
