@@ -92,7 +92,11 @@ class Rule:
             "lease": lease,
             "name": name,
         }
-        fill_rule(self, **checked("Rule", given, _CHECKS))
+        found = checked("Rule", given, _CHECKS)
+        try:
+            fill_rule(self, **found)
+        except ValueError as error:  # the algorithm cannot calculate with it
+            raise ConfigurationError(f"{called_with('Rule', given)}: {error}") from None
         mistake = _mistake_in(self)
         if mistake:
             raise ConfigurationError(f"{called_with('Rule', given)}: {mistake}")
