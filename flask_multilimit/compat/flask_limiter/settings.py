@@ -93,24 +93,28 @@ class Settings:
             listed = [found] if isinstance(found, (str, Limit)) or callable(found) else found
             return tuple(each if isinstance(each, Limit) else kind(each, **options) for each in listed)
 
-        self.default_limits = limits("default_limits", ConfigVars.DEFAULT_LIMITS, Limit, f"{PREFIX}DEFAULTS")
-        self.application_limits = limits(
+        self.default_limits: tuple[Limit, ...] = limits(
+            "default_limits", ConfigVars.DEFAULT_LIMITS, Limit, f"{PREFIX}DEFAULTS"
+        )
+        self.application_limits: tuple[ApplicationLimit, ...] = limits(
             "application_limits", ConfigVars.APPLICATION_LIMITS, ApplicationLimit, f"{PREFIX}APPLICATION"
         )
         self.meta_limits: tuple[MetaLimit, ...] = limits("meta_limits", ConfigVars.META_LIMITS, MetaLimit)
-        self.in_memory_fallback = limits("in_memory_fallback", ConfigVars.IN_MEMORY_FALLBACK, Limit)
-        self.in_memory_fallback_enabled = flag("in_memory_fallback_enabled", ConfigVars.IN_MEMORY_FALLBACK_ENABLED)
+        self.in_memory_fallback: tuple[Limit, ...] = limits("in_memory_fallback", ConfigVars.IN_MEMORY_FALLBACK, Limit)
+        self.in_memory_fallback_enabled: bool = flag(
+            "in_memory_fallback_enabled", ConfigVars.IN_MEMORY_FALLBACK_ENABLED
+        )
         self.strategy: str = chosen("strategy", ConfigVars.STRATEGY, "fixed-window")
         check("strategy", self.strategy, ALGORITHMS.__contains__, f"one of {', '.join(ALGORITHMS)}")
         self.storage_uri: str | None = chosen("storage_uri", ConfigVars.STORAGE_URI)
         options = config.get(ConfigVars.STORAGE_OPTIONS)
         check(ConfigVars.STORAGE_OPTIONS, options, _is_dict, "a dict")
         self.storage_options: dict[str, Any] = {**(given.get("storage_options") or {}), **(options or {})}
-        self.swallow_errors = flag("swallow_errors", ConfigVars.SWALLOW_ERRORS)
-        self.fail_on_first_breach = flag("fail_on_first_breach", ConfigVars.FAIL_ON_FIRST_BREACH, otherwise=True)
+        self.swallow_errors: bool = flag("swallow_errors", ConfigVars.SWALLOW_ERRORS)
+        self.fail_on_first_breach: bool = flag("fail_on_first_breach", ConfigVars.FAIL_ON_FIRST_BREACH, otherwise=True)
         self.on_breach: Reaction | None = chosen("on_breach", ConfigVars.ON_BREACH)
         self.on_meta_breach: Reaction | None = chosen("on_meta_breach", ConfigVars.ON_META_BREACH)
-        self.headers_enabled = flag("headers_enabled", ConfigVars.HEADERS_ENABLED)
+        self.headers_enabled: bool = flag("headers_enabled", ConfigVars.HEADERS_ENABLED)
         named = given.get("header_name_mapping") or {}
         self.header_names: dict[HeaderNames, str] = {
             each: named.get(each) or config.get(f"{PREFIX}HEADER_{each.name}") or each.value for each in HeaderNames

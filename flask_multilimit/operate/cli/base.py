@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import IPv6Network, ip_address
 from typing import Any, TypeVar
@@ -55,7 +55,9 @@ def for_people() -> Iterator[None]:
         raise click.ClickException(with_remedy(error) if isinstance(error, StorageError) else str(error)) from error
 
 
-write = console.write
+def write(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print ``lines``, safe for eyes."""
+    console.write(lines, err=err)
 
 
 def write_json(value: object = None, **fields: Any) -> None:
