@@ -9,7 +9,8 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ReferenceType
 
-from blinker import Signal, default_namespace
+from blinker import Signal
+from blinker import signal as signal_by_name
 from flask import Flask
 
 from .. import signals
@@ -122,9 +123,13 @@ def _registries_of(app: Flask) -> Iterator[tuple[tuple[str, str], object]]:
     for extension in extensions:
         yield ("", f"the decorator of {type(extension).__name__}"), extension
     modules = {"flask.signals", signals.__name__, *map(_package_of, extensions)} & set(sys.modules)
-    for signal in _signals_in(default_namespace, *(vars(sys.modules[name]) for name in modules)):
+    for signal in _signals_in(_NAMED, *(vars(sys.modules[name]) for name in modules)):
         receivers = [each() if isinstance(each, ReferenceType) else each for each in signal.receivers.values()]
         yield ("", f'the decorator of the signal "{getattr(signal, "name", "")}"'), receivers
+
+
+_NAMED: dict[str, Any] = signal_by_name.__self__  # type: ignore[attr-defined]
+"""The signals that ``blinker.signal`` has made; before blinker 1.8 this namespace had no public name."""
 
 
 def _package_of(extension: object) -> str:
