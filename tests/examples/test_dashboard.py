@@ -18,7 +18,7 @@ def test_there_is_something_to_see_within_a_minute() -> None:
         while True:
             now = json.loads(served.get("/multilimit/api/now").text)
             replayed = json.loads(served.get("/multilimit/api/what-if").text or "null")
-            if now["totals"]["refused"]["hour"] and now["subjects"] and replayed and replayed["clients"] > 1:
+            if now["totals"]["refused"]["amount"] and now["subjects"] and replayed and replayed["clients"] > 1:
                 break
             assert time.monotonic() < deadline, now["totals"]
             time.sleep(0.5)

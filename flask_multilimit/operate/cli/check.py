@@ -50,8 +50,8 @@ def check_command(
     with for_people():
         gate = current_gate()
         require_counted(gate, given)
-        require_shared_storage(gate)
         found = standing(gate, Client(given), endpoint=endpoint, method=method)
+        require_shared_storage(gate)
     if as_json:
         write_json(found)
         return

@@ -219,7 +219,7 @@ def test_nothing_found_is_said(on_memory: Command) -> None:
 
 
 def test_a_wider_screen_is_used(on_memory: Command) -> None:
-    assert "burst 5; SHADOW: never refuses\n" in on_memory("limits", columns=132).out
+    assert "SHADOW: never refuses; burst 5\n" in on_memory("limits", columns=132).out
 
 
 def test_what_is_wrong_in_a_declaration_is_told_in_a_line(tmp_path: Path) -> None:

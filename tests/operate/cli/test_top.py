@@ -109,7 +109,7 @@ def test_a_rare_refusal_is_not_shown_as_nothing() -> None:
 def test_rows_that_do_not_fit_are_counted() -> None:
     many = tuple(EndpointTraffic(f"view{number}", amounts(passed=1.0), series()) for number in range(30))
 
-    assert "+25 more" in lines(80, 30, endpoints=many)
+    assert "+24 more" in lines(80, 30, endpoints=many)
 
 
 def test_bans_in_force_have_a_line_where_there_are_any() -> None:
