@@ -157,7 +157,10 @@ def test_the_checker_finds_a_broken_compiled_script(processes: Processes, name: 
 
 @pytest.mark.parametrize("released", RELEASES)
 def test_the_checker_finds_slots_that_are_not_given_back(processes: Processes, released: str) -> None:
-    assert "refused for nothing" in violations(processes.run(0, 3 * TIMES, released=released))
+    """In one of ten runs at the latest: it takes a client that asks in the moment when only such slots are left."""
+    runs = (processes.run(seed, 3 * TIMES, released=released) for seed in range(1, 11))
+
+    assert any("refused for nothing" in violations(run) for run in runs)
 
 
 @pytest.mark.parametrize("name", DEFECTS)
